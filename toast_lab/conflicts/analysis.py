@@ -1,0 +1,263 @@
+"""``Analysis``: everything that the static analysis knows about a program.
+
+Start reading at ``analyse_program``.  ``str(analysis)`` prints the paper's annotated listing.
+Reference: TOAST sections 3 and 4.4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.conflicts import compatibility, graph, repeated
+from toast_lab.errors import ToastError
+from toast_lab.ir.program import Program
+from toast_lab.nda.names import Names, name_dimensions
+
+DimNames = Mapping[str, tuple[str, ...]]
+
+
+class Colour(NamedTuple):
+    """Names that should be sharded alike."""
+
+    index: int
+    name: str
+    group: int
+    names: np.ndarray  #: the dimension names of this colour
+    size: int  #: the largest of their sizes (the whole dim; slices of it may be smaller)
+    shardable: bool  #: at least one name may be sharded
+
+
+class Conflict(NamedTuple):
+    """Two names of one colour that meet on one tensor; ``sides`` are (side 0, side 1) of its set."""
+
+    index: int
+    sides: tuple[int, int]
+    colour: int
+    set: int
+    places: tuple[graph.Place, ...]
+
+
+class CompatibilitySet(NamedTuple):
+    """Conflicts resolved by one bit; sets with the same ``resolution`` are tied (repeated layers)."""
+
+    index: int
+    colour: int
+    conflicts: tuple[int, ...]
+    resolution: int  #: resolution class
+    flipped: bool  #: side 0 of the class is side 1 here
+
+
+class ColourGroup(NamedTuple):
+    """Colours on which an action is mirrored, and the resolution classes that it meets."""
+
+    index: int
+    name: str
+    colours: tuple[int, ...]
+    arguments: tuple[int, ...]  #: arguments that carry one of the colours
+    resolutions: tuple[int, ...]
+    n_names: int  #: names with size above 1
+    size: int
+    shardable: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Analysis:
+    """Result of the analysis of one program.  Arrays are indexed by name (``N``) or conflict (``K``)."""
+
+    program: Program
+    dims: Names
+    colour: np.ndarray  #: [N] colour of each name
+    colour_name: tuple[str, ...]
+    group: np.ndarray  #: [colours] colour group
+    group_name: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...]  #: [K] conflicts, smaller name first
+    places: tuple[tuple[graph.Place, ...], ...]  #: [K]
+    sets: compatibility.Sets
+    ties: repeated.Ties
+    argument_groups: tuple[tuple[int, ...], ...]
+    name_text: tuple[str, ...]  #: [N] readable unique text of each name
+    trees: object = None  #: pytree structures of arguments and results; only the frontends look inside
+
+    @functools.cached_property
+    def colours(self) -> tuple[Colour, ...]:
+        """All colours, in program order."""
+        order = np.argsort(self.colour, kind="stable")
+        rows = np.split(order, np.flatnonzero(np.diff(self.colour[order])) + 1) if len(order) else []
+        return tuple(
+            Colour(i, self.colour_name[i], int(self.group[i]), row, int(self.dims.size[row].max()), bool(self.dims.shardable[row].any()))
+            for i, row in enumerate(rows)
+        )
+
+    @functools.cached_property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """All conflicts, in program order."""
+        return tuple(
+            Conflict(
+                k,
+                (pair[1], pair[0]) if self.sets.flipped[k] else pair,
+                int(self.colour[pair[0]]),
+                int(self.sets.set_of[k]),
+                self.places[k],
+            )
+            for k, pair in enumerate(self.pairs)
+        )
+
+    @functools.cached_property
+    def compatibility_sets(self) -> tuple[CompatibilitySet, ...]:
+        """All compatibility sets, in the order of their first conflict."""
+        members: list[list[int]] = [[] for _ in self.ties.class_of]
+        for k, s in enumerate(self.sets.set_of):
+            members[s].append(k)
+        return tuple(
+            CompatibilitySet(s, self.conflicts[m[0]].colour, tuple(m), int(self.ties.class_of[s]), bool(self.ties.flipped[s]))
+            for s, m in enumerate(members)
+        )
+
+    @functools.cached_property
+    def groups(self) -> tuple[ColourGroup, ...]:
+        """Colour groups: what an action names."""
+        colours: list[list[int]] = [[] for _ in self.group_name]
+        for c, g in enumerate(self.group):
+            colours[g].append(c)
+        arguments: list[dict[int, None]] = [{} for _ in self.group_name]
+        for a in range(self.program.n_arguments):
+            for name in self.program.def_names(a):
+                arguments[self.group[self.colour[name]]][a] = None
+        met: list[dict[int, None]] = [{} for _ in self.group_name]
+        for s in self.compatibility_sets:
+            met[self.group[s.colour]][s.resolution] = None
+        out = []
+        for g, members in enumerate(colours):
+            n_names = sum(int((self.dims.size[self.colours[c].names] > 1).sum()) for c in members)
+            out.append(
+                ColourGroup(
+                    g,
+                    self.group_name[g],
+                    tuple(members),
+                    tuple(arguments[g]),
+                    tuple(met[g]),
+                    n_names,
+                    max(self.colours[c].size for c in members),
+                    any(self.colours[c].shardable for c in members),
+                )
+            )
+        return tuple(out)
+
+    @property
+    def n_resolutions(self) -> int:
+        """Number of independent resolutions (2 per class of tied compatibility sets)."""
+        return 2 * (int(self.ties.class_of.max()) + 1) if len(self.ties.class_of) else 0
+
+    def group_index(self, name: str) -> int:
+        """Colour group by its name or the name of one of its colours.  Raises ToastError."""
+        if name in self.group_name:
+            return self.group_name.index(name)
+        if name in self.colour_name:
+            return int(self.group[self.colour_name.index(name)])
+        from toast_lab.errors import did_you_mean
+
+        shardable = [g.name for g in self.groups if g.shardable]
+        raise ToastError(f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: {', '.join(shardable[:40])}")
+
+    def dim_text(self, name: int) -> str:
+        """Colour of a name, the text that stands for it in listings."""
+        return self.colour_name[self.colour[name]]
+
+    def __str__(self) -> str:
+        """The program, each dim annotated with its colour (paper: identified with I and M)."""
+        from toast_lab.conflicts.listing import annotated_listing
+
+        return annotated_listing(self)
+
+
+def analyse_program(
+    program: Program, dim_names: DimNames | None = None, *, phases: str = "joined", trees: object = None
+) -> Analysis:
+    """Analyse ``program``.
+
+    Args:
+        program: the program.
+        dim_names: names for argument dims, by argument path or by its last key
+            (``{"wq": ("d_model", "heads", "key")}``); colours are called after them.
+        phases: "joined" boxes conflicts wherever M allows; "separate" keeps a forward pass and its
+            backward pass apart (the finer reading of TOAST section 3.5).
+    """
+    if phases not in ("joined", "separate"):
+        raise ToastError(f'phases must be "joined" or "separate", not {phases!r}')
+    names = name_dimensions(program)
+    colour = graph.colour_names(names)
+    found = graph.find_conflicts(names, colour)
+    sets = compatibility.compatibility_sets(names, found, phases=phases)
+    pairs = list(found)
+    ties = repeated.tie_repeated(names, pairs, sets)
+    arguments = repeated.argument_groups(program)
+    group = repeated.colour_groups(names, colour, arguments)
+    colour_name = _name_colours(names, colour, dim_names or {})
+    return Analysis(
+        program=program,
+        dims=names,
+        colour=colour,
+        colour_name=colour_name,
+        group=group,
+        group_name=tuple(colour_name[int(np.flatnonzero(group == g)[0])] for g in range(int(group.max()) + 1 if len(group) else 0)),
+        pairs=tuple(pairs),
+        places=tuple(tuple(p) for p in found.values()),
+        sets=sets,
+        ties=ties,
+        argument_groups=tuple(tuple(g) for g in arguments),
+        name_text=_name_texts(colour, colour_name),
+        trees=trees,
+    )
+
+
+def last_key(path: str) -> str:
+    """``params['layers'][0]['wq']`` -> ``wq``."""
+    words = re.findall(r"[A-Za-z_]\w*", path)
+    return words[-1] if words else path
+
+
+def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tuple[str, ...]:
+    program = names.program
+    n = int(colour.max()) + 1 if len(colour) else 0
+    votes: list[Counter[str]] = [Counter() for _ in range(n)]
+    fallback = [""] * n
+    for a in range(program.n_arguments):
+        path = program.value_name[a]
+        hint = dim_names.get(path, dim_names.get(last_key(path), ()))
+        for d, name in enumerate(program.def_names(a)):
+            c = int(colour[name])
+            if len(hint) == len(program.dims(a)):
+                votes[c][hint[d]] += 1
+            fallback[c] = fallback[c] or f"{last_key(path)}.{d}"
+    for value in range(program.n_arguments, program.n_values):
+        for d, name in enumerate(program.def_names(value)):
+            c = int(colour[name])
+            fallback[c] = fallback[c] or f"{program.value_name[value]}.{d}"
+    taken: set[str] = set()
+    out = []
+    for c in range(n):
+        base = votes[c].most_common(1)[0][0] if votes[c] else fallback[c] or f"name{c}"
+        text, i = base, 0
+        while text in taken:
+            i += 1
+            text = f"{base}_{i}"
+        taken.add(text)
+        out.append(text)
+    return tuple(out)
+
+
+def _name_texts(colour: np.ndarray, colour_name: tuple[str, ...]) -> tuple[str, ...]:
+    """The k-th name of colour S is called S#k."""
+    seen: Counter[int] = Counter()
+    out = []
+    for c in colour:
+        out.append(f"{colour_name[c]}#{seen[int(c)]}")
+        seen[int(c)] += 1
+    return tuple(out)

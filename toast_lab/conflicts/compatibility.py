@@ -1,0 +1,115 @@
+"""Compatibility sets: conflicts that one bit resolves together.
+
+Two conflicts, (N, O) on a definition and (L, R) on a use of it with N -> L and O -> R, form a *box*.  If no
+path crosses the box (N ~> R or O ~> L) they are compatible: resolving them differently would only buy an
+all_to_all.  The sets are the closure over boxes.  Union-find with parity keeps the two sides apart, so that
+"side 0" and "side 1" mean the same resolution for all conflicts of a set; a box that contradicts the sides
+already fixed is refused and recorded.
+
+Reference: TOAST section 3.4.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.conflicts.graph import Place, has_path
+from toast_lab.nda.names import Names
+
+JOINED, CROSSED, CONTRADICTS, OTHER_PHASE = "joined", "crossed by a path", "contradicts the sides", "other phase"
+
+
+class Box(NamedTuple):
+    """Two conflicts over one value: ``outer`` on its definition, ``inner`` on a use; and what became of it."""
+
+    outer: int
+    inner: int
+    value: int
+    use: int
+    outcome: str
+
+
+class Sets(NamedTuple):
+    """Compatibility sets over ``K`` conflicts."""
+
+    set_of: np.ndarray  #: [K] set of each conflict, numbered by first conflict
+    flipped: np.ndarray  #: [K] bool: side 0 of the set is the conflict's second (larger) name
+    boxes: list[Box]
+
+
+class _ParityUnion:
+    def __init__(self, n: int) -> None:
+        self.parent = list(range(n))
+        self.parity = [0] * n  # towards the parent
+
+    def find(self, i: int) -> tuple[int, int]:
+        parity = 0
+        path = []
+        while self.parent[i] != i:
+            path.append(i)
+            i = self.parent[i]
+        for node in reversed(path):
+            parity ^= self.parity[node]
+            self.parent[node], self.parity[node] = i, parity
+        return i, parity
+
+    def join(self, a: int, b: int, parity: int) -> bool:
+        root_a, pa = self.find(a)
+        root_b, pb = self.find(b)
+        if root_a == root_b:
+            return (pa ^ pb) == parity
+        low, high = min(root_a, root_b), max(root_a, root_b)
+        self.parent[high], self.parity[high] = low, pa ^ pb ^ parity
+        return True
+
+
+def compatibility_sets(
+    names: Names, conflicts: dict[tuple[int, int], list[Place]], *, phases: str = "joined"
+) -> Sets:
+    """Group conflicts into compatibility sets.
+
+    ``phases="separate"`` refuses boxes between a forward value and its use in a backward pass (known from
+    the name stack): the finer reading of the paper's count of one set forward and one backward.
+    """
+    program = names.program
+    index = {pair: k for k, pair in enumerate(conflicts)}
+    on_definition = [
+        (k, place) for pair, k in index.items() for place in conflicts[pair] if place.use < 0
+    ]
+    uses_of: dict[int, list[int]] = {}
+    for use, value in enumerate(program.use_value):
+        uses_of.setdefault(int(value), []).append(use)
+    use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    backward = ["transpose(" in stack for stack in program.name_stack]
+    union = _ParityUnion(len(index))
+    boxes = []
+    stamp, mark = np.zeros(names.n, np.int64), 0
+    for outer, place in on_definition:
+        row = program.def_names(place.value)
+        n, o = row[place.first_dim], row[place.second_dim]
+        for use in uses_of.get(place.value, ()):
+            inner_row = program.use_names(use)
+            left, right = inner_row[place.first_dim], inner_row[place.second_dim]
+            inner = index.get((min(left, right), max(left, right)))
+            if inner is None:
+                continue
+            mark += 2
+            definer, user = int(program.value_op[place.value]), int(use_op[use])
+            if phases == "separate" and backward[definer] != backward[user]:
+                outcome = OTHER_PHASE
+            elif _path(names, n, right, stamp, mark) or _path(names, o, left, stamp, mark + 1):
+                outcome = CROSSED
+            else:
+                swapped = (n > o) != (left > right)
+                outcome = JOINED if union.join(outer, inner, int(swapped)) else CONTRADICTS
+            boxes.append(Box(outer, inner, place.value, use, outcome))
+    roots = [union.find(k) for k in range(len(index))]
+    number: dict[int, int] = {}
+    set_of = np.asarray([number.setdefault(root, len(number)) for root, _ in roots], dtype=np.int32)
+    return Sets(set_of, np.asarray([bool(parity) for _, parity in roots], dtype=bool), boxes)
+
+
+def _path(names: Names, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
+    return bool(has_path(names.ptr, names.successor, names.op, start, goal, stamp, mark))

@@ -1,0 +1,83 @@
+"""The dimension graph: colours as weakly connected components of M, and conflicts between names.
+
+Reference: TOAST sections 3.2 and 3.3.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import scipy.sparse
+
+from toast_lab.nda.names import Names
+
+
+def colour_names(names: Names) -> np.ndarray:
+    """Colour of each name, [N] int32, numbered by first appearance in the program."""
+    n = names.n
+    graph = scipy.sparse.coo_matrix((np.ones(len(names.source), np.int8), (names.source, names.target)), shape=(n, n))
+    _, label = scipy.sparse.csgraph.connected_components(graph, directed=True, connection="weak")
+    _, first = np.unique(label, return_index=True)
+    rank = np.empty(len(first), dtype=np.int32)
+    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    return rank[label]
+
+
+class Place(NamedTuple):
+    """Where two names of one colour meet: the definition of ``value`` (use -1) or one use of it."""
+
+    value: int
+    use: int
+    first_dim: int
+    second_dim: int
+
+
+def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[Place]]:
+    """Unordered pairs of different names of one colour on one definition or one use, with their places.
+
+    Names of size 1 never conflict.  The pairs are in program order, the smaller name first.
+    """
+    program = names.program
+    found: dict[tuple[int, int], list[Place]] = {}
+
+    def scan(row: list[int], value: int, use: int) -> None:
+        for i, a in enumerate(row):
+            for j in range(i + 1, len(row)):
+                b = row[j]
+                if a != b and colour[a] == colour[b] and names.size[a] > 1 and names.size[b] > 1:
+                    found.setdefault((min(a, b), max(a, b)), []).append(Place(value, use, i, j))
+
+    for value in range(program.n_values):
+        if not program.value_is_constant[value] and program.shape_ptr[value + 1] - program.shape_ptr[value] > 1:
+            scan(program.def_names(value), value, -1)
+    for use in range(program.n_uses):
+        if program.use_dim_ptr[use + 1] - program.use_dim_ptr[use] > 1:
+            scan(program.use_names(use), int(program.use_value[use]), use)
+    return dict(sorted(found.items()))
+
+
+@numba.njit(cache=True, nogil=True)
+def has_path(ptr: np.ndarray, successor: np.ndarray, op: np.ndarray, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
+    """Is there a directed path in M from name ``start`` to name ``goal``?
+
+    ``stamp`` is scratch of size N, ``mark`` a number not used in it before.  Ops are in program order, so
+    nothing beyond the goal's op needs a visit.
+    """
+    stack = np.empty(stamp.shape[0], np.int32)
+    depth = 1
+    stack[0] = start
+    stamp[start] = mark
+    while depth:
+        depth -= 1
+        here = stack[depth]
+        for k in range(ptr[here], ptr[here + 1]):
+            there = successor[k]
+            if there == goal:
+                return True
+            if stamp[there] != mark and op[there] < op[goal]:
+                stamp[there] = mark
+                stack[depth] = there
+                depth += 1
+    return False

@@ -1,0 +1,88 @@
+"""The paper's annotated listings as text: colours (I and M applied) or names (I only) on every dim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toast_lab.ir.program import CONSTANT, Program
+
+if TYPE_CHECKING:
+    from toast_lab.conflicts.analysis import Analysis
+
+# StableHLO kind -> the name that the paper's listings use
+PAPER_OPS = {"dot_general": "matmul", "broadcast_in_dim": "broadcast", "divide": "div", "multiply": "mul", "subtract": "sub", "maximum": "max", "minimum": "min", "exponential": "exp", "negate": "neg"}
+
+
+def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
+    """``matmul(x, w1)``, ``reduce_{1,add}(a)``: one op with its operands as given."""
+    kind = PAPER_OPS.get(program.kind[op], program.kind[op])
+    kind = kind.removeprefix("chlo.")
+    detail = program.detail[op].replace(" ", "")
+    if program.kind[op] == "reduce":
+        operand_texts = operand_texts[: (len(operand_texts) + 1) // 2]  # initial values say nothing here
+    if program.kind[op] == "broadcast_in_dim":
+        # The paper writes the dims that are new, StableHLO those that are kept.
+        kept = {int(d) for d in detail.split(",") if d}
+        rank = len(program.dims(program.results(op)[0]))
+        detail = ",".join(str(d) for d in range(rank) if d not in kept)
+    if program.kind[op] == "transpose" and detail == "1,0":
+        detail = ""
+    suffix = f"_{{{detail}}}" if detail else ""
+    return f"{kind}{suffix}({', '.join(operand_texts)})"
+
+
+def shown_ops(program: Program) -> list[int]:
+    """Ops worth a line: scalar constants are written where they are used instead."""
+    return [
+        op
+        for op in program.ops()
+        if not (program.op_class[op] == CONSTANT and all(program.dims(v) == () for v in program.results(op)))
+    ]
+
+
+def value_text(program: Program, value: int) -> str:
+    """Name of a value in a listing; scalar constants are called ``const``."""
+    op = int(program.value_op[value])
+    if program.op_class[op] == CONSTANT and program.dims(value) == ():
+        return "const"
+    return program.value_name[value]
+
+
+def listing(
+    program: Program,
+    def_text: Callable[[int], str],
+    use_text: Callable[[int], str] | None = None,
+) -> str:
+    """A program as text; ``def_text(value)`` and ``use_text(use)`` give the bracketed dims."""
+    arguments = [f"{program.value_name[a]} : {def_text(a)}" for a in range(program.n_arguments)]
+    indent = " " * (len(program.name) + 5)
+    lines = [f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {"]
+    shown = shown_ops(program)
+    width = max((len(program.value_name[v]) for op in shown for v in program.results(op)), default=0)
+    for op in shown:
+        operands = []
+        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+            text = value_text(program, int(program.use_value[use]))
+            operands.append(f"{text} : {use_text(use)}" if use_text and text != "const" else text)
+        results = list(program.results(op))
+        left = ", ".join(f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}" for v in results)
+        lines.append(f"  {left} = {op_text(program, op, operands)}")
+    lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
+    return "\n".join([*lines, "}"])
+
+
+def annotated_listing(analysis: Analysis) -> str:
+    """Dims identified with I and M: every dim shows its colour (paper figures 3c and 5a)."""
+    program = analysis.program
+    return listing(program, lambda v: "[" + ", ".join(analysis.dim_text(n) for n in program.def_names(v)) + "]")
+
+
+def names_listing(analysis: Analysis) -> str:
+    """Dims identified with I only: every definition and every use shows its own names (figures 3b, 5c)."""
+    program = analysis.program
+
+    def text(row: list[int]) -> str:
+        return "[" + ", ".join(analysis.name_text[n] for n in row) + "]"
+
+    return listing(program, lambda v: text(program.def_names(v)), lambda u: text(program.use_names(u)))

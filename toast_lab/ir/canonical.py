@@ -1,0 +1,108 @@
+"""Bring a StableHLO module into the one form that is analysed, annotated and executed.
+
+Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and only
+``@main`` is left.  The printed result is the text that every later stage refers to, op by op, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toast_lab._jaxlib import inline_call, ir
+from toast_lab.errors import FrontendError
+
+_SIDE_EFFECTS = {"custom_call", "infeed", "outfeed", "send", "recv", "rng", "composite"}
+
+
+def short_kind(op: Any) -> str:
+    """"stablehlo.add" -> "add"; other dialects keep their prefix."""
+    name: str = op.operation.name
+    return name.removeprefix("stablehlo.")
+
+
+def functions(module: ir.Module) -> dict[str, Any]:
+    """Functions of the module by symbol name."""
+    found = {}
+    for op in module.body.operations:
+        if op.operation.name == "func.func":
+            found[ir.StringAttr(op.attributes["sym_name"]).value] = op
+    return found
+
+
+def main_function(module: ir.Module) -> Any:
+    """``@main``, or the only public function."""
+    found = functions(module)
+    if "main" in found:
+        return found["main"]
+    public = [
+        f for f in found.values()
+        if "sym_visibility" not in f.attributes or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
+    ]
+    if len(public) == 1:
+        return public[0]
+    raise FrontendError(
+        f"the module has no function @main and {len(public)} public functions "
+        f"({', '.join(sorted(found)) or 'none'}); keep exactly one public function or name it main"
+    )
+
+
+def canonicalise(module: ir.Module) -> ir.Module:
+    """Inline every call into ``@main``, drop the other functions and the dead ops.  In place."""
+    with module.context, ir.Location.unknown(module.context):
+        found = functions(module)
+        main = main_function(module)
+        _expand(main, found, set(), [])
+        for function in found.values():
+            if function.operation != main.operation:
+                function.operation.erase()
+        _drop_dead(main)
+    return module
+
+
+def _blocks(op: Any) -> list[Any]:
+    return [block for region in op.operation.regions for block in region.blocks]
+
+
+def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[str]) -> None:
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    if name in done:
+        return
+    if name in stack:
+        raise FrontendError(f"function @{name} calls itself ({' -> '.join([*stack, name])}); recursion cannot be sharded")
+    for block in _blocks(function):
+        _expand_block(block, found, done, [*stack, name])
+    done.add(name)
+
+
+def _expand_block(block: Any, found: dict[str, Any], done: set[str], stack: list[str]) -> None:
+    for op in list(block.operations):
+        kind = op.operation.name
+        if kind in ("func.call", "stablehlo.composite"):
+            key = "callee" if kind == "func.call" else "decomposition"
+            callee_name = ir.FlatSymbolRefAttr(op.attributes[key]).value
+            if callee_name not in found:
+                raise FrontendError(f"call of @{callee_name}, which the module does not define")
+            _expand(found[callee_name], found, done, stack)
+            _inline(op, found[callee_name])
+        else:
+            for inner in _blocks(op):
+                _expand_block(inner, found, done, stack)
+
+
+def _inline(call: Any, callee: Any) -> None:
+    operation = call.operation
+    with ir.InsertionPoint(call):
+        made = inline_call(callee.operation, list(operation.operands), operation.location)
+    for result, value in zip(operation.results, made, strict=True):
+        result.replace_all_uses_with(value)
+    operation.erase()
+
+
+def _drop_dead(function: Any) -> None:
+    for block in _blocks(function):
+        for op in reversed(list(block.operations)):
+            operation = op.operation
+            if short_kind(op) in _SIDE_EFFECTS or not len(operation.results):
+                continue
+            if not any(True for result in operation.results for _ in result.uses):
+                operation.erase()

@@ -1,0 +1,151 @@
+"""``Program``: the one intermediate representation, a tensor program as frozen flat arrays.
+
+Everything after the frontend works on these arrays.  An *op* has operands (*uses* of values) and
+results (*definitions* of values).  A *factor* is one way to partition one op: the op's rule maps every
+dim of every operand and result to factors, exactly as an einsum does.  Arguments are ops too (kind
+``argument``), with one factor per dim, so that "name", "factor" and "how an op can be split" are one
+numbering throughout TOAST Lab.
+
+Reference: TOAST sections 3 and 3.1 (rules as identities I); Shardy's op sharding rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+# How an op's cost behaves; see toast_lab.cost.
+CLASSES = ("argument", "constant", "view", "elementwise", "dot", "convolution", "reduce", "indexing", "other", "opaque")
+(ARGUMENT, CONSTANT, VIEW, ELEMENTWISE, DOT, CONVOLUTION, REDUCE, INDEXING, OTHER, OPAQUE) = range(len(CLASSES))
+
+# Role of a factor.  PERMUTATION and NEED_REPLICATION factors are never sharded.
+FACTOR_CLASSES = ("pass", "reduction", "need_replication", "permutation")
+PASS, REDUCTION, NEED_REPLICATION, PERMUTATION = range(4)
+
+# Operators that combine partial results over a sharded reduction factor.
+MONOIDS = ("none", "add", "max", "min", "mul", "and", "or")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A straight-line tensor program.
+
+    Sizes: ``V`` values, ``O`` ops (arguments first), ``U`` operand uses, ``F`` factors; ``*_ptr`` arrays
+    are row starts, one longer than the rows they index.  All arrays are read-only.
+    """
+
+    name: str
+    # -- values ---------------------------------------------------------------------------------
+    shape_ptr: np.ndarray  #: [V+1] row starts into ``shape``
+    shape: np.ndarray  #: [sum of ranks] int64 dim sizes
+    itemsize: np.ndarray  #: [V] bytes per element (0.125 is rounded up to 1)
+    value_op: np.ndarray  #: [V] the op that defines the value
+    value_is_constant: np.ndarray  #: [V] bool, computed from constants and iota alone
+    value_dtype: tuple[str, ...]  #: [V] element type as StableHLO spells it
+    value_name: tuple[str, ...]  #: [V] readable, unique: argument path, source variable or ``%12``
+    # -- ops ------------------------------------------------------------------------------------
+    kind: tuple[str, ...]  #: [O] "argument", "dot_general", "chlo.square", ...
+    op_class: np.ndarray  #: [O] index into CLASSES
+    result_ptr: np.ndarray  #: [O+1] results of op o are values result_ptr[o]:result_ptr[o+1]
+    use_ptr: np.ndarray  #: [O+1] operand uses of op o are use_ptr[o]:use_ptr[o+1]
+    use_value: np.ndarray  #: [U] the value used
+    monoid: np.ndarray  #: [O] index into MONOIDS
+    flops: np.ndarray  #: [O] float64 floating point operations of the whole op
+    trips: np.ndarray  #: [O] float64 how often the op runs (1 outside loops)
+    location: np.ndarray  #: [O] index into ``locations``
+    locations: tuple[str, ...]  #: "file.py:12" innermost frame first, frames joined by " < "
+    name_stack: tuple[str, ...]  #: [O] for instance "jit(f)/transpose(jvp)/dot_general"
+    detail: tuple[str, ...]  #: [O] attributes for people: "dims=[1] add", "perm=[1, 0]"
+    # -- rules ----------------------------------------------------------------------------------
+    factor_ptr: np.ndarray  #: [O+1] factors (names) of op o
+    factor_size: np.ndarray  #: [F] int64
+    factor_class: np.ndarray  #: [F] index into FACTOR_CLASSES
+    use_dim_ptr: np.ndarray  #: [U+1] row starts into use_dim_*; row u has one entry per operand dim
+    use_dim_factor: np.ndarray  #: [sum] major factor of each operand dim (-1 never occurs)
+    use_dim_minor: tuple[tuple[int, ...], ...]  #: [sum] all factors of that dim, major first
+    def_dim_factor: np.ndarray  #: [sum of ranks] major factor of each result dim, row starts = shape_ptr
+    def_dim_minor: tuple[tuple[int, ...], ...]  #: [sum of ranks] all factors of that dim
+    # -- interface ------------------------------------------------------------------------------
+    n_arguments: int
+    outputs: np.ndarray  #: values returned, in order
+    output_paths: tuple[str, ...]
+    donated: np.ndarray  #: [n_arguments] bool
+    missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    # -- sizes ----------------------------------------------------------------------------------
+    @property
+    def n_values(self) -> int:
+        """Number of values, arguments included."""
+        return len(self.value_op)
+
+    @property
+    def n_ops(self) -> int:
+        """Number of ops, argument pseudo-ops included."""
+        return len(self.kind)
+
+    @property
+    def n_uses(self) -> int:
+        """Number of operand uses."""
+        return len(self.use_value)
+
+    @property
+    def n_factors(self) -> int:
+        """Number of factors, that is of dimension names."""
+        return len(self.factor_size)
+
+    # -- access ---------------------------------------------------------------------------------
+    def dims(self, value: int) -> tuple[int, ...]:
+        """Shape of ``value``."""
+        return tuple(int(d) for d in self.shape[self.shape_ptr[value] : self.shape_ptr[value + 1]])
+
+    def operands(self, op: int) -> list[int]:
+        """Values that ``op`` uses, in operand order."""
+        return [int(v) for v in self.use_value[self.use_ptr[op] : self.use_ptr[op + 1]]]
+
+    def results(self, op: int) -> range:
+        """Values that ``op`` defines."""
+        return range(int(self.result_ptr[op]), int(self.result_ptr[op + 1]))
+
+    def factors(self, op: int) -> range:
+        """Factors (names) of ``op``."""
+        return range(int(self.factor_ptr[op]), int(self.factor_ptr[op + 1]))
+
+    def def_names(self, value: int) -> list[int]:
+        """Name of each dim of the definition of ``value`` (the major factor of a merged dim)."""
+        return [int(f) for f in self.def_dim_factor[self.shape_ptr[value] : self.shape_ptr[value + 1]]]
+
+    def use_names(self, use: int) -> list[int]:
+        """Name of each dim of operand use ``use``."""
+        return [int(f) for f in self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]]]
+
+    def ops(self) -> Iterator[int]:
+        """Indices of the real ops, in program order (argument pseudo-ops skipped)."""
+        return iter(range(self.n_arguments, self.n_ops))
+
+    def nbytes(self, value: int) -> int:
+        """Size of the whole, unsharded value in bytes."""
+        return int(np.prod(self.dims(value), dtype=np.int64)) * int(self.itemsize[value])
+
+    def where(self, op: int) -> str:
+        """Source line of ``op`` for error messages, "unknown line" if the input had none."""
+        return self.locations[int(self.location[op])].split(" < ")[0] or "unknown line"
+
+    def digest(self) -> str:
+        """Hex digest of everything that decides an analysis, for caching and plan files."""
+        h = hashlib.sha256()
+        for field in dataclasses.fields(self):
+            if field.name in ("name", "location", "locations", "name_stack", "value_name", "detail"):
+                continue
+            value = getattr(self, field.name)
+            h.update(field.name.encode())
+            h.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+        return h.hexdigest()[:16]

@@ -1,0 +1,61 @@
+"""Names for intermediate values, taken from the assignments in the user's source.
+
+StableHLO keeps where an expression stands (file, line, columns) but not the variable it was assigned to.
+If that expression is the whole right-hand side of ``k = x @ wk``, its value is called ``k`` here, so that
+listings read like the program they came from.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from typing import NamedTuple
+
+_FRAME = re.compile(r'"([^"\n]+)":(\d+):(\d+)(?: to (\d*):(\d+))?')
+
+
+class Frame(NamedTuple):
+    """One source range; columns count from 0, ``end_column`` is exclusive, -1 if unknown."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+def frames(location: str) -> list[Frame]:
+    """Source ranges in a printed MLIR location, innermost first."""
+    found = []
+    for file, line, column, end_line, end_column in _FRAME.findall(location):
+        found.append(
+            Frame(file, int(line), int(column), int(end_line or line), int(end_column) if end_column else -1)
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
+    try:
+        with open(file, encoding="utf-8") as handle:
+            tree = ast.parse(handle.read())
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            v = node.value
+            if v.end_lineno is not None and v.end_col_offset is not None:
+                found[(v.lineno, v.col_offset, v.end_lineno, v.end_col_offset)] = node.targets[0].id
+    return found
+
+
+def variable(frame: Frame) -> str:
+    """Variable to which exactly this source range is assigned, or the empty string."""
+    targets = _targets(frame.file)
+    for base in (0, 1):  # some producers count columns from 1
+        key = (frame.line, frame.column - base, frame.end_line, frame.end_column - base)
+        if key in targets:
+            return targets[key]
+    return ""

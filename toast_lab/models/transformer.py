@@ -1,0 +1,152 @@
+"""A Gemma-style decoder-only Transformer: forward pass, gradient and Adam training step.
+
+RMSNorm, rotary embeddings, multi-query attention (any number of key/value heads that divides the
+query heads), GeGLU and tied embeddings, in plain JAX with parameters in nested dicts and lists, so
+that argument paths read like ``params['layers'][0]['wq']``.
+
+``make`` only builds shapes: no weight is ever allocated.  Reference: TOAST section 5.1 (T2B, T7B).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+MODES = ("forward", "gradient", "train")
+
+
+class Config(NamedTuple):
+    """Sizes of one Transformer; ``kv_heads=1`` is multi-query attention."""
+
+    layers: int = 2
+    d_model: int = 512
+    hidden: int = 2048
+    heads: int = 8
+    kv_heads: int = 1
+    key_size: int = 64
+    vocab: int = 32768
+    batch: int = 8
+    sequence: int = 256
+    dtype: str = "float32"
+
+    def check(self) -> None:
+        """Raise ValueError naming every size that cannot work."""
+        wrong = [f"{k}={v}" for k, v in self._asdict().items() if k != "dtype" and v < 1]
+        if self.heads % max(1, self.kv_heads):
+            wrong.append(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
+        if self.key_size % 2:
+            wrong.append(f"key_size={self.key_size} is odd, rotary embeddings need pairs")
+        if wrong:
+            raise ValueError("transformer: impossible sizes: " + "; ".join(wrong))
+
+
+DIM_NAMES = {
+    "embed": ("vocab", "d_model"),
+    "final_norm": ("d_model",),
+    "attn_norm": ("d_model",),
+    "mlp_norm": ("d_model",),
+    "wq": ("d_model", "heads", "key"),
+    "wk": ("d_model", "kv_heads", "key"),
+    "wv": ("d_model", "kv_heads", "value"),
+    "wo": ("heads", "value", "d_model"),
+    "w_gate": ("d_model", "hidden"),
+    "w_up": ("d_model", "hidden"),
+    "w_down": ("hidden", "d_model"),
+    "tokens": ("batch", "sequence"),
+    "targets": ("batch", "sequence"),
+}
+
+
+def param_shapes(c: Config) -> dict[str, Any]:
+    """Nested dict of ShapeDtypeStructs for the parameters of ``c``."""
+
+    def s(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(c.dtype))
+
+    def layer() -> dict[str, Any]:
+        return {
+            "attn_norm": s(c.d_model),
+            "wq": s(c.d_model, c.heads, c.key_size),
+            "wk": s(c.d_model, c.kv_heads, c.key_size),
+            "wv": s(c.d_model, c.kv_heads, c.key_size),
+            "wo": s(c.heads, c.key_size, c.d_model),
+            "mlp_norm": s(c.d_model),
+            "w_gate": s(c.d_model, c.hidden),
+            "w_up": s(c.d_model, c.hidden),
+            "w_down": s(c.hidden, c.d_model),
+        }
+
+    return {
+        "embed": s(c.vocab, c.d_model),
+        "layers": [layer() for _ in range(c.layers)],
+        "final_norm": s(c.d_model),
+    }
+
+
+def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Root-mean-square normalisation over the last dim; the scale is stored around zero."""
+    variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(variance + 1e-6) * (1 + scale)
+
+
+def rotary(x: jax.Array) -> jax.Array:
+    """Rotary position embedding of ``x: [batch, sequence, heads, key]``."""
+    key = x.shape[-1]
+    position = jnp.arange(x.shape[1], dtype=x.dtype)
+    frequency = 10000.0 ** (-jnp.arange(0, key, 2, dtype=x.dtype) / key)
+    angle = position[:, None] * frequency[None, :]
+    sin, cos = jnp.sin(angle)[None, :, None, :], jnp.cos(angle)[None, :, None, :]
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attention(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Causal grouped-query attention; one key/value head is shared by ``heads / kv_heads`` queries."""
+    q = rotary(jnp.einsum("bsd,dhk->bshk", x, p["wq"]))
+    k = rotary(jnp.einsum("bsd,dgk->bsgk", x, p["wk"]))
+    v = jnp.einsum("bsd,dgv->bsgv", x, p["wv"])
+    heads, groups = q.shape[2], k.shape[2]
+    if groups == 1:
+        scores = jnp.einsum("bshk,btk->bhst", q, k[:, :, 0, :])
+    else:
+        k = jnp.repeat(k, heads // groups, axis=2)
+        v = jnp.repeat(v, heads // groups, axis=2)
+        scores = jnp.einsum("bshk,bthk->bhst", q, k)
+    scores = scores / math.sqrt(q.shape[-1])
+    length = x.shape[1]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    scores = jnp.where(causal[None, None], scores, -1e30)
+    weights = jax.nn.softmax(scores, axis=-1)
+    if groups == 1:
+        mixed = jnp.einsum("bhst,btv->bshv", weights, v[:, :, 0, :])
+    else:
+        mixed = jnp.einsum("bhst,bthv->bshv", weights, v)
+    return jnp.einsum("bshv,hvd->bsd", mixed, p["wo"])
+
+
+def geglu(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Gated feed-forward layer."""
+    gate = jax.nn.gelu(jnp.einsum("bsd,df->bsf", x, p["w_gate"]))
+    up = jnp.einsum("bsd,df->bsf", x, p["w_up"])
+    return jnp.einsum("bsf,fd->bsd", gate * up, p["w_down"])
+
+
+def forward(params: dict[str, Any], tokens: jax.Array) -> jax.Array:
+    """Logits ``[batch, sequence, vocab]`` of ``tokens: [batch, sequence]``."""
+    x = params["embed"][tokens]
+    x = x * math.sqrt(x.shape[-1])
+    for layer in params["layers"]:
+        x = x + attention(layer, rms_norm(x, layer["attn_norm"]))
+        x = x + geglu(layer, rms_norm(x, layer["mlp_norm"]))
+    x = rms_norm(x, params["final_norm"])
+    return jnp.einsum("bsd,vd->bsv", x, params["embed"])
+
+
+def loss_fn(params: dict[str, Any], tokens: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean cross entropy of the next token."""
+    logits = forward(params, tokens)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, targets))

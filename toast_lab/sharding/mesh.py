@@ -1,0 +1,72 @@
+"""A device mesh: named axes with sizes, in order (the first axis is the slowest varying)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from toast_lab.errors import InvalidProblem
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """Named axes and their sizes; at most 8 axes."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if len(self.axes) != len(self.sizes) or not self.axes:
+            wrong.append(f"{len(self.axes)} axis names for {len(self.sizes)} sizes")
+        if len(set(self.axes)) != len(self.axes):
+            wrong.append(f"axis names repeat: {', '.join(self.axes)}")
+        if len(self.axes) > 8:
+            wrong.append(f"{len(self.axes)} axes, at most 8")
+        wrong += [f"axis name {a!r} is not an identifier" for a in self.axes if not re.fullmatch(r"[A-Za-z_]\w*", a)]
+        wrong += [f"axis {a} has size {s}, must be a whole number above 0" for a, s in zip(self.axes, self.sizes, strict=False) if s < 1]
+        if wrong:
+            raise InvalidProblem("bad mesh: " + "; ".join(wrong) + '. Give for instance {"data": 4, "model": 2}')
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return math.prod(self.sizes)
+
+    def size(self, axis: str) -> int:
+        """Size of one axis by name."""
+        return self.sizes[self.axes.index(axis)]
+
+    def array(self) -> np.ndarray:
+        """Axis sizes, int64."""
+        return np.asarray(self.sizes, dtype=np.int64)
+
+    def __str__(self) -> str:
+        return ",".join(f"{a}={s}" for a, s in zip(self.axes, self.sizes, strict=True))
+
+
+def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
+    """A Mesh from a mapping, ``"data=4,model=2"`` or ``"4x2"`` (axes d, m, then a2, a3, ...).
+
+    Raises InvalidProblem with what is wrong.
+    """
+    if isinstance(mesh, Mesh):
+        return mesh
+    if isinstance(mesh, Mapping):
+        bad = [f"{a}={s!r}" for a, s in mesh.items() if isinstance(s, bool) or not isinstance(s, int | np.integer)]
+        if bad:
+            raise InvalidProblem(f"bad mesh: axis sizes must be whole numbers, got {', '.join(bad)}")
+        return Mesh(tuple(mesh), tuple(int(s) for s in mesh.values()))
+    text = mesh.strip()
+    if re.fullmatch(r"\d+(x\d+)*", text):
+        sizes = tuple(int(s) for s in text.split("x"))
+        names = ("data", "model", *(f"axis{i}" for i in range(2, len(sizes))))
+        return Mesh(names[: len(sizes)], sizes)
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not parts or any(not sep or not size.strip().isdigit() for _, sep, size in parts):
+        raise InvalidProblem(f'cannot read the mesh {mesh!r}; write "4x2" or "data=4,model=2"')
+    return Mesh(tuple(name.strip() for name, _, _ in parts), tuple(int(size) for _, _, size in parts))
