@@ -1,0 +1,81 @@
+"""Every error that TOAST Lab raises on purpose, and two helpers that make their messages useful.
+
+A message names the place, the cause and what to try, in this order. A check collects every offender before
+it raises, so that one round of fixing is enough. Outcomes that a search must expect, such as a program that
+does not fit into memory, are statuses of its result and not errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ToastError(Exception):
+    """Base of all errors below; catch it to tell a wrong input from a defect of TOAST Lab.
+
+    Attributes:
+        message: The full text, as `str` gives it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class FrontendError(ToastError):
+    """The user's function, file or module could not be turned into StableHLO."""
+
+
+class UnsupportedOp(ToastError):
+    """A program holds an op whose meaning is unknown where it has to be known."""
+
+
+class InvalidPlan(ToastError):
+    """A plan cannot be carried out: a size does not divide, or an axis is used twice or does not exist."""
+
+
+class InvalidProblem(ToastError):
+    """Mesh, machine, search method or budget are wrong by themselves or do not go together."""
+
+
+class RunFailed(ToastError):
+    """The child process that compiles or executes a plan ended without a result."""
+
+
+class SessionError(ToastError):
+    """A saved state of the explorer is malformed, too large or of an unknown version."""
+
+
+def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
+    """Write offenders one a line; beyond `limit` of them, say how many are left out.
+
+    >>> print(join_offenders(["%1 = add", "%2 = dot_general", "%3 = sort"], limit=2))
+      %1 = add
+      %2 = dot_general
+      ... and 1 more
+    """
+    texts = [str(offender) for offender in offenders]
+    lines = [f"  {text}" for text in texts[:limit]]
+    if len(texts) > limit:
+        lines.append(f"  ... and {len(texts) - limit} more")
+    return "\n".join(lines)
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Give a closing sentence for "unknown name" errors: the closest choices, or all of them.
+
+    >>> did_you_mean("trasformer", ["transformer", "mlp"])
+    'Did you mean "transformer"?'
+    >>> did_you_mean("x", ["transformer", "mlp"])
+    'Choose one of: mlp, transformer.'
+    """
+    known = sorted(set(choices))
+    by_folded = {choice.casefold(): choice for choice in known}
+    close = difflib.get_close_matches(name.casefold(), by_folded, n=3)
+    if close:
+        return "Did you mean " + " or ".join(f'"{by_folded[key]}"' for key in close) + "?"
+    return f"Choose one of: {', '.join(known)}." if known else "There is nothing to choose from."
