@@ -1,0 +1,158 @@
+"""Fixtures that drive the explorer in the system's Chromium.
+
+A page test takes `served` (start the explorer, get its URL) and `strict_page` (a page whose console errors,
+exceptions and requests to other hosts fail the test). Wait for visible text, never for idleness.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import ConsoleMessage, Page
+
+LOCAL_SCHEMES = {"about", "blob", "data"}
+
+
+def is_local(url: str) -> bool:
+    """Whether a request stays on this machine (or needs no network at all)."""
+    parts = urlsplit(url)
+    return parts.scheme in LOCAL_SCHEMES or parts.hostname == "127.0.0.1"
+
+
+class Troubles:
+    """Collects what a user would not see but what is wrong with a page all the same."""
+
+    def __init__(self, page: Page) -> None:
+        self.found: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.found.append(f"exception: {error}"))
+        # Requests are watched, since only that sees where a redirect leads; the route stops them as well.
+        page.on("request", lambda request: self._leaves(request.url))
+        page.on("websocket", lambda socket: self._leaves(socket.url))
+        page.route(lambda url: not is_local(url), lambda route: route.abort())
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            place = message.location.get("url", "")
+            self.found.append(f"console error: {message.text} ({place})")
+
+    def _leaves(self, url: str) -> None:
+        if not is_local(url):
+            self.found.append(f"request leaves 127.0.0.1: {url}")
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args() -> dict[str, Any]:
+    """Launch the system's Chromium, quietly: nothing of the browser's own may use the network."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    executable = next((path for path in map(shutil.which, names) if path), None)
+    if executable is None:
+        pytest.fail("No Chromium on PATH; scripts/ensure_chromium.sh installs it.")
+    return {
+        "executable_path": executable,
+        "headless": True,
+        "args": [
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+        ],
+    }
+
+
+@pytest.fixture(scope="session")
+def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]:
+    """The screen that the explorer is laid out for."""
+    return {**browser_context_args, "viewport": {"width": 1440, "height": 900}}
+
+
+@pytest.fixture
+def strict_page(page: Page) -> Iterator[Page]:
+    """A page that fails its test at the end for whatever `Troubles` found."""
+    troubles = Troubles(page)
+    yield page
+    # A closed page sends no more: what is collected now is complete.
+    page.close()
+    assert not troubles.found, "\n".join(troubles.found)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_answers(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"the server ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
+        try:
+            with direct.open(url, timeout=30):
+                return
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{url} answers {error.code}:\n{log.read_text()[-4000:]}")
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"no answer from {url} within {seconds:.0f} s:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Give `served(*arguments, env=None, seconds=120)`: start `toast-lab serve` and return its URL.
+
+    Equal calls share one server for the whole run, since a start costs seconds. To serve something else,
+    name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
+    """
+    running: dict[Any, tuple[str, subprocess.Popen[bytes]]] = {}
+
+    def start(
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        seconds: float = 120,
+        command: list[str] | None = None,
+    ) -> str:
+        key = (arguments, tuple(sorted((env or {}).items())), tuple(command or ()))
+        if key in running and running[key][1].poll() is None:
+            return running[key][0]
+        port = free_port()
+        words = command or [sys.executable, "-m", "toast_lab.cli", "serve", "--port", "{port}", *arguments]
+        log = tmp_path_factory.mktemp("served") / "server.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [word.format(port=port) for word in words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+            )
+        url = f"http://127.0.0.1:{port}"
+        running[key] = (url, process)
+        wait_until_answers(url, process, log, seconds)
+        return url
+
+    yield start
+    for _, process in running.values():
+        process.terminate()
+    for _, process in running.values():
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,59 @@
+"""The page fixtures themselves: a check that cannot fail would be worse than none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Troubles
+
+PAGES = {
+    "clean": "<p>ready</p>",
+    "console": "<p>ready</p><script>console.error('oh no')</script>",
+    "exception": "<p>ready</p><script>null.x</script>",
+    "foreign": "<p>ready</p><img src='http://192.0.2.1/a.gif'>",
+    "socket": "<p>ready</p><script>new WebSocket('ws://192.0.2.1/ws')</script>",
+    "missing": "<p>ready</p><script src='/not-there.js'></script>",
+}
+
+
+@pytest.fixture(scope="module")
+def site(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder: Path = tmp_path_factory.mktemp("site")
+    icon = '<link rel="icon" href="data:,">'
+    for name, body in PAGES.items():
+        (folder / f"{name}.html").write_text(f"<!doctype html><title>{name}</title>{icon}{body}")
+    server = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder)]
+    return served(command=[*server, "{port}"])
+
+
+def test_clean_page_passes(strict_page: Page, site: str) -> None:
+    strict_page.goto(f"{site}/clean.html")
+    strict_page.get_by_text("ready").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("name", "trouble"),
+    [
+        ("console", "console error: oh no"),
+        ("exception", "exception: "),
+        ("foreign", "request leaves 127.0.0.1: http://192.0.2.1/a.gif"),
+        ("socket", "request leaves 127.0.0.1: ws://192.0.2.1/ws"),
+        ("missing", "404"),
+    ],
+)
+def test_troubles_are_found(page: Page, site: str, name: str, trouble: str) -> None:
+    troubles = Troubles(page)
+    page.goto(f"{site}/{name}.html", wait_until="load")
+    page.get_by_text("ready").wait_for()
+    assert any(trouble in found for found in troubles.found), troubles.found
+
+
+def test_equal_calls_share_a_server(served: Callable[..., str], site: str) -> None:
+    other = served(command=[sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"])
+    again = served(command=[sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "{port}"])
+    assert again == other != site

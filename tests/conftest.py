@@ -1,0 +1,24 @@
+"""What holds for every test: which marks a folder gives, and which devices JAX may touch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = config.getoption("markexpr", "") or ""
+    if "accelerator" not in asked or "not accelerator" in asked:
+        # Set before anything imports jax. Without it jax looks for devices that nobody asked for, and
+        # two runs on one GPU would fight for its memory. A value set by the caller wins.
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (HERE / "browser") in item.path.parents:
+            item.add_marker(pytest.mark.browser)

@@ -1,0 +1,196 @@
+"""What a user gets before any code runs: files that agree, a light import, nothing tied to one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+STAGES = [
+    "ir",
+    "nda",
+    "conflicts",
+    "sharding",
+    "cost",
+    "search",
+    "lowering",
+    "runtime",
+    "models",
+    "views",
+    "app",
+]
+HEAVY = ["jax", "jaxlib", "numba", "scipy", "networkx", "torch", "panel", "bokeh", "holoviews", "pandas"]
+# Written in two parts, so that this file does not name what it looks for.
+HOSTS = [
+    "pypi" + ".org",
+    "python" + "hosted.org",
+    "pytorch" + ".org/whl",
+    "anaconda" + ".org",
+    "npmjs" + ".",
+    "ghcr" + ".io",
+    "docker" + ".io",
+    "--extra-index" + "-url",
+    "--index" + "-url",
+    "--find" + "-links",
+]
+MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(?:work|root|home/\w+|Users/\w+|opt/\w+|tmp/v)(?:/|\b(?![-\w]))")
+
+
+@cache
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def expand(requirements: list[str]) -> dict[str, str]:
+    """Names and versions asked for, with `toast-lab[extra]` replaced by what the extra holds."""
+    found: dict[str, str] = {}
+    for text in requirements:
+        requirement = Requirement(text)
+        if canonicalize_name(requirement.name) == "toast-lab":
+            for extra in requirement.extras:
+                found |= expand(project()["optional-dependencies"][extra])
+        else:
+            found[canonicalize_name(requirement.name)] = str(requirement.specifier)
+    return found
+
+
+def extras(*names: str) -> dict[str, str]:
+    return expand([text for name in names for text in project()["optional-dependencies"][name]])
+
+
+def pins() -> list[Requirement]:
+    lines = (line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def committed_texts() -> dict[str, str]:
+    """Every text file that git knows or would add; outside git, every file that is not hidden."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        paths = [path for path in ROOT.rglob("*") if "/." not in path.relative_to(ROOT).as_posix()]
+    texts = {}
+    for path in paths:
+        try:
+            texts[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+    return texts
+
+
+def test_environment_yml_names_what_pyproject_names() -> None:
+    import yaml
+
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    plain = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    assert environment["name"] == project()["name"]
+    assert plain == [f"python{project()['requires-python']}", "pip"]
+    assert len(pip) == len(expand(pip)), "a package is named twice"
+    assert expand(pip) == expand(project()["dependencies"]) | extras("app", "notebooks", "dev")
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_constraints_pin_every_direct_dependency_once(python: str) -> None:
+    wanted = expand(project()["dependencies"]) | extras("app", "notebooks", "dev", "tpu", "torch")
+    seen: dict[str, str] = {}
+    for pin in pins():
+        if pin.marker is not None and not pin.marker.evaluate({"python_version": python}):
+            continue
+        name = canonicalize_name(pin.name)
+        (only,) = pin.specifier
+        assert only.operator == "==", pin
+        assert "*" not in only.version, pin
+        assert pin.url is None
+        assert name not in seen, f"{name} is pinned twice for Python {python}"
+        seen[name] = only.version
+        if name in wanted:
+            asked = Requirement(f"{name}{wanted[name]}").specifier
+            assert only.version in asked, f"{pin} is outside of {asked}"
+    assert set(wanted) - set(seen) == set()
+
+
+def test_constraints_are_plain() -> None:
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text
+    assert "--" not in text
+    assert "sha256" not in text
+
+
+def test_tested_range_is_told_where_users_look() -> None:
+    tested = [str(pin.specifier).removeprefix("==") for pin in pins() if pin.name == "jax"]
+    assert len(tested) == 2
+    for name in ("README.md", "pyproject.toml", "constraints.txt"):
+        text = (ROOT / name).read_text()
+        for version in tested:
+            assert f"jax {version}" in text, f"{name} does not tell jax {version}"
+
+
+def test_no_registry_host_and_no_machine_path() -> None:
+    found = []
+    for name, text in committed_texts().items():
+        for number, line in enumerate(text.splitlines(), 1):
+            hit = next((host for host in HOSTS if host in line), None) or MACHINE_PATH.search(line)
+            if hit and name != "LICENSE":
+                found.append(f"{name}:{number}: {line.strip()[:120]}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "hit"),
+    [
+        ("cd /wor" + "k/main", True),
+        ('"/roo' + 't/.cache"', True),
+        ("file:///ho" + "me/someone/x", True),
+        ("/ho" + "me/someone/x", True),
+        ("the network/worker", False),
+        ("~/work/x and src/root/y", False),
+        ("/workspace", False),
+        ("forward/work-efficient", False),
+    ],
+)
+def test_machine_paths_are_recognised(line: str, hit: bool) -> None:
+    assert bool(MACHINE_PATH.search(line.replace("file://", " "))) is hit
+
+
+def test_licence() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert project()["license"] == "Apache-2.0"
+
+
+def test_imports_stay_light() -> None:
+    modules = ["toast_lab", "toast_lab.errors", *(f"toast_lab.{stage}" for stage in STAGES)]
+    code = f"import sys, {', '.join(modules)}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_init_is_its_docstring(stage: str) -> None:
+    tree = ast.parse((ROOT / "toast_lab" / stage / "__init__.py").read_text())
+    text = ast.get_docstring(tree)
+    assert text
+    assert len(tree.body) == 1, "an import here is how import cycles start"
+    for part in ("Takes: ", "Gives: ", "paper", "Start reading at `"):
+        assert part in text
+
+
+def test_typing_marker_is_shipped() -> None:
+    assert (ROOT / "toast_lab" / "py.typed").is_file()
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "py.typed" in setuptools["package-data"]["*"]
