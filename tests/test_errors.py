@@ -50,10 +50,11 @@ def test_offenders_are_cut_at_the_limit(count: int, last: str) -> None:
 @pytest.mark.parametrize(
     ("name", "choices", "text"),
     [
-        ("TPU-V5E", ["tpu-v5e", "a100"], 'Did you mean "tpu-v5e"?'),
-        ("mcst", ["mcts", "manual"], 'Did you mean "mcts"?'),
-        ("zzz", ["b", "a", "a"], "Choose one of: a, b."),
-        ("zzz", [], "There is nothing to choose from."),
+        ("TPU-V5E", ["tpu-v5e", "a100"], ' (did you mean "tpu-v5e"?)'),
+        ("mcst", ["mcts", "manual"], ' (did you mean "mcts"?)'),
+        ("layer_3", ["layer_1", "layer_2"], ' (did you mean "layer_2" or "layer_1"?)'),
+        ("zzz", ["b", "a", "a"], ""),
+        ("zzz", [], ""),
     ],
 )
 def test_did_you_mean(name: str, choices: list[str], text: str) -> None:

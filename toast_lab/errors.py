@@ -66,16 +66,15 @@ def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Give a closing sentence for "unknown name" errors: the closest choices, or all of them.
+    """Give a remark to put right behind an unknown name: the closest choices, or nothing at all.
 
-    >>> did_you_mean("trasformer", ["transformer", "mlp"])
-    'Did you mean "transformer"?'
+    >>> print("unknown model: trasformer" + did_you_mean("trasformer", ["transformer", "mlp"]))
+    unknown model: trasformer (did you mean "transformer"?)
     >>> did_you_mean("x", ["transformer", "mlp"])
-    'Choose one of: mlp, transformer.'
+    ''
     """
-    known = sorted(set(choices))
-    by_folded = {choice.casefold(): choice for choice in known}
+    by_folded = {choice.casefold(): choice for choice in sorted(set(choices))}
     close = difflib.get_close_matches(name.casefold(), by_folded, n=3)
-    if close:
-        return "Did you mean " + " or ".join(f'"{by_folded[key]}"' for key in close) + "?"
-    return f"Choose one of: {', '.join(known)}." if known else "There is nothing to choose from."
+    if not close:
+        return ""
+    return " (did you mean " + " or ".join(f'"{by_folded[key]}"' for key in close) + "?)"
