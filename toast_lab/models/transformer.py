@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from toast_lab.models.registry import Example
+
 MODES = ("forward", "gradient", "train")
 
 
@@ -150,3 +152,46 @@ def loss_fn(params: dict[str, Any], tokens: jax.Array, targets: jax.Array) -> ja
     """Mean cross entropy of the next token."""
     logits = forward(params, tokens)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, targets))
+
+
+def train_step(
+    params: dict[str, Any], opt_state: Any, tokens: jax.Array, targets: jax.Array
+) -> tuple[dict[str, Any], Any, jax.Array]:
+    """One Adam step: ``(params, opt_state, loss)``."""
+    loss, grads = jax.value_and_grad(loss_fn)(params, tokens, targets)
+    updates, opt_state = OPTIMISER.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, loss
+
+
+OPTIMISER = optax.adam(1e-3)
+
+
+def make(
+    layers: int = 2,
+    d_model: int = 512,
+    hidden: int = 2048,
+    heads: int = 8,
+    kv_heads: int = 1,
+    key_size: int = 64,
+    vocab: int = 32768,
+    batch: int = 8,
+    sequence: int = 256,
+    dtype: str = "float32",
+    mode: str = "train",
+) -> Example:
+    """A Transformer of any size; ``mode`` is "forward", "gradient" or "train".
+
+    Raises ValueError listing every impossible size.
+    """
+    config = Config(layers, d_model, hidden, heads, kv_heads, key_size, vocab, batch, sequence, dtype)
+    config.check()
+    params = param_shapes(config)
+    tokens = jax.ShapeDtypeStruct((batch, sequence), jnp.int32)
+    if mode == "forward":
+        return Example(forward, (params, tokens), (), DIM_NAMES)
+    if mode == "gradient":
+        return Example(jax.value_and_grad(loss_fn), (params, tokens, tokens), (), DIM_NAMES)
+    if mode == "train":
+        state = jax.eval_shape(OPTIMISER.init, params)
+        return Example(train_step, (params, state, tokens, tokens), (0, 1), DIM_NAMES)
+    raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")

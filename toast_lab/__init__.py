@@ -1,0 +1,70 @@
+"""TOAST Lab: see, search, price and execute shardings of real models.
+
+The public names below are imported on first use, so ``import toast_lab`` itself costs nothing.
+``toast_lab/pipeline.py`` shows the whole method on one page.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "Analysis": "toast_lab.conflicts.analysis:Analysis",
+    "Budget": "toast_lab.search.contract:Budget",
+    "Cost": "toast_lab.cost.problem:Cost",
+    "Machine": "toast_lab.cost.machines:Machine",
+    "Mesh": "toast_lab.sharding.mesh:Mesh",
+    "Model": "toast_lab.frontends:Model",
+    "Plan": "toast_lab.sharding.plan:ShardingPlan",
+    "Problem": "toast_lab.cost.problem:Problem",
+    "Program": "toast_lab.ir.program:Program",
+    "SearchResult": "toast_lab.search.contract:SearchResult",
+    "Status": "toast_lab.search.contract:Status",
+    "ToastError": "toast_lab.errors:ToastError",
+    "analyse": "toast_lab.pipeline:analyse",
+    "annotate": "toast_lab.lowering.annotate:annotate",
+    "explore": "toast_lab.app.explore:explore",
+    "from_jax": "toast_lab.frontends:from_jax",
+    "from_stablehlo": "toast_lab.frontends:from_stablehlo",
+    "listing": "toast_lab.lowering.listing:listing",
+    "load": "toast_lab.frontends:load",
+    "price": "toast_lab.cost.problem:price",
+    "replicated": "toast_lab.sharding.plan:replicated",
+    "run": "toast_lab.runtime.run:run",
+    "search": "toast_lab.search.contract:search",
+}
+
+__all__ = ["__version__", *_NAMES]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from toast_lab.app.explore import explore
+    from toast_lab.conflicts.analysis import Analysis
+    from toast_lab.cost.machines import Machine
+    from toast_lab.cost.problem import Cost, Problem, price
+    from toast_lab.errors import ToastError
+    from toast_lab.frontends import Model, from_jax, from_stablehlo, load
+    from toast_lab.ir.program import Program
+    from toast_lab.lowering.annotate import annotate
+    from toast_lab.lowering.listing import listing
+    from toast_lab.pipeline import analyse
+    from toast_lab.runtime.run import run
+    from toast_lab.search.contract import Budget, SearchResult, Status, search
+    from toast_lab.sharding.mesh import Mesh
+    from toast_lab.sharding.plan import ShardingPlan as Plan
+    from toast_lab.sharding.plan import replicated
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'toast_lab' has no attribute {name!r}")
+    module, _, attribute = _NAMES[name].partition(":")
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,276 @@
+"""The compiled cost kernel: device-local steps -> times, buffers and peak memory.
+
+Compute is a roofline: the larger of flops over peak and bytes over bandwidth.  Elementwise chains are fused:
+a value with one consumer that can take it in is never written.  Views (reshape, broadcast) are aliases.
+Values made of constants alone cost nothing: XLA folds or fuses them.
+
+Memory is a live range analysis over program order: arguments (those that are not donated live throughout),
+written values from their definition to their last use, gathered copies until their last use, the whole result
+before a reduce_scatter, and in-place reuse of an operand that dies in an elementwise op.
+
+Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for: free gathers
+and elementwise ops are a known way for a search to be fooled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from toast_lab.cost.collectives import axis_time_s
+from toast_lab.ir import program as p
+from toast_lab.sharding.steps import ALL_GATHER, COMPUTE, SLICE, Steps, Tables, ways
+
+FUSES = (p.ELEMENTWISE, p.REDUCE)
+
+
+class Static(NamedTuple):
+    """What the kernel knows about a program on a machine, apart from the plan."""
+
+    flops: np.ndarray  #: [O] whole op, times trips
+    peak: np.ndarray  #: [O] FLOP/s of the op's element type
+    trips: np.ndarray  #: [O]
+    op_class: np.ndarray  #: [O]
+    free: np.ndarray  #: [O] bool: op costs nothing (constants, views, arguments)
+    fusible: np.ndarray  #: [O] bool: op can take in or pass on fused values
+    root: np.ndarray  #: [V] value whose memory a view shows
+    written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
+    last_op: np.ndarray  #: [V] last op that reads the value's memory, through views and fusion
+    runs_at: np.ndarray  #: [O] op at which a fused op really runs
+    donated: np.ndarray  #: [A]
+    bytes: np.ndarray  #: [V] float64
+
+
+class Rates(NamedTuple):
+    """A machine as numbers."""
+
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    link_latency_s: float
+    switched: bool
+    op_overhead_s: float
+    paper_mode: bool
+
+
+def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Static:
+    """Work out fusion, aliases and live ranges once per program."""
+    n_ops, n_values = program.n_ops, program.n_values
+    classes = program.op_class
+    constant_op = np.asarray(
+        [all(program.value_is_constant[v] for v in program.results(o)) and len(program.results(o)) > 0 for o in range(n_ops)]
+    )
+    view = classes == p.VIEW
+    free = constant_op | view | (classes == p.ARGUMENT) | (classes == p.CONSTANT)
+    sliceable = np.asarray([k in ("slice", "pad", "concatenate", "reverse", "transpose") for k in program.kind])
+    fusible = np.isin(classes, FUSES) | sliceable
+    root = np.arange(n_values)
+    for op in range(program.n_arguments, n_ops):
+        if view[op] and len(program.results(op)) == len(program.operands(op)):
+            for v, operand in zip(program.results(op), program.operands(op), strict=True):
+                root[v] = root[operand]
+    # Consumers through views, in reverse program order.
+    consumers: list[set[int]] = [set() for _ in range(n_values)]
+    for op in range(n_ops - 1, program.n_arguments - 1, -1):
+        if view[op] and len(program.results(op)) == len(program.operands(op)):
+            for v, operand in zip(program.results(op), program.operands(op), strict=True):
+                consumers[operand] |= consumers[v] if not t.value_output[v] else {*consumers[v], n_ops}
+        else:
+            for operand in program.operands(op):
+                consumers[operand].add(op)
+    written = np.ones(n_values, dtype=bool)
+    runs_at = np.arange(n_ops)
+    for v in range(n_values - 1, -1, -1):
+        op = int(program.value_op[v])
+        if program.value_is_constant[v] or root[v] != v:
+            written[v] = False
+        elif classes[op] == p.ARGUMENT or t.value_output[v]:
+            pass
+        elif (classes[op] == p.ELEMENTWISE or sliceable[op]) and len(consumers[v]) == 1 and len(program.results(op)) == 1:
+            (consumer,) = consumers[v]
+            if consumer < n_ops and fusible[consumer]:
+                written[v] = False
+                runs_at[op] = runs_at[consumer]
+    last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
+    for v in range(n_values):
+        if t.value_output[v]:
+            last_op[root[v]] = n_ops
+    for op in range(program.n_arguments, n_ops):
+        when = int(runs_at[op])
+        for operand in program.operands(op):
+            last_op[operand] = max(last_op[operand], when)
+            last_op[root[operand]] = max(last_op[root[operand]], when)
+    return Static(
+        program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free, fusible,
+        root.astype(np.int32), written, last_op.astype(np.int32), runs_at.astype(np.int32), program.donated.astype(bool), t.value_bytes,
+    )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def price_steps(
+    s: Static,
+    r: Rates,
+    t: Tables,
+    steps: Steps,
+    n_steps: int,
+    op_axis: np.ndarray,
+    axis_size: np.ndarray,
+    step_time_s: np.ndarray,
+    step_flops: np.ndarray,
+    step_bytes: np.ndarray,
+    live: np.ndarray,
+    buffer_end: np.ndarray,
+    totals: np.ndarray,
+) -> None:
+    """Price every step.
+
+    Writes ``step_time_s``, ``step_flops``, ``step_bytes`` (rows of steps), ``live`` (bytes alive at each op, [O+2]),
+    ``buffer_end`` ([V], last op at which each written value is alive) and ``totals``: time_s, compute_s, comm_s,
+    peak_bytes, overlapped time_s, op at the peak.
+    """
+    n_axes = axis_size.shape[0]
+    n_ops = s.flops.shape[0]
+    live[:] = 0.0
+    compute_s, comm_s = 0.0, 0.0
+    compute_clock, link_clock = 0.0, 0.0
+    ready = np.zeros(t.value_op.shape[0])
+    copy_ready = np.zeros(n_steps)
+    op_ready = 0.0
+    copy_last = np.full(n_steps, -1, np.int32)
+    for use in range(t.use_value.shape[0]):
+        row = steps.copy[use]
+        if row >= 0 and t.use_op[use] >= t.n_arguments:
+            when = s.runs_at[t.use_op[use]]
+            if when > copy_last[row]:
+                copy_last[row] = when
+    for i in range(n_steps):
+        kind, op = steps.kind[i], steps.op[i]
+        time_s = 0.0
+        step_flops[i] = 0.0
+        step_bytes[i] = 0.0
+        if kind == COMPUTE:
+            if not s.free[op]:
+                cut = 1.0
+                for a in range(n_axes):
+                    if op_axis[op, a] >= 0:
+                        cut *= axis_size[a]
+                moved = 0.0
+                for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                    value = t.use_value[use]
+                    source = s.root[value]
+                    if s.written[source]:
+                        row = steps.copy[use]
+                        piece = s.bytes[value] / ways(steps.after[row] if row >= 0 else steps.layout[value], axis_size)
+                        whole = s.bytes[source] / ways(steps.layout[source], axis_size)
+                        moved += min(piece, whole) if row < 0 else piece
+                for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                    if s.written[value]:
+                        moved += s.bytes[value] / ways(_result_layout(steps, i, n_steps, value, op_axis, t, n_axes), axis_size)
+                flops = s.flops[op] / cut
+                step_flops[i] = flops
+                step_bytes[i] = moved * s.trips[op]
+                heavy = s.op_class[op] == p.DOT or s.op_class[op] == p.CONVOLUTION
+                if heavy or not r.paper_mode:
+                    time_s = max(flops / s.peak[op], step_bytes[i] / r.memory_bytes_per_s)
+                    if moved > 0.0 or heavy:
+                        time_s += r.op_overhead_s * s.trips[op]
+            begin = compute_clock
+            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                row = steps.copy[use]
+                arrives = copy_ready[row] if row >= 0 else ready[t.use_value[use]]
+                begin = max(begin, arrives)
+            op_ready = begin + time_s
+            if time_s > 0.0:
+                compute_clock = op_ready
+            for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                ready[value] = op_ready
+            compute_s += time_s
+        else:
+            big = max(steps.in_bytes[i], steps.out_bytes[i])
+            step_bytes[i] = big
+            if kind != SLICE:
+                here = steps.in_bytes[i]
+                for a in range(n_axes):
+                    if (steps.axes[i] >> a) & 1:
+                        if kind == ALL_GATHER:
+                            here *= axis_size[a]
+                        time_s += axis_time_s(kind, axis_size[a], here, r.link_bytes_per_s, r.link_latency_s, r.switched)
+                        if kind == 2:  # reduce_scatter leaves less for the next axis
+                            here /= axis_size[a]
+                time_s *= s.trips[op]
+                comm_s += time_s
+            value = steps.value[i]
+            chained = i > 0 and steps.op[i - 1] == op and steps.use[i - 1] == steps.use[i] and steps.value[i - 1] == value and steps.kind[i - 1] != COMPUTE
+            start = copy_ready[i - 1] if chained else ready[value]
+            if kind != SLICE:
+                start = max(start, link_clock)
+                link_clock = start + time_s
+            copy_ready[i] = start + time_s
+            if steps.use[i] < 0:
+                ready[value] = copy_ready[i]
+            # memory: a copy for uses lives until its last use; the input of a definition's reshard only now
+            if steps.use[i] >= 0:
+                end = op
+                if copy_last[i] > end:
+                    end = copy_last[i]
+                live[op] += steps.out_bytes[i]
+                live[end + 1] -= steps.out_bytes[i]
+            else:
+                live[op] += steps.in_bytes[i]
+                live[op + 1] -= steps.in_bytes[i]
+        step_time_s[i] = time_s
+    _buffers(s, t, steps, axis_size, live, buffer_end, n_ops)
+    peak, peak_op, here_bytes = 0.0, 0, 0.0
+    for op in range(n_ops + 1):
+        here_bytes += live[op]
+        live[op] = here_bytes
+        if here_bytes > peak:
+            peak, peak_op = here_bytes, op
+    totals[0] = compute_s + comm_s
+    totals[1] = compute_s
+    totals[2] = comm_s
+    totals[3] = peak
+    totals[4] = max(compute_clock, link_clock)
+    totals[5] = peak_op
+
+
+@numba.njit(cache=True, nogil=True)
+def _result_layout(steps: Steps, row: int, n_steps: int, value: int, op_axis: np.ndarray, t: Tables, n_axes: int) -> int:
+    """Layout in which the op writes a result: before its reshard if one follows, else as kept."""
+    op = steps.op[row]
+    i = row + 1
+    while i < n_steps and steps.op[i] == op and steps.use[i] < 0:
+        if steps.value[i] == value:
+            return steps.before[i]
+        i += 1
+    return steps.layout[value]
+
+
+@numba.njit(cache=True, nogil=True)
+def _buffers(s: Static, t: Tables, steps: Steps, axis_size: np.ndarray, live: np.ndarray, buffer_end: np.ndarray, n_ops: int) -> None:
+    """Add the live ranges of arguments and written values; an operand that dies in an elementwise op is reused."""
+    taken = np.zeros(n_ops + 1, np.int8)  # op already reuses an operand
+    for value in range(t.value_op.shape[0]):
+        buffer_end[value] = -1
+        op = t.value_op[value]
+        if not s.written[value]:
+            continue
+        size = s.bytes[value] / ways(steps.layout[value], axis_size)
+        start = op
+        end = s.last_op[value]
+        if op < t.n_arguments:
+            start = 0
+            if not s.donated[op]:
+                end = n_ops
+        else:
+            start = s.runs_at[op]
+            end = max(end, start)
+        if end < n_ops and end >= t.n_arguments and taken[end] == 0 and s.op_class[end] == p.ELEMENTWISE:
+            result = t.result_ptr[end]
+            if s.written[result] and s.bytes[result] / ways(steps.layout[result], axis_size) == size and end > start:
+                taken[end] = 1
+                end -= 1
+        buffer_end[value] = end
+        live[start] += size
+        live[min(end, n_ops) + 1] -= size

@@ -1,0 +1,239 @@
+"""``Problem``: an analysed program on a mesh of a machine, ready to price plans.
+
+Start reading at ``price``.  Reference: TOAST section 4.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost import kernel
+from toast_lab.cost.machines import Machine
+from toast_lab.cost.machines import machine as find_machine
+from toast_lab.errors import InvalidPlan, InvalidProblem
+
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import Space, build_space
+from toast_lab.sharding.state import State
+
+
+class CollectiveRow(NamedTuple):
+    """One collective of a plan with its price."""
+
+    kind: str
+    axes: tuple[str, ...]
+    value: str
+    op: int
+    where: str
+    local_bytes: float  #: the larger of what a device holds before and after
+    time_s: float
+
+
+class OpRow(NamedTuple):
+    """One op of a plan with its price."""
+
+    op: int
+    kind: str
+    result: str
+    where: str
+    flops: float
+    moved_bytes: float
+    time_s: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cost:
+    """Price of one plan: estimates for one device, none of them measured."""
+
+    time_s: float  #: compute and collectives one after the other
+    overlapped_s: float  #: critical path when collectives may run beside compute
+    compute_s: float
+    comm_s: float
+    peak_bytes: float
+    memory_limit_bytes: float
+    relative_time: float  #: RT(s): time over unsharded time
+    memory_penalty: float  #: MP(s)
+    score: float  #: C(s) = RT(s) + MP(s), what searches minimise
+    collectives: tuple[CollectiveRow, ...]
+    ops: tuple[OpRow, ...]
+    peak_op: int  #: op at which memory peaks
+    timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
+
+    @property
+    def fits(self) -> bool:
+        """Does the plan stay within the machine's memory?"""
+        return self.peak_bytes <= self.memory_limit_bytes
+
+    def count(self, kind: str, axis: str | None = None) -> int:
+        """Number of collectives of ``kind`` (over ``axis``)."""
+        return sum(1 for c in self.collectives if c.kind == kind and (axis is None or axis in c.axes))
+
+
+class Quick(NamedTuple):
+    """What a search needs to know of a state."""
+
+    score: float
+    time_s: float
+    peak_bytes: float
+    fits: bool
+
+
+class Problem:
+    """An analysed program, a mesh, a machine and a memory limit.
+
+    Args:
+        analysis: result of the static analysis.
+        mesh: ``{"data": 4, "model": 2}``, ``"4x2"`` or a Mesh.
+        machine: name or Machine.
+        memory_limit_bytes: per device; the machine's memory by default.
+        memory_weight: the constant C of the paper's memory penalty.
+        paper_mode: price dot and convolution only, as the paper does.
+    """
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        mesh: Mesh | Mapping[str, int] | str,
+        machine: str | Machine = "tpu-v5e",
+        *,
+        memory_limit_bytes: float | None = None,
+        memory_weight: float = 10.0,
+        paper_mode: bool = False,
+    ) -> None:
+        self.analysis = analysis
+        self.mesh = make_mesh(mesh)
+        self.machine = find_machine(machine)
+        self.memory_limit_bytes = self.machine.memory_bytes if memory_limit_bytes is None else float(memory_limit_bytes)
+        if not self.memory_limit_bytes > 0:
+            raise InvalidProblem(f"memory_limit_bytes must be above 0, got {memory_limit_bytes}")
+        self.memory_weight = memory_weight
+        self.paper_mode = paper_mode
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The action space."""
+        return build_space(self.analysis, self.mesh)
+
+    @functools.cached_property
+    def _tables(self) -> st.Tables:
+        return st.tables(self.analysis.program)
+
+    @functools.cached_property
+    def _static(self) -> kernel.Static:
+        program = self.analysis.program
+        peaks = []
+        for op in range(program.n_ops):
+            operands = program.operands(op)
+            results = program.results(op)
+            value = operands[0] if operands else (results[0] if len(results) else None)
+            peaks.append(self.machine.peak_flops(program.value_dtype[value] if value is not None else "f32"))
+        return kernel.make_static(program, self._tables, peaks)
+
+    @functools.cached_property
+    def _rates(self) -> kernel.Rates:
+        m = self.machine
+        return kernel.Rates(m.memory_bytes_per_s, m.link_bytes_per_s, m.link_latency_s, m.topology == "switch", m.op_overhead_s, self.paper_mode)
+
+    def pricer(self) -> Pricer:
+        """A pricer with scratch arrays of its own; one per thread."""
+        return Pricer(self)
+
+    @functools.cached_property
+    def baseline(self) -> tuple[float, float]:
+        """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
+        state = State(self.space)
+        totals = Pricer(self, scored=False).totals(state.op_axis, state.value_axis)
+        return float(totals[0]), float(totals[3])
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}"
+
+
+class Pricer:
+    """Prices states of one problem; keeps scratch arrays, so use one per thread."""
+
+    def __init__(self, problem: Problem, *, scored: bool = True) -> None:
+        self.problem = problem
+        program = problem.analysis.program
+        self._tables, self._static, self._rates = problem._tables, problem._static, problem._rates
+        self._axis_size = problem.mesh.array()
+        self._steps = st.buffers(self._tables, len(self._axis_size))
+        rows = len(self._steps.kind)
+        self._time, self._flops, self._bytes = np.zeros(rows), np.zeros(rows), np.zeros(rows)
+        self._live = np.zeros(program.n_ops + 2)
+        self._end = np.zeros(program.n_values, np.int32)
+        self._totals = np.zeros(6)
+        self._baseline = problem.baseline if scored else (1.0, 1.0)
+
+    def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> np.ndarray:
+        """[time_s, compute_s, comm_s, peak_bytes, overlapped_s, peak op] of a state."""
+        self.n_steps = st.lower_into(self._tables, op_axis, value_axis, self._axis_size, self._steps)
+        kernel.price_steps(
+            self._static, self._rates, self._tables, self._steps, self.n_steps, op_axis, self._axis_size,
+            self._time, self._flops, self._bytes, self._live, self._end, self._totals,
+        )  # fmt: skip
+        return self._totals
+
+    def score(self, time_s: float, peak_bytes: float) -> tuple[float, float, float]:
+        """(C(s), RT(s), MP(s)) of the paper."""
+        base_time, base_peak = self._baseline
+        relative = time_s / base_time if base_time > 0 else 1.0
+        over = peak_bytes - self.problem.memory_limit_bytes
+        penalty = self.problem.memory_weight * over / base_peak if over > 0 and base_peak > 0 else 0.0
+        return relative + penalty, relative, penalty
+
+    def quick(self, state: State) -> Quick:
+        """Price a search state."""
+        totals = self.totals(state.op_axis, state.value_axis)
+        score, _, _ = self.score(totals[0], totals[3])
+        return Quick(score, float(totals[0]), float(totals[3]), bool(totals[3] <= self.problem.memory_limit_bytes))
+
+    def full(self, plan: ShardingPlan) -> Cost:
+        """Price a plan with every term apart."""
+        totals = self.totals(plan.op_axis, plan.value_axis)
+        score, relative, penalty = self.score(totals[0], totals[3])
+        program, mesh = self.problem.analysis.program, self.problem.mesh
+        collectives, ops = [], []
+        s = self._steps
+        for i in range(self.n_steps):
+            kind, op = int(s.kind[i]), int(s.op[i])
+            if kind == st.COMPUTE:
+                if self._time[i] > 0 or self._flops[i] > 0:
+                    results = program.results(op)
+                    ops.append(
+                        OpRow(op, program.kind[op], program.value_name[results[0]] if len(results) else "", program.where(op),
+                              float(self._flops[i]), float(self._bytes[i]), float(self._time[i]))
+                    )  # fmt: skip
+            elif kind != st.SLICE:
+                axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
+                collectives.append(
+                    CollectiveRow(st.STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
+                                  float(max(s.in_bytes[i], s.out_bytes[i])), float(self._time[i]))
+                )  # fmt: skip
+        return Cost(
+            time_s=float(totals[0]), overlapped_s=float(totals[4]), compute_s=float(totals[1]), comm_s=float(totals[2]),
+            peak_bytes=float(totals[3]), memory_limit_bytes=self.problem.memory_limit_bytes, relative_time=relative,
+            memory_penalty=penalty, score=score, collectives=tuple(collectives), ops=tuple(ops), peak_op=int(totals[5]),
+            timeline_bytes=self._live[: program.n_ops + 1].copy(),
+        )  # fmt: skip
+
+
+def price(problem: Problem, plan: ShardingPlan) -> Cost:
+    """Price ``plan``.  Raises InvalidPlan if it belongs to another program or mesh."""
+    if plan.program is not problem.analysis.program and plan.program.digest() != problem.analysis.program.digest():
+        raise InvalidPlan(f"this plan shards {plan.program.name} ({plan.program.digest()}), the problem is {problem.analysis.program.name} ({problem.analysis.program.digest()})")
+    if plan.mesh != problem.mesh:
+        raise InvalidPlan(f"this plan is for mesh {plan.mesh}, the problem has {problem.mesh}")
+    return problem.pricer().full(plan)
+
+
+

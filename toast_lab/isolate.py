@@ -1,0 +1,194 @@
+"""Run a function in a child process with a time limit, a cancel and progress events.
+
+Compiles, MLIR passes on foreign input and user code can crash or hang a process, so they never run in ours.
+A crash, a hang, running out of memory and an exception each become a clear error in the parent.
+
+``run_in_child("package.module:function", ...)`` imports the function in the child, which may call ``report(event)``
+to send progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toast_lab import errors
+
+_CHANNEL: Any = None  # in a child: the pipe to the parent
+
+
+class Cancelled(errors.ToastError):
+    """The work was cancelled by its owner."""
+
+
+def report(event: Any) -> None:
+    """Send a progress event to the parent; does nothing outside a child."""
+    if _CHANNEL is not None:
+        _send(_CHANNEL, ("event", event))
+
+
+def run_in_child(
+    target: str,
+    *args: Any,
+    time_limit_s: float = 600.0,
+    env: Mapping[str, str] | None = None,
+    on_event: Callable[[Any], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    memory_limit_bytes: int | None = None,
+    what: str = "",
+    **kwargs: Any,
+) -> Any:
+    """Call ``target(*args, **kwargs)`` in a fresh process and give its result.
+
+    Args:
+        target: ``"package.module:function"``; arguments and result are pickled.
+        time_limit_s: the child is killed after this many seconds.
+        env: environment variables to add.
+        on_event: called with every ``report``ed event, in this thread.
+        cancel: polled ten times a second; True kills the child.
+        memory_limit_bytes: address space limit of the child.
+        what: what is being done, for messages ("tracing my.module:make").
+
+    Raises:
+        ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of memory, Cancelled.
+    """
+    what = what or target
+    read_fd, write_fd = os.pipe()
+    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as log:
+        pickle.dump((target, args, kwargs, memory_limit_bytes, list(sys.path)), request)
+        request.seek(0)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "toast_lab.isolate", str(write_fd)],
+            stdin=request, stdout=log, stderr=log, pass_fds=(write_fd,), env={**os.environ, **(env or {})}, start_new_session=True,
+        )  # fmt: skip
+        os.close(write_fd)
+        messages: list[tuple[Any, ...]] = []
+        arrived = threading.Event()
+
+        def listen() -> None:
+            with os.fdopen(read_fd, "rb") as pipe:
+                while True:
+                    message = _receive(pipe)
+                    if message is None:
+                        break
+                    messages.append(message)
+                    arrived.set()
+            messages.append(("end",))
+            arrived.set()
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        deadline = time.monotonic() + time_limit_s
+        seen = 0
+        try:
+            while True:
+                arrived.wait(0.1)
+                arrived.clear()
+                while seen < len(messages):
+                    message = messages[seen]
+                    seen += 1
+                    if message[0] == "event" and on_event is not None:
+                        on_event(message[1])
+                    elif message[0] == "result":
+                        return message[1]
+                    elif message[0] == "error":
+                        raise _rebuild(message, what)
+                    elif message[0] == "end":
+                        child.wait(10)
+                        raise errors.RunFailed(f"{what}: {_death(child.returncode)}{_tail(log)}")
+                if cancel is not None and cancel():
+                    raise Cancelled(f"{what}: cancelled")
+                if time.monotonic() > deadline:
+                    raise errors.RunFailed(
+                        f"{what}: no result within {time_limit_s:g} s, stopped. Raise the time limit or make the work smaller."
+                    )
+        finally:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            listener.join(1)
+
+
+def _rebuild(message: tuple[Any, ...], what: str) -> Exception:
+    _, name, text, is_ours, trace = message
+    if name == "Cancelled":
+        return Cancelled(text)
+    if is_ours and hasattr(errors, name):
+        return getattr(errors, name)(text)
+    if name == "MemoryError" or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
+        return errors.RunFailed(f"{what}: out of memory: {text[:500]}")
+    failure = errors.RunFailed(f"{what}: {name}: {text[:1500]}")
+    failure.child_traceback = trace  # type: ignore[attr-defined]
+    return failure
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        if name == "SIGKILL":
+            return "its process was killed (SIGKILL), most likely because the machine ran out of memory"
+        return f"its process crashed ({name})"
+    return f"its process ended early with exit status {code}"
+
+
+def _tail(log: Any) -> str:
+    log.seek(0, os.SEEK_END)
+    size = log.tell()
+    log.seek(max(0, size - 4000))
+    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    return ". Last output: " + " | ".join(lines[-4:])[:800] if lines else ""
+
+
+def _send(pipe: Any, message: tuple[Any, ...]) -> None:
+    data = pickle.dumps(message)
+    pipe.write(struct.pack("<Q", len(data)) + data)
+    pipe.flush()
+
+
+def _receive(pipe: Any) -> tuple[Any, ...] | None:
+    head = pipe.read(8)
+    if len(head) < 8:
+        return None
+    (size,) = struct.unpack("<Q", head)
+    data = pipe.read(size)
+    return pickle.loads(data) if len(data) == size else None
+
+
+def _main() -> None:
+    global _CHANNEL
+    # Under -m this file is a module of its own (__main__); report() must find the channel in the imported one.
+    own = importlib.import_module("toast_lab.isolate")
+    own._CHANNEL = _CHANNEL = os.fdopen(int(sys.argv[1]), "wb")
+    target, args, kwargs, memory_limit, path = pickle.load(sys.stdin.buffer)
+    sys.path[:] = path + [p for p in sys.path if p not in path]
+    if memory_limit:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+    module, _, function = target.partition(":")
+    try:
+        result = getattr(importlib.import_module(module), function)(*args, **kwargs)
+        _send(_CHANNEL, ("result", result))
+    except BaseException as error:
+        ours = isinstance(error, errors.ToastError)
+        text = str(error) or type(error).__name__
+        _send(_CHANNEL, ("error", type(error).__name__, text, ours, traceback.format_exc()))
+        sys.exit(1)
+    os._exit(0)  # the result is out; XLA's threads need not be waited for
+
+
+if __name__ == "__main__":
+    _main()

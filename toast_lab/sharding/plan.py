@@ -1,0 +1,242 @@
+"""``ShardingPlan``: one neutral plan that every stage means the same by.
+
+For each value it says which mesh axes cut each dim of its definition, and for each op along which of its
+names it is split on each axis; the axes of every operand's use follow from the latter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.errors import InvalidPlan
+from toast_lab.ir.program import Program
+from toast_lab.sharding import steps
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.state import State
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
+
+Spec = tuple[tuple[str, ...], ...]  # mesh axes per dim
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardingPlan:
+    """A sharding of one program on one mesh (``O`` ops, ``V`` values, ``A`` axes)."""
+
+    program: Program
+    mesh: Mesh
+    op_axis: np.ndarray  #: [O, A] name along which the op is split on that axis, -1: none
+    value_axis: np.ndarray  #: [V, A] dim of the value on that axis, -1: none
+    actions: tuple[str, ...] = ()  #: how it came about, as text; empty if it did not come from actions
+    key: int = 0  #: 64-bit state key
+    trees: Any = None  #: pytree structures of arguments and results, if known
+
+    # -- making -----------------------------------------------------------------------------------
+    @classmethod
+    def from_state(cls, state: State, actions: Iterable[Action] = ()) -> ShardingPlan:
+        """Freeze a search state."""
+        arrays = state.op_axis.copy(), state.value_axis.copy()
+        for a in arrays:
+            a.flags.writeable = False
+        space = state.space
+        return cls(
+            space.analysis.program, space.mesh, *arrays, tuple(space.text(a) for a in actions), state.key, space.analysis.trees
+        )
+
+    @classmethod
+    def from_actions(cls, problem: Problem, actions: Iterable[object]) -> ShardingPlan:
+        """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
+
+        Raises InvalidPlan if an action names no colour or axis, or changes nothing (with the sizes).
+        """
+        state = State(problem.space)
+        taken = []
+        for item in actions:
+            action = parse_action(problem.analysis, problem.mesh, item)
+            if not state.apply(action):
+                raise InvalidPlan(_no_effect(problem, action))
+            taken.append(action)
+        return cls.from_state(state, taken)
+
+    @classmethod
+    def from_specs(cls, problem: Problem, in_specs: dict[str, Iterable[Any]]) -> ShardingPlan:
+        """The plan that spreads given argument shardings along their colours, in the order given.
+
+        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of them.
+        """
+        program, analysis = problem.analysis.program, problem.analysis
+        paths = {program.value_name[a]: a for a in range(program.n_arguments)}
+        unknown = [p for p in in_specs if p not in paths]
+        if unknown:
+            raise InvalidPlan(f"no argument is called {', '.join(unknown[:20])}; arguments: {', '.join(list(paths)[:20])}")
+        wanted: dict[tuple[str, str], None] = {}
+        for path, spec in in_specs.items():
+            for dim, axes in enumerate(spec):
+                for axis in () if axes is None else (axes,) if isinstance(axes, str) else axes:
+                    name = program.def_names(paths[path])[dim]
+                    wanted[analysis.group_name[analysis.group[analysis.colour[name]]], axis] = None
+        return cls.from_actions(problem, list(wanted))
+
+    # -- reading ----------------------------------------------------------------------------------
+    def kept_layouts(self) -> np.ndarray:
+        """[V] packed layout of each value as lowering keeps it."""
+        t = steps.tables(self.program)
+        return steps.kept_layouts(t, self.op_axis, self.value_axis, len(self.mesh.axes))
+
+    def spec(self, layout: int, rank: int) -> Spec:
+        """Mesh axis names per dim of a packed layout."""
+        return tuple(tuple(self.mesh.axes[a] for a in dim) for dim in steps.unpack(layout, rank, len(self.mesh.axes)))
+
+    def value_specs(self) -> list[Spec]:
+        """Mesh axes per dim of every value's definition."""
+        return [self.spec(layout, len(self.program.dims(v))) for v, layout in enumerate(self.kept_layouts())]
+
+    def use_specs(self) -> list[Spec]:
+        """Mesh axes per dim of every operand use."""
+        t = steps.tables(self.program)
+        n = len(self.mesh.axes)
+        return [
+            self.spec(steps.use_layout(t, self.op_axis, u, n), len(self.program.use_names(u)))
+            for u in range(self.program.n_uses)
+        ]
+
+    def argument_specs(self) -> dict[str, Spec]:
+        """Mesh axes per dim of every argument, by path."""
+        specs = self.value_specs()
+        return {self.program.value_name[a]: specs[a] for a in range(self.program.n_arguments)}
+
+    def result_specs(self) -> dict[str, Spec]:
+        """Mesh axes per dim of every result, by path."""
+        specs = self.value_specs()
+        return {path: specs[int(v)] for path, v in zip(self.program.output_paths, self.program.outputs, strict=True)}
+
+    def partition_specs(self) -> Any:
+        """``(arguments, results)`` as PartitionSpecs, in the caller's pytrees where those are known."""
+        return importlib.import_module("toast_lab.lowering.specs").partition_specs(self)
+
+    def constraints(self) -> Any:
+        """Every place where a value's sharding is pinned: a list of (value, source line, PartitionSpec)."""
+        return importlib.import_module("toast_lab.lowering.specs").constraints(self)
+
+    # -- keeping ----------------------------------------------------------------------------------
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data; see ``load``."""
+        return {
+            "format": FORMAT,
+            "program": self.program.digest(),
+            "mesh": dict(zip(self.mesh.axes, self.mesh.sizes, strict=True)),
+            "actions": list(self.actions),
+            "key": f"{self.key:016x}",
+            "arguments": {p: [list(d) for d in s] for p, s in self.argument_specs().items()},
+            "results": {p: [list(d) for d in s] for p, s in self.result_specs().items()},
+            "op_axis": _sparse(self.op_axis),
+            "value_axis": _sparse(self.value_axis),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON, whole or not at all."""
+        target = Path(path)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".part", delete=False) as handle:
+            json.dump(self.to_json(), handle, indent=1)
+        os.replace(handle.name, target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> ShardingPlan:
+        """Read a plan of the same program back.
+
+        Raises InvalidPlan if the file is not a plan, is cut off, or belongs to another program.
+        """
+        found: Analysis = getattr(analysis, "analysis", analysis)  # type: ignore[assignment]
+        try:
+            data = json.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidPlan(f"{path}: cannot read this plan: {error}") from None
+        return cls.from_json(data, found, str(path))
+
+    @classmethod
+    def from_json(cls, data: Any, analysis: Analysis, where: str = "plan") -> ShardingPlan:
+        """Rebuild a plan from ``to_json`` data, checked against the program."""
+        missing = [k for k in ("format", "program", "mesh", "op_axis", "value_axis") if not isinstance(data, dict) or k not in data]
+        if missing:
+            raise InvalidPlan(f"{where}: not a TOAST Lab plan, it lacks {', '.join(missing)}")
+        program = analysis.program
+        if data["program"] != program.digest():
+            raise InvalidPlan(f"{where}: made for program {data['program']}, not for {program.name} ({program.digest()})")
+        from toast_lab.sharding.mesh import make_mesh
+
+        mesh = make_mesh(data["mesh"])
+        try:
+            op_axis = _dense(data["op_axis"], (program.n_ops, len(mesh.axes)), np.int32)
+            value_axis = _dense(data["value_axis"], (program.n_values, len(mesh.axes)), np.int8)
+            plan = cls(program, mesh, op_axis, value_axis, tuple(data.get("actions", ())), int(data.get("key", "0"), 16), analysis.trees)
+        except (TypeError, ValueError, IndexError) as error:
+            raise InvalidPlan(f"{where}: damaged plan: {error}") from None
+        plan.check()
+        return plan
+
+    def check(self) -> None:
+        """Raise InvalidPlan listing every op and value that the plan cannot shard as it says."""
+        program, sizes = self.program, self.mesh.sizes
+        wrong = []
+        for op, a in np.argwhere(self.op_axis >= 0):
+            name = int(self.op_axis[op, a])
+            if name not in program.factors(int(op)):
+                wrong.append(f"{program.kind[op]} ({program.where(op)}): name {name} is not one of its own")
+                continue
+            ways = int(np.prod([sizes[b] for b in range(len(sizes)) if self.op_axis[op, b] == name]))
+            if program.factor_size[name] % ways or program.factor_class[name] > 1:
+                wrong.append(f"{program.kind[op]} ({program.where(op)}): size {program.factor_size[name]} cannot be split {ways} ways")
+        for v, a in np.argwhere(self.value_axis >= 0):
+            dim = int(self.value_axis[v, a])
+            shape = program.dims(int(v))
+            if dim >= len(shape):
+                wrong.append(f"{program.value_name[v]}: no dimension {dim}, its rank is {len(shape)}")
+                continue
+            ways = int(np.prod([sizes[b] for b in range(len(sizes)) if self.value_axis[v, b] == dim]))
+            if shape[dim] % ways:
+                wrong.append(f'{program.value_name[v]}: dimension {dim} has size {shape[dim]}, not divisible by {ways} ("{self.mesh.axes[a]}" and others on it)')
+        if wrong:
+            from toast_lab.errors import join_offenders
+
+            raise InvalidPlan("this plan cannot be carried out: " + join_offenders(sorted(set(wrong))))
+
+
+def replicated(problem: Problem) -> ShardingPlan:
+    """The plan that shards nothing."""
+    return ShardingPlan.from_state(State(problem.space))
+
+
+def _no_effect(problem: Problem, action: Action) -> str:
+    group = problem.analysis.groups[action.group]
+    axis, size = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
+    text = f"action {problem.space.text(action)} changes nothing: "
+    if group.size % size:
+        return text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = {size}. Choose another axis or resize the mesh.'
+    return text + f'everything of colour {group.name} (size {group.size}) already uses axis "{axis}" = {size}, or what is left of it no longer divides.'
+
+
+def _sparse(array: np.ndarray) -> list[list[int]]:
+    return [[int(i), int(a), int(array[i, a])] for i, a in np.argwhere(array >= 0)]
+
+
+def _dense(entries: list[list[int]], shape: tuple[int, int], dtype: Any) -> np.ndarray:
+    array = np.full(shape, -1, dtype=dtype)
+    for i, a, v in entries:
+        if not (0 <= i < shape[0] and 0 <= a < shape[1] and v >= 0):
+            raise ValueError(f"entry {[i, a, v]} outside {shape}")
+        array[i, a] = v
+    array.flags.writeable = False
+    return array
