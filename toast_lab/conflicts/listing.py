@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from toast_lab.ir.program import CONSTANT, Program
+from toast_lab.ir.program import Program
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
@@ -32,21 +32,28 @@ def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
     return f"{kind}{suffix}({', '.join(operand_texts)})"
 
 
+def literal(program: Program, value: int) -> str:
+    """The number that a value holds in every element, if it is such a constant; empty otherwise."""
+    if not program.value_is_constant[value]:
+        return ""
+    op = int(program.value_op[value])
+    if program.kind[op] == "constant":
+        return program.detail[op] or ("const" if program.dims(value) == () else "")
+    if program.kind[op] in ("broadcast_in_dim", "convert", "reshape"):
+        return literal(program, program.operands(op)[0])
+    return ""
+
+
 def shown_ops(program: Program) -> list[int]:
-    """Ops worth a line: scalar constants are written where they are used instead."""
+    """Ops worth a line: constants with one value are written where they are used instead."""
     return [
-        op
-        for op in program.ops()
-        if not (program.op_class[op] == CONSTANT and all(program.dims(v) == () for v in program.results(op)))
+        op for op in program.ops() if not all(literal(program, v) for v in program.results(op)) or not program.results(op)
     ]
 
 
 def value_text(program: Program, value: int) -> str:
-    """Name of a value in a listing; scalar constants are called ``const``."""
-    op = int(program.value_op[value])
-    if program.op_class[op] == CONSTANT and program.dims(value) == ():
-        return "const"
-    return program.value_name[value]
+    """Name of a value in a listing, or the number it holds."""
+    return literal(program, value) or program.value_name[value]
 
 
 def listing(
@@ -64,7 +71,8 @@ def listing(
         operands = []
         for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
             text = value_text(program, int(program.use_value[use]))
-            operands.append(f"{text} : {use_text(use)}" if use_text and text != "const" else text)
+            is_number = bool(literal(program, int(program.use_value[use])))
+            operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)
         results = list(program.results(op))
         left = ", ".join(f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}" for v in results)
         lines.append(f"  {left} = {op_text(program, op, operands)}")

@@ -344,8 +344,25 @@ _DETAIL_KEYS = {
 }
 
 
+_SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
+
+
+def _literal(attribute: str) -> str:
+    """The value of a constant whose elements are all alike, as people write it; empty otherwise."""
+    match = _SPLAT.match(attribute)
+    if not match:
+        return ""
+    text = match.group(1)
+    try:
+        return f"{float(text):g}" if text not in ("true", "false") and not text.startswith("0x") else text
+    except ValueError:
+        return text
+
+
 def _detail(kind: str, operation: Any) -> str:
     parts = []
+    if kind == "constant":
+        return _literal(str(operation.attributes["value"]))
     for key in _DETAIL_KEYS.get(kind, ()):
         if key in operation.attributes:
             raw = str(operation.attributes[key])

@@ -170,6 +170,10 @@ class Recorder:
             found = self.prices[state.key] = self.pricer.quick(state)
         return found
 
+    def choose(self, state: State, actions: Sequence[Action]) -> None:
+        """Make ``state`` the outcome, whatever its price."""
+        self.best, self.best_state, self.best_actions = self.price(state), state.copy(), tuple(actions)
+
     def record(self, state: State, actions: Sequence[Action], nodes: Sequence[int] = ()) -> Quick:
         """Price the end of a trajectory and report it."""
         quick = self.price(state)

@@ -67,7 +67,7 @@ class ShardingPlan:
         for item in actions:
             action = parse_action(problem.analysis, problem.mesh, item)
             if not state.apply(action):
-                raise InvalidPlan(_no_effect(problem, action))
+                raise InvalidPlan(no_effect(problem, action))
             taken.append(action)
         return cls.from_state(state, taken)
 
@@ -219,7 +219,8 @@ def replicated(problem: Problem) -> ShardingPlan:
     return ShardingPlan.from_state(State(problem.space))
 
 
-def _no_effect(problem: Problem, action: Action) -> str:
+def no_effect(problem: Problem, action: Action) -> str:
+    """Why an action changes nothing, with the sizes."""
     group = problem.analysis.groups[action.group]
     axis, size = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     text = f"action {problem.space.text(action)} changes nothing: "

@@ -123,13 +123,51 @@ class State:
         )  # fmt: skip
 
 
+@numba.njit(cache=True, nogil=True)
+def legal_mask(
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    axis_size: np.ndarray,
+    op_ptr: np.ndarray,
+    ops: np.ndarray,
+    op_names: np.ndarray,
+    name_size: np.ndarray,
+    value_ptr: np.ndarray,
+    values: np.ndarray,
+    value_dims: np.ndarray,
+    value_sizes: np.ndarray,
+    wanted: np.ndarray,
+) -> np.ndarray:
+    """[M, A] bool: would this move on this axis change the state?  Only rows in ``wanted`` are looked at."""
+    n_moves, n_axes = op_ptr.shape[0] - 1, axis_size.shape[0]
+    out = np.zeros((n_moves, n_axes), np.bool_)
+    key = np.zeros(1, np.uint64)
+    for m in range(n_moves):
+        if not wanted[m]:
+            continue
+        o, v = slice(op_ptr[m], op_ptr[m + 1]), slice(value_ptr[m], value_ptr[m + 1])
+        for a in range(n_axes):
+            if axis_size[a] > 1:
+                out[m, a] = (
+                    apply_move(
+                        op_axis, value_axis, key, a, axis_size, ops[o], op_names[o], name_size,
+                        values[v], value_dims[v], value_sizes[v], True,
+                    ) > 0
+                )  # fmt: skip
+    return out
+
+
+def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
+    """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names`` names."""
+    s = state.space
+    mask = legal_mask(
+        state.op_axis, state.value_axis, state._axis_size, s.op_ptr, s.op, s.op_name, s.analysis.dims.size,
+        s.value_ptr, s.value, s.value_dim, s.value_dim_size, s.n_names >= min_names,
+    )  # fmt: skip
+    return np.argwhere(mask)
+
+
 def legal_actions(state: State, min_names: int = 0) -> list[Action]:
     """Actions that would change the state, on groups of at least ``min_names`` names."""
     space = state.space
-    return [
-        Action(int(space.group[m]), int(space.bits[m]), a)
-        for m in range(space.n_moves)
-        if space.n_names[m] >= min_names
-        for a in range(len(space.mesh.axes))
-        if space.mesh.sizes[a] > 1 and state.apply_row(m, a, dry=True)
-    ]
+    return [Action(int(space.group[m]), int(space.bits[m]), int(a)) for m, a in legal_rows(state, min_names)]
