@@ -6,14 +6,14 @@ registered passes needs no import of jax itself.  Tried with jaxlib 0.10.2 and 0
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
-__all__ = ["chlo", "func", "ir", "make_context", "parse_module", "run_passes", "rule_of", "sdy", "stablehlo"]
+__all__ = ["chlo", "func", "ir", "make_context", "parse_module", "rule_of", "run_passes", "sdy", "stablehlo"]
 
 
 def make_context() -> ir.Context:
@@ -83,3 +83,19 @@ def rule_of(op: Any) -> dict[str, Any] | None:
 
 def _ints(values: Iterable[Any]) -> list[int]:
     return [int(v) for v in values]
+
+
+def mesh_attribute(axes: Sequence[str], sizes: Sequence[int]) -> Any:
+    """``#sdy.mesh<["d"=2, "m"=4]>``; needs a current context."""
+    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(a, s) for a, s in zip(axes, sizes, strict=True)])
+
+
+def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
+    """``#sdy.sharding<@mesh, [{"d"}, {}]>`` with every dim closed; ``spec`` has mesh axes per dim."""
+    dims = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in spec]
+    return sdy.TensorShardingAttr.get(mesh_name, dims)
+
+
+def sharding_per_value(shardings: Sequence[Any]) -> Any:
+    """``#sdy.sharding_per_value<[...]>``, one sharding for each result of an op."""
+    return sdy.TensorShardingPerValueAttr.get(list(shardings))

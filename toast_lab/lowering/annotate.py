@@ -1,0 +1,234 @@
+"""A plan written onto the program itself: StableHLO that carries Shardy's annotations.
+
+The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on every
+argument, op result and function result, and an ``sdy.sharding_constraint`` wherever a value is used in
+another sharding than the one in which it is kept.  With nothing left open, Shardy's propagation has nothing
+to decide, and the compiler carries out the plan.
+
+Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
+
+    %arg1: tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}
+    %0 = sdy.sharding_constraint %arg1 <@mesh, [{}, {}]>               // the all_gather
+    %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ...}
+
+Two choices that are not obvious:
+
+* An op's result carries the sharding in which the op *leaves* it (with partial sums already brought to
+  where the value is kept, which is how the partitioner is told to scatter them).  If the value is kept
+  otherwise, a constraint follows at once.  Putting the kept sharding on the op itself would make the partitioner
+  compute the op in that sharding, hence gather its operands instead of its result.
+* Values made of constants carry nothing.  A use that wants them split has a constraint, which Shardy moves
+  onto a copy of the constant: every device then makes its own piece and nothing is sent.
+
+Reference: TOAST section 3.2; Shardy's sharding representation.  Start reading at ``annotate``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from toast_lab import _jaxlib
+from toast_lab._jaxlib import ir
+from toast_lab.errors import InvalidPlan
+from toast_lab.ir import canonical
+from toast_lab.ir.program import Program
+from toast_lab.lowering.specs import natural_specs
+from toast_lab.sharding import steps
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+
+MESH_NAME = "mesh"
+_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")  # annotations that the input came with
+
+
+def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> str:
+    """The canonical module with ``plan`` on it, as StableHLO text.
+
+    Args:
+        model: a Model, or the StableHLO text that its program was read from.
+        plan: a plan of the same program.
+        reuse: bring a value to the same sharding once for all its uses, as the cost model prices it; False
+            writes one constraint for each use and leaves the merging to the compiler.
+
+    Raises:
+        InvalidPlan: the plan shards another program than this text holds.
+    """
+    program = plan.program
+    if not isinstance(model, str) and model.program is not program and model.program.digest() != program.digest():
+        raise InvalidPlan(
+            f"this plan shards {program.name} ({program.digest()}), "
+            f"the model is {model.name} ({model.program.digest()})"
+        )
+    text = model if isinstance(model, str) else model.stablehlo
+    context = _jaxlib.make_context()
+    module = _jaxlib.parse_module(context, text)
+    if isinstance(model, str):
+        canonical.canonicalise(module)
+    with context, ir.Location.unknown(context):
+        writer = _Writer(plan, reuse)
+        main = canonical.main_function(module)
+        writer.interface(main)
+        writer.body(main.operation.regions[0].blocks[0])
+        _replace_meshes(module, plan)
+        module.operation.attributes["mhlo.num_replicas"] = _int32(1)
+        module.operation.attributes["mhlo.num_partitions"] = _int32(plan.mesh.n_devices)
+        module.operation.verify()
+        return module.operation.get_asm(enable_debug_info=True)
+
+
+class _Writer:
+    """Puts one plan onto one module; ``made`` is the sharding on a value's op, ``kept`` the plan's."""
+
+    def __init__(self, plan: ShardingPlan, reuse: bool) -> None:
+        self.plan = plan
+        self.reuse = reuse
+        self.kept = plan.value_specs()
+        self.used = plan.use_specs()
+        self.made = made_specs(plan)
+        self._attributes: dict[Spec, Any] = {}
+
+    def attribute(self, spec: Spec) -> Any:
+        """The closed sharding attribute of ``spec``."""
+        if spec not in self._attributes:
+            self._attributes[spec] = _jaxlib.sharding_attribute(MESH_NAME, spec)
+        return self._attributes[spec]
+
+    def interface(self, main: Any) -> None:
+        """Shardings of arguments and function results; donation where it still fits."""
+        program = self.plan.program
+        outputs = [int(v) for v in program.outputs]
+        n = len(main.arguments)
+        if n != program.n_arguments:
+            raise InvalidPlan(f"this plan shards {program.n_arguments} arguments, @main of this module has {n}")
+        arguments = _attribute_dicts(main, "arg_attrs", program.n_arguments)
+        for i, attributes in enumerate(arguments):
+            _forget(attributes)
+            attributes["sdy.sharding"] = self.attribute(self.kept[i])
+            alias = attributes.get("tf.aliasing_output")
+            if alias is not None and self.kept[outputs[ir.IntegerAttr(alias).value]] != self.kept[i]:
+                # A buffer of another local shape cannot be that result; the compiler may still reuse it.
+                del attributes["tf.aliasing_output"]
+                attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
+        results = _attribute_dicts(main, "res_attrs", len(outputs))
+        for value, attributes in zip(outputs, results, strict=True):
+            _forget(attributes)
+            attributes["sdy.sharding"] = self.attribute(self.kept[value])
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(r) for r in results])
+
+    def body(self, block: Any) -> None:
+        """Shardings of every op and constraints on every use that differs."""
+        program = self.plan.program
+        ops = [op for op in block.operations if op.operation.name != "func.return"]
+        if len(ops) != program.n_ops - program.n_arguments:
+            wanted = program.n_ops - program.n_arguments
+            raise InvalidPlan(f"this plan shards {wanted} ops, @main of this module has {len(ops)}")
+        copies: dict[tuple[int, Spec], Any] = {}
+        for number, op in zip(program.ops(), ops, strict=True):
+            _check_same(program, number, op)
+            self._operands(number, op, copies)
+        # Last, so that the results' users are rewritten once and the operands above are the original values.
+        for number, op in zip(program.ops(), ops, strict=True):
+            self._results(number, op)
+
+    def _operands(self, number: int, op: Any, copies: dict[tuple[int, Spec], Any]) -> None:
+        program = self.plan.program
+        first = int(program.use_ptr[number])
+        # Uses beyond the operands are values that a region captures; propagation takes care of those.
+        for i, operand in enumerate(list(op.operation.operands)):
+            use = first + i
+            value, spec = int(program.use_value[use]), self.used[use]
+            if not isinstance(operand.type, ir.RankedTensorType):
+                continue
+            constant = bool(program.value_is_constant[value])
+            if spec == self.kept[value] or (constant and not any(spec)):
+                continue
+            copy = copies.get((value, spec)) if self.reuse else None
+            if copy is None:
+                with ir.InsertionPoint(op), op.operation.location:
+                    copy = _jaxlib.sdy.sharding_constraint(operand, self.attribute(spec))
+                copies[value, spec] = copy
+            op.operation.operands[i] = copy
+
+    def _results(self, number: int, op: Any) -> None:
+        program, operation = self.plan.program, op.operation
+        _forget(operation.attributes)
+        values = program.results(number)
+        if not len(values) or all(program.value_is_constant[v] for v in values):
+            return
+        if operation.name == "sdy.sharding_constraint":  # the user's own: the plan says what it is to be
+            operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
+            return
+        operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
+            [self.attribute(self.made[v]) for v in values]
+        )
+        for value, result in zip(values, list(operation.results), strict=True):
+            if self.made[value] == self.kept[value]:
+                continue
+            with ir.InsertionPoint.after(operation), operation.location:
+                pinned = _jaxlib.sdy.ShardingConstraintOp(result, self.attribute(self.kept[value]))
+            result.replace_all_uses_except(pinned.operation.results[0], pinned.operation)
+
+
+def made_specs(plan: ShardingPlan) -> list[Spec]:
+    """Mesh axes per dim of every value as ``annotate`` writes it onto its op.
+
+    As the op leaves it, plus the axes over which partial sums are scattered.
+    """
+    program, n_axes = plan.program, len(plan.mesh.axes)
+    tables = steps.tables(program)
+    kept, natural = plan.value_specs(), natural_specs(plan)
+    made = list(kept)
+    for value in range(program.n_values):
+        if program.value_op[value] < program.n_arguments or natural[value] == kept[value]:
+            continue
+        if program.value_is_constant[value]:
+            continue
+        _, partial = steps.natural_layout(tables, plan.op_axis, value, n_axes)
+        scattered = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial) >> a & 1}
+        spec = tuple(
+            tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in scattered))
+            for here, there in zip(natural[value], kept[value], strict=True)
+        )
+        if all(size % _ways(plan, axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True)):
+            made[value] = spec
+    return made
+
+
+def _ways(plan: ShardingPlan, axes: tuple[str, ...]) -> int:
+    ways = 1
+    for axis in axes:
+        ways *= plan.mesh.size(axis)
+    return ways
+
+
+def _check_same(program: Program, number: int, op: Any) -> None:
+    kind = canonical.short_kind(op)
+    if kind != program.kind[number] or len(op.operation.results) != len(program.results(number)):
+        raise InvalidPlan(f"this plan was made for {program.kind[number]} where this module has {kind}")
+
+
+def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
+    if key not in main.attributes:
+        return [{} for _ in range(count)]
+    return [{entry.name: entry.attr for entry in ir.DictAttr(d)} for d in ir.ArrayAttr(main.attributes[key])]
+
+
+def _forget(attributes: Any) -> None:
+    for key in _FOREIGN:
+        if key in attributes:
+            del attributes[key]
+
+
+def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
+    for op in list(module.body.operations):
+        if op.operation.name == "sdy.mesh":
+            op.operation.erase()
+    with ir.InsertionPoint.at_block_begin(module.body):
+        _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(plan.mesh.axes, plan.mesh.sizes))
+
+
+def _int32(value: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), value)

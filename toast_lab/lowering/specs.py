@@ -1,0 +1,98 @@
+"""A plan in JAX's own words: PartitionSpecs for the interface, constraints for what is inside.
+
+``jax.jit(fn, in_shardings=..., out_shardings=...)`` takes what ``partition_specs`` gives; each row of
+``constraints`` is one ``jax.lax.with_sharding_constraint`` that the user's function would need for the
+compiler to follow the plan and not its own propagation.
+
+Example: an MLP split over ``m`` along its hidden dim needs no constraint but one, where the partial sums
+of the second matmul become whole: ``y: P('d')``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toast_lab.sharding import steps
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
+
+
+class Constraint(NamedTuple):
+    """One place where a plan pins a sharding that nothing else implies."""
+
+    value: str  #: name of the value, as listings spell it
+    where: str  #: source line of the op that makes the value so, or that wants to read it so
+    partition_spec: PartitionSpec
+
+
+def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
+    """Shardings of arguments and results.
+
+    Returns:
+        ``(arguments, results)``: pytrees of PartitionSpecs in the caller's structure if the plan knows it
+        (arguments as the tuple of positional arguments), else dicts from path to PartitionSpec.
+    """
+    arguments = {path: to_partition_spec(spec) for path, spec in plan.argument_specs().items()}
+    kept = plan.value_specs()
+    results = [to_partition_spec(kept[int(v)]) for v in plan.program.outputs]
+    if plan.trees is None:
+        return arguments, dict(zip(plan.program.output_paths, results, strict=True))
+    argument_tree, result_tree = plan.trees
+    return argument_tree.unflatten(list(arguments.values())), result_tree.unflatten(results)
+
+
+def constraints(plan: ShardingPlan) -> list[Constraint]:
+    """Every place where the plan pins a sharding, in program order.
+
+    A value is pinned where it is kept otherwise than its op leaves it, and once for each other sharding in
+    which it is used.  Values made of constants are left out: they are computed where they are used.
+    """
+    program = plan.program
+    kept, used, natural = plan.value_specs(), plan.use_specs(), natural_specs(plan)
+    found: list[Constraint] = []
+    seen: set[tuple[int, Spec]] = set()
+    for op in program.ops():
+        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+            value, spec = int(program.use_value[use]), used[use]
+            if program.value_is_constant[value] or spec == kept[value] or (value, spec) in seen:
+                continue
+            seen.add((value, spec))
+            found.append(Constraint(program.value_name[value], program.where(op), to_partition_spec(spec)))
+        for value in program.results(op):
+            if not program.value_is_constant[value] and kept[value] != natural[value]:
+                spec = kept[value]
+                found.append(Constraint(program.value_name[value], program.where(op), to_partition_spec(spec)))
+    return found
+
+
+def natural_specs(plan: ShardingPlan) -> list[Spec]:
+    """Mesh axes per dim of every value as its op leaves it, partial sums taken as summed.
+
+    Arguments have no op that makes them: theirs is the sharding in which they are kept.
+    """
+    program, n_axes = plan.program, len(plan.mesh.axes)
+    tables = steps.tables(program)
+    kept = plan.kept_layouts()
+    natural = []
+    for value in range(program.n_values):
+        layout = int(kept[value])
+        if program.value_op[value] >= program.n_arguments and not program.value_is_constant[value]:
+            layout = int(steps.natural_layout(tables, plan.op_axis, value, n_axes)[0])
+        natural.append(plan.spec(layout, len(program.dims(value))))
+    return natural
+
+
+def to_partition_spec(spec: Spec) -> PartitionSpec:
+    """``(("d", "m"), ("a",), ())`` as ``PartitionSpec(("d", "m"), "a")``.
+
+    Unsharded trailing dims are left out, so that the spec also fits values whose last dims JAX hides (typed
+    random keys).
+    """
+    from jax.sharding import PartitionSpec
+
+    entries: list[Any] = [axes[0] if len(axes) == 1 else (axes or None) for axes in spec]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
