@@ -1,0 +1,202 @@
+"""The command line: the verbs of the library as ``toast-lab VERB MODEL ...``.
+
+Each command prints a table or, with ``--json``, one JSON object.  This module holds only the arguments and
+the exit statuses, so that ``--help`` is quick; what a command does is in ``toast_lab/commands``, imported on
+demand.
+
+Exit status: 0 done, 1 the work failed, 2 the input was wrong, 130 interrupted, 141 nobody reads the output.
+Start reading at ``main``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from toast_lab import errors
+
+MODEL_HELP = 'a built-in model (see "toast-lab models"), your own as package.module:make, or a StableHLO file'
+ACTIONS_HELP = 'actions in order, for instance "batch->data" "sequence@1->model"; none at all: the unsharded program'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit status and never raises (``SystemExit`` of argparse apart)."""
+    args = make_parser().parse_args(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA's notes on its devices, before it is loaded
+    debug = bool(args.debug)
+    try:
+        command = importlib.import_module(f"toast_lab.commands.{args.module}")
+        status = int(command.run(args))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read our output is gone.  Nothing more can be said, not even at exit, when Python flushes.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130, debug)
+    except errors.RunFailed as error:
+        return _fail(str(error), 1, debug)
+    except errors.ToastError as error:
+        return _fail(str(error), 1 if type(error).__name__ == "Cancelled" else 2, debug)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1, debug)
+    except Exception as error:
+        text = f"this is a defect of TOAST Lab: {type(error).__name__}: {error}. --debug shows where it happened"
+        return _fail(text, 1, debug)
+
+
+def _fail(message: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    with contextlib.suppress(BrokenPipeError):
+        print(f"toast-lab: {message}", file=sys.stderr)
+    return status
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="toast-lab",
+        description="Shard machine-learning programs over a mesh of devices.",
+        epilog="Start with: toast-lab analyse attention, then toast-lab search transformer --mesh 4x2.",
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback behind an error")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    p = _command(commands, "analyse", "colours, conflicts and compatibility sets of a model")
+    _model(p)
+    p.add_argument("--mesh", help='also tell which dims no axis of this mesh divides ("4x2", data=4,model=2)')
+    p.add_argument("--listing", action="store_true", help="print the program, every dim with its colour")
+    p.add_argument("--names", action="store_true", help="print the program, every dim with its own name")
+    p.add_argument("--all", action="store_true", help="print every row of long tables")
+
+    p = _command(commands, "search", "search for the best plan; Ctrl-C keeps the best so far")
+    _model(p)
+    _problem(p)
+    _search(p, seconds=30.0)
+    _save(p)
+
+    p = _command(commands, "price", "estimate time and memory of a plan")
+    _model(p)
+    _problem(p)
+    _plan(p)
+    _save(p)
+
+    p = _command(
+        commands,
+        "list",
+        "the device-local program of a plan; without a plan, of the one a search finds",
+        "listing",
+    )
+    _model(p)
+    _problem(p)
+    _plan(p)
+    _search(p, seconds=10.0)
+    _save(p)
+
+    p = _command(commands, "run", "compile and execute a plan (or a search's plan)")
+    _model(p)
+    _problem(p)
+    _plan(p)
+    _search(p, seconds=10.0)
+    p.add_argument(
+        "--devices",
+        default=None,
+        help='"cpu:8" (virtual devices), "gpu" or "tpu"; cpu:N for the mesh by default',
+    )
+    p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps (%(default)s)")
+    _save(p)
+
+    p = _command(commands, "models", "the built-in models and their sizes")
+    p = _command(commands, "machines", "the machines that plans can be priced on, with their sources")
+    p = _command(commands, "serve", "open the explorer in a browser")
+    p.add_argument("model", metavar="MODEL", nargs="?", help=MODEL_HELP)
+    p.add_argument("--port", type=int, default=5006, help="%(default)s")
+    p.add_argument("--address", default="127.0.0.1", help="%(default)s")
+    p.add_argument("--show", action="store_true", help="open a browser window")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, module: str = ""
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(module=module or name)
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    if name != "serve":
+        parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return parser
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument(
+        "--set", metavar="SIZE=VALUE", nargs="+", action="extend", default=[], help="sizes, such as layers=2"
+    )
+    parser.add_argument(
+        "--phases",
+        choices=("joined", "separate"),
+        default="joined",
+        help="tie backward conflicts to forward ones or not",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=_positive,
+        default=300.0,
+        metavar="SECONDS",
+        help="for loading your own model (%(default)g)",
+    )
+
+
+def _problem(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
+    parser.add_argument("--machine", default="tpu-v5e", help='see "toast-lab machines" (%(default)s)')
+    parser.add_argument("--memory-limit", type=_positive, metavar="GIB", help="per device (the machine's memory)")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP)
+    which.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
+
+
+def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
+    parser.add_argument("--method", default="mcts", help="mcts, exhaustive or manual (%(default)s)")
+    parser.add_argument(
+        "--seconds",
+        type=_positive,
+        default=None,
+        help=f"search at most so long ({seconds:g} unless --evaluations)",
+    )
+    parser.add_argument("--evaluations", type=_positive_int, default=None, help="price at most so many shardings")
+    parser.add_argument("--seed", type=int, default=0, help="%(default)s")
+    parser.set_defaults(default_seconds=seconds)
+
+
+def _save(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""``toast-lab analyse``: what the static analysis found in a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toast_lab.commands import common
+
+if TYPE_CHECKING:
+    from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
+    from toast_lab.conflicts.graph import Place
+    from toast_lab.frontends import Model
+    from toast_lab.sharding.mesh import Mesh
+
+ROWS = 40
+
+
+def run(args: argparse.Namespace) -> int:
+    """Analyse a model and print colours, conflicts and what cannot be sharded."""
+    from toast_lab.sharding.mesh import make_mesh
+
+    mesh = make_mesh(args.mesh) if args.mesh else None
+    model = common.load_model(args)
+    analysis = common.analyse(args, model)
+    texts = _listings(args, analysis)
+    data = {**to_data(model, analysis, mesh), **texts}
+    if texts and not args.json:
+        return common.emit(args, data, lambda out: _print_texts(texts))
+    return common.emit(args, data, lambda out: _show(out, args, model, analysis, data))
+
+
+def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
+    from toast_lab.conflicts.listing import names_listing
+
+    texts = {}
+    if args.listing:
+        texts["listing"] = str(analysis)
+    if args.names:
+        texts["names_listing"] = names_listing(analysis)
+    return texts
+
+
+def _print_texts(texts: dict[str, str]) -> None:
+    print("\n\n".join(texts.values()))
+
+
+def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, Any]:
+    """The analysis as plain data."""
+    program = analysis.program
+    names = program.value_name
+    return {
+        "model": common.model_data(model),
+        "colours": len(analysis.colour_name),
+        "resolutions": analysis.n_resolutions,
+        "groups": [
+            {
+                "name": g.name, "size": g.size, "shardable": g.shardable, "names": g.n_names,
+                "colours": [analysis.colour_name[c] for c in g.colours], "arguments": [names[a] for a in g.arguments],
+                "resolutions": list(g.resolutions),
+            }
+            for g in analysis.groups
+        ],
+        "conflicts": [_conflict_data(analysis, c) for c in analysis.conflicts],
+        "compatibility_sets": [
+            {**s._asdict(), "colour": analysis.colour_name[s.colour]}
+            for s in analysis.compatibility_sets
+        ],
+        "ops_without_rule": [
+            {"op": op, "kind": program.kind[op], "where": program.where(op), "reason": reason}
+            for op, reason in program.missing_rules
+        ],
+        "not_divisible": _indivisible(analysis, mesh),
+    }  # fmt: skip
+
+
+def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
+    return {
+        "conflict": conflict.index,
+        "set": conflict.set,
+        "colour": analysis.colour_name[conflict.colour],
+        "sides": [analysis.name_text[n] for n in conflict.sides],
+        "places": [_place_data(analysis, place) for place in conflict.places],
+    }
+
+
+def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
+    program = analysis.program
+    value = program.value_name[place.value]
+    if place.use < 0:
+        op = int(program.value_op[place.value])
+        what = f"definition of {value}"
+    else:
+        op = int(np.searchsorted(program.use_ptr, place.use, side="right")) - 1
+        results = program.results(op)
+        what = f"use of {value} in {program.value_name[results[0]] if len(results) else program.kind[op]}"
+    return {"place": what, "dims": [place.first_dim, place.second_dim], "where": program.where(op)}
+
+
+def _indivisible(analysis: Analysis, mesh: Mesh | None) -> list[dict[str, Any]]:
+    """Argument dims that could be sharded, but that no axis of the mesh divides."""
+    if mesh is None:
+        return []
+    program, found = analysis.program, []
+    sizes = [s for s in mesh.sizes if s > 1]
+    for a in range(program.n_arguments):
+        for dim, (size, name) in enumerate(zip(program.dims(a), program.def_names(a), strict=True)):
+            group = analysis.groups[int(analysis.group[analysis.colour[name]])]
+            if size > 1 and group.shardable and sizes and all(size % s for s in sizes):
+                found.append({"argument": program.value_name[a], "dim": dim, "size": size, "group": group.name})
+    return found
+
+
+def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Analysis, data: dict[str, Any]) -> None:
+    limit = None if args.all else ROWS
+    p = analysis.program
+    out.print(str(model))
+    out.print(
+        f"{p.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} groups, "
+        f"{len(analysis.conflicts)} conflicts, {len(analysis.compatibility_sets)} compatibility sets, "
+        f"{analysis.n_resolutions} resolutions"
+    )
+    out.print()
+    groups = [g for g in analysis.groups if g.size > 1]
+    # Constants have no edges in M, so each of their dims is a colour by itself, and of no interest.
+    telling = [g for g in groups if args.all or g.arguments or g.n_names > 1]
+    out.table(
+        "Colour groups (sizes above 1)",
+        ("group", ">size", ">names", ">colours", "arguments", ">resolutions", "can be sharded"),
+        [_group_row(analysis, g) for g in sorted(telling, key=lambda g: (not g.shardable, -g.n_names))],
+        limit,
+    )
+    if len(telling) < len(groups):
+        out.print(f"and {len(groups) - len(telling)} groups of one name, on no argument (constants, mostly)")
+        out.print()
+    _show_conflicts(out, analysis, args.all)
+    _show_coverage(out, data, args, limit)
+
+
+def _group_row(analysis: Analysis, g: ColourGroup) -> tuple[object, ...]:
+    arguments = common.few(analysis.program.value_name[a] for a in g.arguments)
+    resolutions = 2 ** len(g.resolutions) if g.resolutions else "-"
+    return g.name, g.size, g.n_names, len(g.colours), arguments, resolutions, "yes" if g.shardable else "no"
+
+
+def _show_conflicts(out: common.Out, analysis: Analysis, everything: bool) -> None:
+    """One table a set; of sets that are tied only the first, unless everything is asked for."""
+    tied: dict[int, list[int]] = defaultdict(list)
+    for s in analysis.compatibility_sets:
+        tied[s.resolution].append(s.index)
+    for resolution, members in tied.items():
+        for index in members if everything else members[:1]:
+            s = analysis.compatibility_sets[index]
+            rows = []
+            for k in s.conflicts:
+                c = _conflict_data(analysis, analysis.conflicts[k])
+                place = c["places"][0]
+                more = f" (+{len(c['places']) - 1})" if len(c["places"]) > 1 else ""
+                rows.append((c["sides"][0], c["sides"][1], place["place"] + more, common.short(place["where"])))
+            title = f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, resolution {resolution}"
+            if len(members) > 1 and not everything:
+                title += f" ({len(members) - 1} more sets are isomorphic and share it)"
+            out.table(title, ("side 0", "side 1", "meet at", "source"), rows, None if everything else ROWS)
+
+
+def _show_coverage(out: common.Out, data: dict[str, Any], args: argparse.Namespace, limit: int | None) -> None:
+    missing = data["ops_without_rule"]
+    if missing:
+        rows = [(m["kind"], m["reason"], common.short(m["where"])) for m in missing]
+        out.table(
+            f"{len(missing)} ops without a sharding rule: all their dims stay whole",
+            ("op", "reason", "source"),
+            rows,
+            limit,
+        )
+    else:
+        out.print("Every op has a sharding rule.")
+    if args.mesh and data["not_divisible"]:
+        dims = [(d["argument"], d["dim"], d["size"], d["group"]) for d in data["not_divisible"]]
+        out.table(f"Dims that no axis of {args.mesh} divides", ("argument", ">dim", ">size", "group"), dims, limit)
+    elif args.mesh:
+        out.print(f"Every argument dim that can be sharded divides by an axis of {args.mesh}.")

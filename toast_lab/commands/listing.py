@@ -1,0 +1,30 @@
+"""``toast-lab list``: the device-local program that a plan means."""
+
+from __future__ import annotations
+
+import argparse
+
+from toast_lab.commands import common
+from toast_lab.commands.search import search_data
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the listing alone, so that it can be kept or compared; the rest is in ``--json``."""
+    from toast_lab.cost.problem import price
+    from toast_lab.lowering.listing import listing
+
+    common.check_early(args)
+    model = common.load_model(args)
+    problem = common.make_problem(args, common.analyse(args, model))
+    plan, result = common.plan_or_search(args, problem)
+    text = listing(problem, plan)
+    common.save_plan(args, plan)
+    data = {
+        "model": common.model_data(model),
+        "problem": common.problem_data(problem),
+        "search": search_data(result) if result else None,
+        "plan": common.plan_data(plan),
+        "cost": common.cost_data(price(problem, plan)),
+        "listing": text,
+    }
+    return common.emit(args, data, lambda out: print(text))

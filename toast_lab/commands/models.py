@@ -1,0 +1,42 @@
+"""``toast-lab models``: what can be loaded by name, without importing any of it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from toast_lab.commands import common
+from toast_lab.models import registry
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the built-in models with their sizes."""
+    data = {
+        "models": [
+            {"name": name, "about": about, "sizes": sizes(target)} for name, (target, about) in registry.MODELS.items()
+        ]
+    }
+    return common.emit(args, data, lambda out: _show(out, data["models"]))
+
+
+def sizes(target: str) -> dict[str, Any]:
+    """Parameters of ``"module:make"`` with their defaults, read from its source: importing it would import JAX."""
+    module, _, function = target.partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+            defaults = [ast.literal_eval(d) for d in node.args.defaults]
+            return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    return {}
+
+
+def _show(out: common.Out, models: list[dict[str, Any]]) -> None:
+    rows = [(m["name"], m["about"], " ".join(f"{k}={v}" for k, v in m["sizes"].items())) for m in models]
+    out.table("Built-in models", ("name", "what it is", "sizes for --set, with their defaults"), rows)
+    out.print('Your own: "package.module:make", where make(**sizes) gives (fn, args); or a StableHLO file.')

@@ -1,0 +1,57 @@
+"""``toast-lab price``: what a plan is estimated to cost, by collective and by op."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from toast_lab.commands import common
+from toast_lab.errors import InvalidPlan
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Cost, Problem
+    from toast_lab.sharding.plan import ShardingPlan
+
+
+def run(args: argparse.Namespace) -> int:
+    """Price the plan of ``--actions`` or ``--plan``."""
+    if args.actions is None and not args.plan:
+        raise InvalidPlan("price needs a plan: give --actions (none at all for the unsharded program) or --plan FILE")
+    from toast_lab.cost.problem import price
+
+    common.check_early(args)
+    model = common.load_model(args)
+    problem = common.make_problem(args, common.analyse(args, model))
+    plan = common.given_plan(args, problem)
+    assert plan is not None
+    cost = price(problem, plan)
+    common.save_plan(args, plan)
+    data = {
+        "model": common.model_data(model),
+        "problem": common.problem_data(problem),
+        "plan": common.plan_data(plan),
+        "cost": {**common.cost_data(cost), "ops": [op._asdict() for op in cost.ops]},
+    }
+    return common.emit(args, data, lambda out: _show(out, problem, plan, cost))
+
+
+def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
+    common.show_plan(out, plan)
+    common.show_cost(out, problem, cost)
+    common.show_collectives(out, cost)
+    slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
+    out.table(
+        f"Slowest of {len(cost.ops)} ops",
+        ("op", "result", ">flops", ">bytes", ">time", "source"),
+        [
+            (
+                op.kind,
+                op.result,
+                f"{op.flops:.3g}",
+                common.bytes_text(op.moved_bytes),
+                common.time_text(op.time_s),
+                common.short(op.where),
+            )
+            for op in slowest
+        ],
+    )

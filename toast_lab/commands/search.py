@@ -1,0 +1,49 @@
+"""``toast-lab search``: find a plan and say how good it is."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.commands import common
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
+    from toast_lab.search.contract import SearchResult
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search; a search that was interrupted ends like any other, with the best plan so far."""
+    common.check_early(args)
+    model = common.load_model(args)
+    problem = common.make_problem(args, common.analyse(args, model))
+    result = common.search_plan(args, problem)
+    common.save_plan(args, result.plan)
+    data = {
+        "model": common.model_data(model),
+        "problem": common.problem_data(problem),
+        "search": search_data(result),
+        "plan": common.plan_data(result.plan),
+        "cost": common.cost_data(result.cost),
+    }
+    return common.emit(args, data, lambda out: _show(out, problem, result))
+
+
+def search_data(result: SearchResult) -> dict[str, Any]:
+    """How a search went, as plain data."""
+    return {
+        "method": result.method,
+        "seed": result.seed,
+        "status": result.status.name,
+        "message": result.message,
+        "evaluations": result.evaluations,
+        "simulations": len(result.trace.simulations),
+        "elapsed_s": result.elapsed_s,
+    }
+
+
+def _show(out: common.Out, problem: Problem, result: SearchResult) -> None:
+    common.show_plan(out, result.plan)
+    common.show_cost(out, problem, result.cost)
+    common.show_collectives(out, result.cost)
+    out.print(f"{result.method}, seed {result.seed}: {result.message}")

@@ -1,0 +1,36 @@
+"""``python -m toast_lab.warm``: compile the numba kernels once, so that the first click or command is quick.
+
+Numba keeps what it compiled on disk; this only has to touch every kernel with the types that it meets later.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+def main() -> None:
+    """Analyse, price and search the paper's small examples; prints one line."""
+    started = time.monotonic()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from toast_lab.conflicts.analysis import analyse_program
+    from toast_lab.cost.problem import Problem, price
+    from toast_lab.frontends import load
+    from toast_lab.lowering.listing import listing
+    from toast_lab.search.contract import Budget, search
+    from toast_lab.sharding.plan import ShardingPlan
+
+    for name, actions in (("mlp", ["B->data", "U->model"]), ("attention", ["S@1->data"])):
+        model = load(name)  # the attention's boxes call for has_path, the mlp's actions for apply_move
+        problem = Problem(analyse_program(model.program, model.dim_names), "4x2")
+        plan = ShardingPlan.from_actions(problem, actions)
+        price(problem, plan)
+        listing(problem, plan)
+        for method in ("mcts", "exhaustive"):
+            search(problem, method, budget=Budget(seconds=None, evaluations=20))
+    print(f"kernels compiled in {time.monotonic() - started:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
