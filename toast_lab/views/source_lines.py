@@ -1,0 +1,91 @@
+"""Source locations for people: the user's own frame, its function and its text.
+
+A location is what the frontends keep: ``file.py:12 < caller.py:40 < ...``, innermost first.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from pathlib import PurePath
+from typing import NamedTuple
+
+from toast_lab.ir.program import Program
+
+_OURS = "toast_lab/frontends.py"
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
+
+
+class Frame(NamedTuple):
+    """One frame of a location."""
+
+    file: str
+    line: int
+
+    @property
+    def short(self) -> str:
+        """``attention.py:14``, or nothing where the program gives no line."""
+        return f"{PurePath(self.file).name}:{self.line}" if self.file else ""
+
+
+NOWHERE = Frame("", 0)
+
+
+@functools.lru_cache(maxsize=65536)
+def frames(location: str) -> tuple[Frame, ...]:
+    """Frames of a location, innermost first, without those of the tracing itself.
+
+    >>> frames("a.py:3 < b.py:9")
+    (Frame(file='a.py', line=3), Frame(file='b.py', line=9))
+    """
+    out = []
+    for part in location.split(" < "):
+        file, colon, line = part.rpartition(":")
+        if file.replace("\\", "/").endswith(_OURS):
+            break  # everything further out only called the tracer
+        if colon and line.isdigit():
+            out.append(Frame(file, int(line)))
+    return tuple(out)
+
+
+@functools.lru_cache(maxsize=65536)
+def user_frame(location: str) -> Frame:
+    """The innermost frame that is not a library's, else the innermost one."""
+    found = frames(location)
+    own = [f for f in found if not any(word in f.file.replace("\\", "/") for word in _LIBRARIES)]
+    return own[0] if own else found[0] if found else NOWHERE
+
+
+@functools.lru_cache(maxsize=512)
+def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
+    text = "".join(linecache.getlines(file))
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    found = [
+        (node.lineno, node.end_lineno or node.lineno, node.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=65536)
+def function_of(frame: Frame) -> str:
+    """Name of the function that holds a frame, else its file and line."""
+    if any(word in frame.file.replace("\\", "/") for word in _LIBRARIES):
+        return frame.short
+    inside = [name for first, last, name in _functions(frame.file) if first <= frame.line <= last]
+    return inside[-1] if inside else frame.short
+
+
+def source_text(frame: Frame) -> str:
+    """The line itself, empty if its file cannot be read."""
+    return linecache.getline(frame.file, frame.line).strip() if frame.file else ""
+
+
+def op_frame(program: Program, op: int) -> Frame:
+    """The user's frame of an op."""
+    return user_frame(program.locations[int(program.location[op])])
