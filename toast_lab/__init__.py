@@ -37,7 +37,7 @@ _NAMES = {
     "search": "toast_lab.search.contract:search",
 }
 
-__all__ = ["__version__", *_NAMES]  # noqa: PLE0604
+__all__ = ["__version__", *_NAMES]
 
 if TYPE_CHECKING:
     from toast_lab.app.explore import explore

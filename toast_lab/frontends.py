@@ -86,7 +86,11 @@ def from_stablehlo(source: str | bytes | Path, *, name: str | None = None, time_
         except UnicodeDecodeError:
             raise FrontendError(f"{what} is neither StableHLO text nor MLIR bytecode") from None
     program, text = _in_child(
-        "toast_lab.frontends:_parse_foreign", data, _identifier(name or "main"), time_limit_s=time_limit_s, what=f"reading {what}"
+        "toast_lab.frontends:_parse_foreign",
+        data,
+        _identifier(name or "main"),
+        time_limit_s=time_limit_s,
+        what=f"reading {what}",
     )
     return Model(program.name, program, text, {}, None, what)
 
@@ -102,11 +106,21 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
 
         example = registry.make(which, **sizes)
         model = from_jax(
-            example.fn, *example.args, donate_argnums=example.donate_argnums, dim_names=example.dim_names, name=_function_name(example.fn)
+            example.fn,
+            *example.args,
+            donate_argnums=example.donate_argnums,
+            dim_names=example.dim_names,
+            name=_function_name(example.fn),
         )
         return dataclasses.replace(model, name=which, source=f"built-in model {which}")
     text, interface, name, dim_names = _in_child(
-        "toast_lab.frontends:_make_foreign", which, sizes, time_limit_s=time_limit_s, what=f"loading {which}", on_event=on_event, cancel=cancel
+        "toast_lab.frontends:_make_foreign",
+        which,
+        sizes,
+        time_limit_s=time_limit_s,
+        what=f"loading {which}",
+        on_event=on_event,
+        cancel=cancel,
     )
     return _build(text, interface, name, dim_names, which)
 
@@ -127,11 +141,15 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any
     try:
         make = getattr(importlib.import_module(module_name), attribute)
     except ImportError as error:
-        raise FrontendError(f"{which}: cannot import {module_name}: {error}. Is it on the path (the current folder is)?") from None
+        raise FrontendError(
+            f"{which}: cannot import {module_name}: {error}. Is it on the path (the current folder is)?"
+        ) from None
     except AttributeError:
         raise FrontendError(f"{which}: module {module_name} has no {attribute}") from None
     except Exception as error:
-        raise FrontendError(f"{which}: importing {module_name} raised {type(error).__name__}: {error}{_line(error)}") from None
+        raise FrontendError(
+            f"{which}: importing {module_name} raised {type(error).__name__}: {error}{_line(error)}"
+        ) from None
     try:
         made = make(**sizes)
     except Exception as error:
@@ -160,7 +178,9 @@ def _in_child(target: str, *args: Any, **kwargs: Any) -> Any:
 # -- tracing -----------------------------------------------------------------------------------------
 
 
-def _trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]) -> tuple[str, dict[str, Any]]:
+def _trace(
+    fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]
+) -> tuple[str, dict[str, Any]]:
     import jax
 
     shapes, paths = _shapes(fn, args)
@@ -195,10 +215,13 @@ def _shapes(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[list[Any], l
     wrong: list[str] = []
     shapes = []
     for i, arg in enumerate(args):
-        known = i < len(parameters) and parameters[i].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        known = i < len(parameters) and parameters[i].kind in (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        )
         base = parameters[i].name if known else f"arg{i}"
         leaves, tree = jax.tree_util.tree_flatten_with_path(arg)
-        new = []
+        new: list[Any] = []
         for path, leaf in leaves:
             text = base + jax.tree_util.keystr(path)
             paths.append(text)
@@ -222,7 +245,11 @@ def _shapes(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[list[Any], l
 
 def _build(text: str, interface: dict[str, Any], name: str, dim_names: DimNames, source: str) -> Model:
     parsed = read.parse(
-        text, name=_identifier(name), argument_paths=interface["paths"], output_paths=interface["outputs"], donated=interface["donated"]
+        text,
+        name=_identifier(name),
+        argument_paths=interface["paths"],
+        output_paths=interface["outputs"],
+        donated=interface["donated"],
     )
     return Model(_identifier(name), parsed.program, parsed.text, dim_names, interface["trees"], source)
 
@@ -249,4 +276,6 @@ def _line(error: BaseException) -> str:
 
     skip = ("/jax/", "/jaxlib/", "/toast_lab/frontends", "<frozen", "importlib", "/numpy/", "contextlib")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(s in f.filename for s in skip)]
-    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {(frames[-1].line or '').strip()})" if frames else ""
+    return (
+        f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {(frames[-1].line or '').strip()})" if frames else ""
+    )

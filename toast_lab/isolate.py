@@ -53,13 +53,15 @@ def run_in_child(
     """Call ``target(*args, **kwargs)`` in a fresh process and give its result.
 
     Args:
-        target: ``"package.module:function"``; arguments and result are pickled.
+        target: ``"package.module:function"``.
+        *args: its arguments; they and the result are pickled.
         time_limit_s: the child is killed after this many seconds.
         env: environment variables to add.
         on_event: called with every ``report``ed event, in this thread.
         cancel: polled ten times a second; True kills the child.
         memory_limit_bytes: address space limit of the child.
         what: what is being done, for messages ("tracing my.module:make").
+        **kwargs: keyword arguments of the target.
 
     Raises:
         ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of memory, Cancelled.
@@ -71,7 +73,8 @@ def run_in_child(
         request.seek(0)
         child = subprocess.Popen(
             [sys.executable, "-m", "toast_lab.isolate", str(write_fd)],
-            stdin=request, stdout=log, stderr=log, pass_fds=(write_fd,), env={**os.environ, **(env or {})}, start_new_session=True,
+            stdin=request, stdout=log, stderr=log, pass_fds=(write_fd,), env={**os.environ, **(env or {})},
+            start_new_session=True,
         )  # fmt: skip
         os.close(write_fd)
         messages: list[tuple[Any, ...]] = []
@@ -112,7 +115,8 @@ def run_in_child(
                     raise Cancelled(f"{what}: cancelled")
                 if time.monotonic() > deadline:
                     raise errors.RunFailed(
-                        f"{what}: no result within {time_limit_s:g} s, stopped. Raise the time limit or make the work smaller."
+                        f"{what}: no result within {time_limit_s:g} s, stopped. "
+                        "Raise the time limit or make the work smaller."
                     )
         finally:
             if child.poll() is None:
@@ -171,7 +175,7 @@ def _main() -> None:
     global _CHANNEL
     # Under -m this file is a module of its own (__main__); report() must find the channel in the imported one.
     own = importlib.import_module("toast_lab.isolate")
-    own._CHANNEL = _CHANNEL = os.fdopen(int(sys.argv[1]), "wb")
+    own.__dict__["_CHANNEL"] = _CHANNEL = os.fdopen(int(sys.argv[1]), "wb")
     target, args, kwargs, memory_limit, path = pickle.load(sys.stdin.buffer)
     sys.path[:] = path + [p for p in sys.path if p not in path]
     if memory_limit:

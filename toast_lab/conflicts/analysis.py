@@ -26,7 +26,7 @@ DimNames = Mapping[str, tuple[str, ...]]
 class Colour(NamedTuple):
     """Names that should be sharded alike."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
     name: str
     group: int
     names: np.ndarray  #: the dimension names of this colour
@@ -37,7 +37,7 @@ class Colour(NamedTuple):
 class Conflict(NamedTuple):
     """Two names of one colour that meet on one tensor; ``sides`` are (side 0, side 1) of its set."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
     sides: tuple[int, int]
     colour: int
     set: int
@@ -47,7 +47,7 @@ class Conflict(NamedTuple):
 class CompatibilitySet(NamedTuple):
     """Conflicts resolved by one bit; sets with the same ``resolution`` are tied (repeated layers)."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
     colour: int
     conflicts: tuple[int, ...]
     resolution: int  #: resolution class
@@ -57,7 +57,7 @@ class CompatibilitySet(NamedTuple):
 class ColourGroup(NamedTuple):
     """Colours on which an action is mirrored, and the resolution classes that it meets."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
     name: str
     colours: tuple[int, ...]
     arguments: tuple[int, ...]  #: arguments that carry one of the colours
@@ -91,7 +91,14 @@ class Analysis:
         order = np.argsort(self.colour, kind="stable")
         rows = np.split(order, np.flatnonzero(np.diff(self.colour[order])) + 1) if len(order) else []
         return tuple(
-            Colour(i, self.colour_name[i], int(self.group[i]), row, int(self.dims.size[row].max()), bool(self.dims.shardable[row].any()))
+            Colour(
+                i,
+                self.colour_name[i],
+                int(self.group[i]),
+                row,
+                int(self.dims.size[row].max()),
+                bool(self.dims.shardable[row].any()),
+            )
             for i, row in enumerate(rows)
         )
 
@@ -116,7 +123,13 @@ class Analysis:
         for k, s in enumerate(self.sets.set_of):
             members[s].append(k)
         return tuple(
-            CompatibilitySet(s, self.conflicts[m[0]].colour, tuple(m), int(self.ties.class_of[s]), bool(self.ties.flipped[s]))
+            CompatibilitySet(
+                s,
+                self.conflicts[m[0]].colour,
+                tuple(m),
+                int(self.ties.class_of[s]),
+                bool(self.ties.flipped[s]),
+            )
             for s, m in enumerate(members)
         )
 
@@ -164,7 +177,9 @@ class Analysis:
         from toast_lab.errors import did_you_mean
 
         shardable = [g.name for g in self.groups if g.shardable]
-        raise ToastError(f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: {', '.join(shardable[:40])}")
+        raise ToastError(
+            f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: {', '.join(shardable[:40])}"
+        )
 
     def dim_text(self, name: int) -> str:
         """Colour of a name, the text that stands for it in listings."""
@@ -188,6 +203,7 @@ def analyse_program(
             (``{"wq": ("d_model", "heads", "key")}``); colours are called after them.
         phases: "joined" boxes conflicts wherever M allows; "separate" keeps a forward pass and its
             backward pass apart (the finer reading of TOAST section 3.5).
+        trees: pytree structures of arguments and results, passed through to plans.
     """
     if phases not in ("joined", "separate"):
         raise ToastError(f'phases must be "joined" or "separate", not {phases!r}')
@@ -206,7 +222,9 @@ def analyse_program(
         colour=colour,
         colour_name=colour_name,
         group=group,
-        group_name=tuple(colour_name[int(np.flatnonzero(group == g)[0])] for g in range(int(group.max()) + 1 if len(group) else 0)),
+        group_name=tuple(
+            colour_name[int(np.flatnonzero(group == g)[0])] for g in range(int(group.max()) + 1 if len(group) else 0)
+        ),
         pairs=tuple(pairs),
         places=tuple(tuple(p) for p in found.values()),
         sets=sets,

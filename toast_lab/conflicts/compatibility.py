@@ -18,7 +18,12 @@ import numpy as np
 from toast_lab.conflicts.graph import Place, has_path
 from toast_lab.nda.names import Names
 
-JOINED, CROSSED, CONTRADICTS, OTHER_PHASE = "joined", "crossed by a path", "contradicts the sides", "other phase"
+JOINED, CROSSED, CONTRADICTS, OTHER_PHASE = (
+    "joined",
+    "crossed by a path",
+    "contradicts the sides",
+    "other phase",
+)
 
 
 class Box(NamedTuple):
@@ -65,9 +70,7 @@ class _ParityUnion:
         return True
 
 
-def compatibility_sets(
-    names: Names, conflicts: dict[tuple[int, int], list[Place]], *, phases: str = "joined"
-) -> Sets:
+def compatibility_sets(names: Names, conflicts: dict[tuple[int, int], list[Place]], *, phases: str = "joined") -> Sets:
     """Group conflicts into compatibility sets.
 
     ``phases="separate"`` refuses boxes between a forward value and its use in a backward pass (known from
@@ -75,9 +78,7 @@ def compatibility_sets(
     """
     program = names.program
     index = {pair: k for k, pair in enumerate(conflicts)}
-    on_definition = [
-        (k, place) for pair, k in index.items() for place in conflicts[pair] if place.use < 0
-    ]
+    on_definition = [(k, place) for pair, k in index.items() for place in conflicts[pair] if place.use < 0]
     uses_of: dict[int, list[int]] = {}
     for use, value in enumerate(program.use_value):
         uses_of.setdefault(int(value), []).append(use)

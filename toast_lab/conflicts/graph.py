@@ -59,7 +59,15 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
 
 
 @numba.njit(cache=True, nogil=True)
-def has_path(ptr: np.ndarray, successor: np.ndarray, op: np.ndarray, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
+def has_path(
+    ptr: np.ndarray,
+    successor: np.ndarray,
+    op: np.ndarray,
+    start: int,
+    goal: int,
+    stamp: np.ndarray,
+    mark: int,
+) -> bool:
     """Is there a directed path in M from name ``start`` to name ``goal``?
 
     ``stamp`` is scratch of size N, ``mark`` a number not used in it before.  Ops are in program order, so

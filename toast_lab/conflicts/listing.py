@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
 
 # StableHLO kind -> the name that the paper's listings use
-PAPER_OPS = {"dot_general": "matmul", "broadcast_in_dim": "broadcast", "divide": "div", "multiply": "mul", "subtract": "sub", "maximum": "max", "minimum": "min", "exponential": "exp", "negate": "neg"}
+PAPER_OPS = {
+    "dot_general": "matmul",
+    "broadcast_in_dim": "broadcast",
+    "divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
+    "maximum": "max",
+    "minimum": "min",
+    "exponential": "exp",
+    "negate": "neg",
+}
 
 
 def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
@@ -47,7 +57,9 @@ def literal(program: Program, value: int) -> str:
 def shown_ops(program: Program) -> list[int]:
     """Ops worth a line: constants with one value are written where they are used instead."""
     return [
-        op for op in program.ops() if not all(literal(program, v) for v in program.results(op)) or not program.results(op)
+        op
+        for op in program.ops()
+        if not all(literal(program, v) for v in program.results(op)) or not program.results(op)
     ]
 
 
@@ -74,7 +86,9 @@ def listing(
             is_number = bool(literal(program, int(program.use_value[use])))
             operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)
         results = list(program.results(op))
-        left = ", ".join(f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}" for v in results)
+        left = ", ".join(
+            f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}" for v in results
+        )
         lines.append(f"  {left} = {op_text(program, op, operands)}")
     lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
     return "\n".join([*lines, "}"])

@@ -125,7 +125,7 @@ def argument_groups(program: Program) -> list[list[int]]:
     for a in range(program.n_arguments):
         path = program.value_name[a]
         general = re.sub(r"\[\d+\]", "[*]", path)
-        keys = [("far", program.dims(a), far[a])]
+        keys: list[tuple[Any, ...]] = [("far", program.dims(a), far[a])]
         if general != path:
             keys.append(("path", general, near[a]))
         home = next((by_key[k] for k in keys if k in by_key), None)

@@ -59,7 +59,10 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
     constant_op = np.asarray(
-        [all(program.value_is_constant[v] for v in program.results(o)) and len(program.results(o)) > 0 for o in range(n_ops)]
+        [
+            all(program.value_is_constant[v] for v in program.results(o)) and len(program.results(o)) > 0
+            for o in range(n_ops)
+        ]
     )
     view = classes == p.VIEW
     free = constant_op | view | (classes == p.ARGUMENT) | (classes == p.CONSTANT)
@@ -87,7 +90,9 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
             written[v] = False
         elif classes[op] == p.ARGUMENT or t.value_output[v]:
             pass
-        elif (classes[op] == p.ELEMENTWISE or sliceable[op]) and len(consumers[v]) == 1 and len(program.results(op)) == 1:
+        elif (
+            (classes[op] == p.ELEMENTWISE or sliceable[op]) and len(consumers[v]) == 1 and len(program.results(op)) == 1
+        ):
             (consumer,) = consumers[v]
             if consumer < n_ops and fusible[consumer]:
                 written[v] = False
@@ -103,7 +108,8 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
             last_op[root[operand]] = max(last_op[root[operand]], when)
     return Static(
         program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free, fusible,
-        root.astype(np.int32), written, last_op.astype(np.int32), runs_at.astype(np.int32), program.donated.astype(bool), t.value_bytes,
+        root.astype(np.int32), written, last_op.astype(np.int32), runs_at.astype(np.int32),
+        program.donated.astype(bool), t.value_bytes,
     )  # fmt: skip
 
 
@@ -166,7 +172,9 @@ def price_steps(
                         moved += min(piece, whole) if row < 0 else piece
                 for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
                     if s.written[value]:
-                        moved += s.bytes[value] / ways(_result_layout(steps, i, n_steps, value, op_axis, t, n_axes), axis_size)
+                        moved += s.bytes[value] / ways(
+                            _result_layout(steps, i, n_steps, value, op_axis, t, n_axes), axis_size
+                        )
                 flops = s.flops[op] / cut
                 step_flops[i] = flops
                 step_bytes[i] = moved * s.trips[op]
@@ -195,13 +203,21 @@ def price_steps(
                     if (steps.axes[i] >> a) & 1:
                         if kind == ALL_GATHER:
                             here *= axis_size[a]
-                        time_s += axis_time_s(kind, axis_size[a], here, r.link_bytes_per_s, r.link_latency_s, r.switched)
+                        time_s += axis_time_s(
+                            kind, axis_size[a], here, r.link_bytes_per_s, r.link_latency_s, r.switched
+                        )
                         if kind == 2:  # reduce_scatter leaves less for the next axis
                             here /= axis_size[a]
                 time_s *= s.trips[op]
                 comm_s += time_s
             value = steps.value[i]
-            chained = i > 0 and steps.op[i - 1] == op and steps.use[i - 1] == steps.use[i] and steps.value[i - 1] == value and steps.kind[i - 1] != COMPUTE
+            chained = (
+                i > 0
+                and steps.op[i - 1] == op
+                and steps.use[i - 1] == steps.use[i]
+                and steps.value[i - 1] == value
+                and steps.kind[i - 1] != COMPUTE
+            )
             start = copy_ready[i - 1] if chained else ready[value]
             if kind != SLICE:
                 start = max(start, link_clock)
@@ -236,7 +252,9 @@ def price_steps(
 
 
 @numba.njit(cache=True, nogil=True)
-def _result_layout(steps: Steps, row: int, n_steps: int, value: int, op_axis: np.ndarray, t: Tables, n_axes: int) -> int:
+def _result_layout(
+    steps: Steps, row: int, n_steps: int, value: int, op_axis: np.ndarray, t: Tables, n_axes: int
+) -> int:
     """Layout in which the op writes a result: before its reshard if one follows, else as kept."""
     op = steps.op[row]
     i = row + 1
@@ -248,7 +266,15 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int, op_axis: np
 
 
 @numba.njit(cache=True, nogil=True)
-def _buffers(s: Static, t: Tables, steps: Steps, axis_size: np.ndarray, live: np.ndarray, buffer_end: np.ndarray, n_ops: int) -> None:
+def _buffers(
+    s: Static,
+    t: Tables,
+    steps: Steps,
+    axis_size: np.ndarray,
+    live: np.ndarray,
+    buffer_end: np.ndarray,
+    n_ops: int,
+) -> None:
     """Add the live ranges of arguments and written values; an operand that dies in an elementwise op is reused."""
     taken = np.zeros(n_ops + 1, np.int8)  # op already reuses an operand
     for value in range(t.value_op.shape[0]):

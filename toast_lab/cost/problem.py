@@ -17,7 +17,6 @@ from toast_lab.cost import kernel
 from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.errors import InvalidPlan, InvalidProblem
-
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.plan import ShardingPlan
@@ -140,7 +139,14 @@ class Problem:
     @functools.cached_property
     def _rates(self) -> kernel.Rates:
         m = self.machine
-        return kernel.Rates(m.memory_bytes_per_s, m.link_bytes_per_s, m.link_latency_s, m.topology == "switch", m.op_overhead_s, self.paper_mode)
+        return kernel.Rates(
+            m.memory_bytes_per_s,
+            m.link_bytes_per_s,
+            m.link_latency_s,
+            m.topology == "switch",
+            m.op_overhead_s,
+            self.paper_mode,
+        )
 
     def pricer(self) -> Pricer:
         """A pricer with scratch arrays of its own; one per thread."""
@@ -208,11 +214,9 @@ class Pricer:
             kind, op = int(s.kind[i]), int(s.op[i])
             if kind == st.COMPUTE:
                 if self._time[i] > 0 or self._flops[i] > 0:
-                    results = program.results(op)
-                    ops.append(
-                        OpRow(op, program.kind[op], program.value_name[results[0]] if len(results) else "", program.where(op),
-                              float(self._flops[i]), float(self._bytes[i]), float(self._time[i]))
-                    )  # fmt: skip
+                    result = program.value_name[program.results(op)[0]] if program.results(op) else ""
+                    flops, moved, time_s = float(self._flops[i]), float(self._bytes[i]), float(self._time[i])
+                    ops.append(OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s))
             elif kind != st.SLICE:
                 axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
                 collectives.append(
@@ -230,10 +234,10 @@ class Pricer:
 def price(problem: Problem, plan: ShardingPlan) -> Cost:
     """Price ``plan``.  Raises InvalidPlan if it belongs to another program or mesh."""
     if plan.program is not problem.analysis.program and plan.program.digest() != problem.analysis.program.digest():
-        raise InvalidPlan(f"this plan shards {plan.program.name} ({plan.program.digest()}), the problem is {problem.analysis.program.name} ({problem.analysis.program.digest()})")
+        raise InvalidPlan(
+            f"this plan shards {plan.program.name} ({plan.program.digest()}), "
+            f"the problem is {problem.analysis.program.name} ({problem.analysis.program.digest()})"
+        )
     if plan.mesh != problem.mesh:
         raise InvalidPlan(f"this plan is for mesh {plan.mesh}, the problem has {problem.mesh}")
     return problem.pricer().full(plan)
-
-
-

@@ -15,7 +15,7 @@ _SIDE_EFFECTS = {"custom_call", "infeed", "outfeed", "send", "recv", "rng", "com
 
 
 def short_kind(op: Any) -> str:
-    """"stablehlo.add" -> "add"; other dialects keep their prefix."""
+    """Kind of an op: StableHLO names lose their prefix, other dialects keep it."""
     name: str = op.operation.name
     return name.removeprefix("stablehlo.")
 
@@ -35,7 +35,8 @@ def main_function(module: ir.Module) -> Any:
     if "main" in found:
         return found["main"]
     public = [
-        f for f in found.values()
+        f
+        for f in found.values()
         if "sym_visibility" not in f.attributes or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
     ]
     if len(public) == 1:
@@ -68,7 +69,9 @@ def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[st
     if name in done:
         return
     if name in stack:
-        raise FrontendError(f"function @{name} calls itself ({' -> '.join([*stack, name])}); recursion cannot be sharded")
+        raise FrontendError(
+            f"function @{name} calls itself ({' -> '.join([*stack, name])}); recursion cannot be sharded"
+        )
     for block in _blocks(function):
         _expand_block(block, found, done, [*stack, name])
     done.add(name)

@@ -4,11 +4,41 @@ from __future__ import annotations
 
 from toast_lab.ir import program as p
 
-VIEWS = {"reshape", "broadcast_in_dim", "broadcast", "bitcast_convert", "optimization_barrier", "tuple", "get_tuple_element"}
+VIEWS = {
+    "reshape",
+    "broadcast_in_dim",
+    "broadcast",
+    "bitcast_convert",
+    "optimization_barrier",
+    "tuple",
+    "get_tuple_element",
+}
 REDUCTIONS = {"reduce", "reduce_window", "select_and_scatter", "reduce_precision_window"}
-INDEXING = {"gather", "scatter", "dynamic_slice", "dynamic_update_slice", "slice", "concatenate", "pad", "reverse", "dynamic_gather"}
+INDEXING = {
+    "gather",
+    "scatter",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "slice",
+    "concatenate",
+    "pad",
+    "reverse",
+    "dynamic_gather",
+}
 CONSTANTS = {"constant", "iota", "create_token"}
-OPAQUE = {"while", "case", "if", "custom_call", "composite", "infeed", "outfeed", "send", "recv", "rng", "func.call"}
+OPAQUE = {
+    "while",
+    "case",
+    "if",
+    "custom_call",
+    "composite",
+    "infeed",
+    "outfeed",
+    "send",
+    "recv",
+    "rng",
+    "func.call",
+}
 OTHERS = {"transpose", "sort", "fft", "cholesky", "triangular_solve", "rng_bit_generator", "dynamic_reshape"}
 
 # CHLO ops carry no Shardy rule on purpose (they are to be expanded first); these act element by element.

@@ -18,7 +18,18 @@ from collections.abc import Iterator
 import numpy as np
 
 # How an op's cost behaves; see toast_lab.cost.
-CLASSES = ("argument", "constant", "view", "elementwise", "dot", "convolution", "reduce", "indexing", "other", "opaque")
+CLASSES = (
+    "argument",
+    "constant",
+    "view",
+    "elementwise",
+    "dot",
+    "convolution",
+    "reduce",
+    "indexing",
+    "other",
+    "opaque",
+)
 (ARGUMENT, CONSTANT, VIEW, ELEMENTWISE, DOT, CONVOLUTION, REDUCE, INDEXING, OTHER, OPAQUE) = range(len(CLASSES))
 
 # Role of a factor.  PERMUTATION and NEED_REPLICATION factors are never sharded.

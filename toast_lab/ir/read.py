@@ -49,7 +49,7 @@ def parse(
     except Exception as error:  # MLIRError is not an Exception subclass with a public name
         raise FrontendError(f"this is not well-formed StableHLO: {_first_lines(str(error))}") from None
     canonical.canonicalise(module)
-    text = module.operation.get_asm(enable_debug_info=True)
+    text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
     return Parsed(read_program(module, name, argument_paths, output_paths, donated), text)
 
@@ -84,7 +84,13 @@ class _Builder:
     """Grows the arrays of a Program op by op."""
 
     def __init__(self) -> None:
-        self.shape_ptr, self.use_dim_ptr, self.use_ptr, self.result_ptr, self.factor_ptr = [0], [0], [0], [0], [0]
+        self.shape_ptr, self.use_dim_ptr, self.use_ptr, self.result_ptr, self.factor_ptr = (
+            [0],
+            [0],
+            [0],
+            [0],
+            [0],
+        )
         self.shape: list[int] = []
         self.tensor: list[_Tensor] = []
         self.value_op: list[int] = []
@@ -134,9 +140,7 @@ class _Builder:
         )
         self.factor_size.extend(rule.sizes)
         # A reduction whose combiner is unknown cannot be split: its partial results cannot be combined.
-        self.factor_class.extend(
-            p.NEED_REPLICATION if c == p.REDUCTION and not monoid else c for c in rule.classes
-        )
+        self.factor_class.extend(p.NEED_REPLICATION if c == p.REDUCTION and not monoid else c for c in rule.classes)
         self.factor_ptr.append(len(self.factor_size))
         for value, dims in zip(operands, rule.operands, strict=True):
             self.use_value.append(value)
@@ -277,7 +281,8 @@ def _argument_path(argument: Any, index: int) -> str:
 def _dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
     if key not in main.attributes:
         return [{} for _ in range(count)]
-    return [{entry.name: entry.attr for entry in ir.DictAttr(d)} for d in ir.ArrayAttr(main.attributes[key])]
+    rows: list[Any] = [ir.DictAttr(d) for d in ir.ArrayAttr(main.attributes[key])]
+    return [{entry.name: entry.attr for entry in row} for row in rows]
 
 
 def _result_attributes(main: Any, count: int) -> list[dict[str, str]]:
@@ -328,7 +333,10 @@ def _flops(kind: str, operation: Any, rule: rules.Rule, results: list[_Tensor]) 
                     shapes = [_tensor(o.type).shape for o in op.operation.operands]
                     made = [_tensor(r.type) for r in op.operation.results]
                     inner += _flops(
-                        name, op.operation, rules.rule_for(name, _jaxlib.rule_of(op.operation), shapes, [m.shape for m in made]), made
+                        name,
+                        op.operation,
+                        rules.rule_for(name, _jaxlib.rule_of(op.operation), shapes, [m.shape for m in made]),
+                        made,
                     )
     return inner
 

@@ -30,7 +30,11 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
     """Convert a decoded ``sdy.sharding_rule`` (see ``_jaxlib.rule_of``)."""
     sizes = list(rule["sizes"])
     classes = [p.PASS] * len(sizes)
-    for role, key in ((p.REDUCTION, "reduction"), (p.NEED_REPLICATION, "need_replication"), (p.PERMUTATION, "permutation")):
+    for role, key in (
+        (p.REDUCTION, "reduction"),
+        (p.NEED_REPLICATION, "need_replication"),
+        (p.PERMUTATION, "permutation"),
+    ):
         for factor in rule[key]:
             classes[factor] = role
 
@@ -60,7 +64,7 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
 def elementwise(operands: Shapes, results: Shapes) -> Rule:
     """Every dim of one shape is one factor; scalars join in."""
     shape = results[0]
-    dims = [(i,) for i in range(len(shape))]
+    dims: list[tuple[int, ...]] = [(i,) for i in range(len(shape))]
     return Rule(
         list(shape),
         [p.PASS] * len(shape),
@@ -84,7 +88,7 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
     sizes: list[int] = []
 
     def take(shapes: Shapes) -> list[list[tuple[int, ...]]]:
-        out = []
+        out: list[list[tuple[int, ...]]] = []
         for shape in shapes:
             out.append([(len(sizes) + i,) for i in range(len(shape))])
             sizes.extend(shape)

@@ -29,9 +29,7 @@ def frames(location: str) -> list[Frame]:
     """Source ranges in a printed MLIR location, innermost first."""
     found = []
     for file, line, column, end_line, end_column in _FRAME.findall(location):
-        found.append(
-            Frame(file, int(line), int(column), int(end_line or line), int(end_column) if end_column else -1)
-        )
+        found.append(Frame(file, int(line), int(column), int(end_line or line), int(end_column) if end_column else -1))
     return found
 
 

@@ -72,7 +72,9 @@ class _Listing:
             name = last if last is not None and i == len(rows) - 1 else self.fresh(self.program.value_name[value])
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, st.STEP_KINDS[kind])
-            self.lines.append((name, self.shape(value, int(s.after[row])), f"{verb} {self.axes(int(s.axes[row]))} {source}"))
+            self.lines.append(
+                (name, self.shape(value, int(s.after[row])), f"{verb} {self.axes(int(s.axes[row]))} {source}")
+            )
             source = name
         return source
 
@@ -117,9 +119,18 @@ class _Listing:
 
     def layout_text(self) -> str:
         program = self.program
-        arguments = [f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}" for a in range(program.n_arguments)]
+        arguments = [
+            f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}" for a in range(program.n_arguments)
+        ]
         indent = " " * (len(program.name) + 5)
         width = max((len(name) for name, _, _ in self.lines), default=0)
         body = [f"  {name:<{width}} : {dims} = {right}" for name, dims, right in self.lines]
         results = ", ".join(value_text(program, int(v)) for v in program.outputs)
-        return "\n".join([f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {", *body, f"  return {results}", "}"])
+        return "\n".join(
+            [
+                f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {",
+                *body,
+                f"  return {results}",
+                "}",
+            ]
+        )

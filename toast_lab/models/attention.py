@@ -25,5 +25,10 @@ def attn(x: jax.Array, wq: jax.Array, wk: jax.Array, wv: jax.Array) -> jax.Array
 def make(sequence: int = 64, d_model: int = 32, key: int = 16, value: int = 8, dtype: str = "float32") -> Example:
     """Any sizes; the paper gives none."""
     s = jax.ShapeDtypeStruct
-    args = (s((sequence, d_model), dtype), s((d_model, key), dtype), s((d_model, key), dtype), s((d_model, value), dtype))
+    args = (
+        s((sequence, d_model), dtype),
+        s((d_model, key), dtype),
+        s((d_model, key), dtype),
+        s((d_model, value), dtype),
+    )
     return Example(attn, args, (), {"x": ("S", "D"), "wq": ("D", "H1"), "wk": ("D", "H1"), "wv": ("D", "H2")})

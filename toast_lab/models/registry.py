@@ -23,7 +23,10 @@ MODELS: dict[str, tuple[str, str]] = {
     "mlp": ("toast_lab.models.mlp:make", "two linear layers, the paper's first example"),
     "xxt": ("toast_lab.models.xxt:make", "x @ x.T, the smallest sharding conflict"),
     "attention": ("toast_lab.models.attention:make", "the paper's simplified attention, five conflicts"),
-    "transformer": ("toast_lab.models.transformer:make", "Gemma-style Transformer: forward, gradient or Adam training step"),
+    "transformer": (
+        "toast_lab.models.transformer:make",
+        "Gemma-style Transformer: forward, gradient or Adam training step",
+    ),
 }
 
 
@@ -48,7 +51,9 @@ def make(name: str, **kwargs: Any) -> Example:
     known = sizes(name)
     unknown = [k for k in kwargs if k not in known]
     if unknown:
-        raise FrontendError(f"{name} has no parameter {', '.join(unknown)}; it has {', '.join(f'{k}={v}' for k, v in known.items())}")
+        raise FrontendError(
+            f"{name} has no parameter {', '.join(unknown)}; it has {', '.join(f'{k}={v}' for k, v in known.items())}"
+        )
     try:
         return maker(name)(**kwargs)
     except (ValueError, TypeError) as error:

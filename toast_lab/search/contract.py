@@ -59,7 +59,7 @@ class Budget:
 class Simulation(NamedTuple):
     """One trajectory: the actions taken from the unsharded program, and the price where it stopped."""
 
-    index: int  #: counts from 1
+    index: int  # type: ignore[assignment]  #: counts from 1
     round: int
     elapsed_s: float
     actions: tuple[str, ...]
@@ -160,7 +160,9 @@ class Recorder:
         if self.cancel is not None and self.cancel():
             raise Stop(Status.CANCELLED)
         b = self.budget
-        if (b.seconds is not None and self.elapsed_s >= b.seconds) or (b.evaluations is not None and self.evaluations >= b.evaluations):
+        if (b.seconds is not None and self.elapsed_s >= b.seconds) or (
+            b.evaluations is not None and self.evaluations >= b.evaluations
+        ):
             raise Stop(Status.BUDGET)
 
     def price(self, state: State) -> Quick:
@@ -181,12 +183,18 @@ class Recorder:
         rank = (0.0 if quick.fits else 1.0, quick.score, len(actions))
         improved = self.best is None or rank < self.best_rank
         if improved:
-            self.best, self.best_rank, self.best_state, self.best_actions = quick, rank, state.copy(), tuple(actions)
+            self.best, self.best_rank, self.best_state, self.best_actions = (
+                quick,
+                rank,
+                state.copy(),
+                tuple(actions),
+            )
         best = self.best
         assert best is not None
         simulation = Simulation(
             len(self.trace.simulations) + 1, self.round, self.elapsed_s,
-            tuple(self.problem.space.text(a) for a in actions), tuple(nodes), quick.score, quick.time_s, quick.peak_bytes,
+            tuple(self.problem.space.text(a) for a in actions), tuple(nodes), quick.score,
+            quick.time_s, quick.peak_bytes,
             quick.fits, best.score, best.time_s, best.peak_bytes, improved,
         )  # fmt: skip
         self.trace.simulations.append(simulation)
@@ -219,12 +227,16 @@ def search(
         InvalidProblem: unknown method or option.
     """
     if method not in METHODS:
-        raise InvalidProblem(f"no search is called {method!r}{did_you_mean(method, METHODS)}; methods: {', '.join(METHODS)}")
+        raise InvalidProblem(
+            f"no search is called {method!r}{did_you_mean(method, METHODS)}; methods: {', '.join(METHODS)}"
+        )
     module, _, function = METHODS[method].partition(":")
     run = getattr(importlib.import_module(module), function)
     unknown = [k for k in options if k not in run.__kwdefaults__]
     if unknown:
-        raise InvalidProblem(f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}")
+        raise InvalidProblem(
+            f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
+        )
     recorder = Recorder(problem, budget or Budget(), on_progress, cancel)
     recorder.trace.nodes.append(Node(0, -1, "", 0, 0))
     try:
@@ -236,7 +248,8 @@ def search(
     plan = ShardingPlan.from_state(recorder.best_state, recorder.best_actions)
     cost = recorder.pricer.full(plan)
     return SearchResult(
-        plan, cost, status, recorder.trace, method, seed, recorder.evaluations, recorder.elapsed_s, recorder.best_actions,
+        plan, cost, status, recorder.trace, method, seed, recorder.evaluations, recorder.elapsed_s,
+        recorder.best_actions,
         _message(recorder, status, cost),
     )  # fmt: skip
 
@@ -244,9 +257,9 @@ def search(
 def _message(recorder: Recorder, status: Status, cost: Cost) -> str:
     text = f"{status.value} {recorder.evaluations} distinct shardings priced in {recorder.elapsed_s:.2f} s."
     if not cost.fits:
-        over = cost.peak_bytes - cost.memory_limit_bytes
+        need, limit = cost.peak_bytes / 2**30, cost.memory_limit_bytes / 2**30
         text += (
-            f" Nothing found fits: the best needs {cost.peak_bytes / 2**30:.2f} GiB a device, {over / 2**30:.2f} GiB over the limit of "
-            f"{cost.memory_limit_bytes / 2**30:.2f} GiB. Use a larger mesh, a smaller batch or a machine with more memory."
+            f" Nothing found fits: the best needs {need:.2f} GiB a device, {need - limit:.2f} GiB over the limit of "
+            f"{limit:.2f} GiB. Use a larger mesh, a smaller batch or a machine with more memory."
         )
     return text

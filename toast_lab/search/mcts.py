@@ -53,7 +53,7 @@ def run(
     seed: int,
     *,
     trajectories: int | None = None,
-    patience: int = 3,
+    patience: int = 4,
     depth: int = 30,
     exploration: float = 0.7,
     length_penalty: float = 0.002,
@@ -64,7 +64,7 @@ def run(
     Args:
         recorder: prices, records and stops the search.
         seed: of the random choices.
-        trajectories: simulations a round; by default 8 for each action of the root, at least 128.
+        trajectories: simulations a round; by default 16 for each action of the root, at least 256.
         patience: rounds without improvement after which to stop.
         depth: longest trajectory.
         exploration: weight of the confidence bound against the value.
@@ -80,7 +80,7 @@ def run(
     tree = _Tree(recorder, np.random.default_rng(seed), depth, exploration, length_penalty, least)
     if not len(tree.root.rows):
         return Status.NO_ACTIONS
-    size = trajectories or max(128, 8 * len(tree.root.rows))
+    size = trajectories or max(256, 16 * len(tree.root.rows))
     stale = 0
     while stale < patience:
         recorder.round += 1
@@ -95,7 +95,15 @@ def run(
 
 
 class _Tree:
-    def __init__(self, recorder: Recorder, rng: np.random.Generator, depth: int, exploration: float, length_penalty: float, least: int) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        rng: np.random.Generator,
+        depth: int,
+        exploration: float,
+        length_penalty: float,
+        least: int,
+    ) -> None:
         self.recorder, self.rng, self.depth = recorder, rng, depth
         self.exploration, self.length_penalty, self.least = exploration, length_penalty, least
         self.low, self.high = math.inf, -math.inf

@@ -28,7 +28,11 @@ class Mesh:
         if len(self.axes) > 8:
             wrong.append(f"{len(self.axes)} axes, at most 8")
         wrong += [f"axis name {a!r} is not an identifier" for a in self.axes if not re.fullmatch(r"[A-Za-z_]\w*", a)]
-        wrong += [f"axis {a} has size {s}, must be a whole number above 0" for a, s in zip(self.axes, self.sizes, strict=False) if s < 1]
+        wrong += [
+            f"axis {a} has size {s}, must be a whole number above 0"
+            for a, s in zip(self.axes, self.sizes, strict=False)
+            if s < 1
+        ]
         if wrong:
             raise InvalidProblem("bad mesh: " + "; ".join(wrong) + '. Give for instance {"data": 4, "model": 2}')
 

@@ -53,7 +53,12 @@ class ShardingPlan:
             a.flags.writeable = False
         space = state.space
         return cls(
-            space.analysis.program, space.mesh, *arrays, tuple(space.text(a) for a in actions), state.key, space.analysis.trees
+            space.analysis.program,
+            space.mesh,
+            *arrays,
+            tuple(space.text(a) for a in actions),
+            state.key,
+            space.analysis.trees,
         )
 
     @classmethod
@@ -81,7 +86,9 @@ class ShardingPlan:
         paths = {program.value_name[a]: a for a in range(program.n_arguments)}
         unknown = [p for p in in_specs if p not in paths]
         if unknown:
-            raise InvalidPlan(f"no argument is called {', '.join(unknown[:20])}; arguments: {', '.join(list(paths)[:20])}")
+            raise InvalidPlan(
+                f"no argument is called {', '.join(unknown[:20])}; arguments: {', '.join(list(paths)[:20])}"
+            )
         wanted: dict[tuple[str, str], None] = {}
         for path, spec in in_specs.items():
             for dim, axes in enumerate(spec):
@@ -159,7 +166,7 @@ class ShardingPlan:
 
         Raises InvalidPlan if the file is not a plan, is cut off, or belongs to another program.
         """
-        found: Analysis = getattr(analysis, "analysis", analysis)  # type: ignore[assignment]
+        found: Analysis = analysis if isinstance(analysis, Analysis) else analysis.analysis
         try:
             data = json.loads(Path(path).read_text())
         except (OSError, ValueError) as error:
@@ -169,19 +176,33 @@ class ShardingPlan:
     @classmethod
     def from_json(cls, data: Any, analysis: Analysis, where: str = "plan") -> ShardingPlan:
         """Rebuild a plan from ``to_json`` data, checked against the program."""
-        missing = [k for k in ("format", "program", "mesh", "op_axis", "value_axis") if not isinstance(data, dict) or k not in data]
+        missing = [
+            k
+            for k in ("format", "program", "mesh", "op_axis", "value_axis")
+            if not isinstance(data, dict) or k not in data
+        ]
         if missing:
             raise InvalidPlan(f"{where}: not a TOAST Lab plan, it lacks {', '.join(missing)}")
         program = analysis.program
         if data["program"] != program.digest():
-            raise InvalidPlan(f"{where}: made for program {data['program']}, not for {program.name} ({program.digest()})")
+            raise InvalidPlan(
+                f"{where}: made for program {data['program']}, not for {program.name} ({program.digest()})"
+            )
         from toast_lab.sharding.mesh import make_mesh
 
         mesh = make_mesh(data["mesh"])
         try:
             op_axis = _dense(data["op_axis"], (program.n_ops, len(mesh.axes)), np.int32)
             value_axis = _dense(data["value_axis"], (program.n_values, len(mesh.axes)), np.int8)
-            plan = cls(program, mesh, op_axis, value_axis, tuple(data.get("actions", ())), int(data.get("key", "0"), 16), analysis.trees)
+            plan = cls(
+                program,
+                mesh,
+                op_axis,
+                value_axis,
+                tuple(data.get("actions", ())),
+                int(data.get("key", "0"), 16),
+                analysis.trees,
+            )
         except (TypeError, ValueError, IndexError) as error:
             raise InvalidPlan(f"{where}: damaged plan: {error}") from None
         plan.check()
@@ -198,7 +219,10 @@ class ShardingPlan:
                 continue
             ways = int(np.prod([sizes[b] for b in range(len(sizes)) if self.op_axis[op, b] == name]))
             if program.factor_size[name] % ways or program.factor_class[name] > 1:
-                wrong.append(f"{program.kind[op]} ({program.where(op)}): size {program.factor_size[name]} cannot be split {ways} ways")
+                wrong.append(
+                    f"{program.kind[op]} ({program.where(op)}): size {program.factor_size[name]} cannot be split "
+                    f"{ways} ways"
+                )
         for v, a in np.argwhere(self.value_axis >= 0):
             dim = int(self.value_axis[v, a])
             shape = program.dims(int(v))
@@ -207,7 +231,10 @@ class ShardingPlan:
                 continue
             ways = int(np.prod([sizes[b] for b in range(len(sizes)) if self.value_axis[v, b] == dim]))
             if shape[dim] % ways:
-                wrong.append(f'{program.value_name[v]}: dimension {dim} has size {shape[dim]}, not divisible by {ways} ("{self.mesh.axes[a]}" and others on it)')
+                wrong.append(
+                    f"{program.value_name[v]}: dimension {dim} has size {shape[dim]}, not divisible by {ways} "
+                    f'("{self.mesh.axes[a]}" and others on it)'
+                )
         if wrong:
             from toast_lab.errors import join_offenders
 
@@ -225,8 +252,14 @@ def no_effect(problem: Problem, action: Action) -> str:
     axis, size = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     text = f"action {problem.space.text(action)} changes nothing: "
     if group.size % size:
-        return text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = {size}. Choose another axis or resize the mesh.'
-    return text + f'everything of colour {group.name} (size {group.size}) already uses axis "{axis}" = {size}, or what is left of it no longer divides.'
+        return (
+            text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = {size}. '
+            "Choose another axis or resize the mesh."
+        )
+    return (
+        text + f'everything of colour {group.name} (size {group.size}) already uses axis "{axis}" = {size}, '
+        "or what is left of it no longer divides."
+    )
 
 
 def _sparse(array: np.ndarray) -> list[list[int]]:

@@ -58,8 +58,12 @@ class Space:
             name = self.analysis.group_name[action.group]
             n = len(self.analysis.groups[action.group].resolutions)
             if not self.analysis.groups[action.group].shardable:
-                raise InvalidPlan(f"{name} cannot be sharded: none of its names is a pass-through or reduction factor of size above 1")
-            raise InvalidPlan(f"{name} has {n} independent resolutions, so its bits run from 0 to {2**n - 1}, got {action.bits}")
+                raise InvalidPlan(
+                    f"{name} cannot be sharded: none of its names is a pass-through or reduction factor of size above 1"
+                )
+            raise InvalidPlan(
+                f"{name} has {n} independent resolutions, so its bits run from 0 to {2**n - 1}, got {action.bits}"
+            )
         return int(rows[0])
 
     def text(self, action: Action) -> str:
@@ -91,80 +95,110 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
             raise InvalidPlan(f'cannot read the action {item!r}; give ("colour", "axis") or ("colour", "axis", bits)')
     colour, axis, bits = parts
     if axis not in mesh.axes:
-        raise InvalidPlan(f"no mesh axis is called {axis!r}{did_you_mean(str(axis), mesh.axes)}; axes: {', '.join(mesh.axes)}")
-    return Action(analysis.group_index(str(colour)), int(bits, 2) if isinstance(bits, str) else int(bits), mesh.axes.index(axis))
+        raise InvalidPlan(
+            f"no mesh axis is called {axis!r}{did_you_mean(str(axis), mesh.axes)}; axes: {', '.join(mesh.axes)}"
+        )
+    return Action(
+        analysis.group_index(str(colour)),
+        int(bits, 2) if isinstance(bits, str) else int(bits),
+        mesh.axes.index(axis),
+    )
+
+
+OpChoices = list[list[tuple[int, list[int]]]]  # by group: (op, its names of that group)
+ValueChoices = list[list[tuple[int, list[tuple[int, int]]]]]  # by group: (value, its (name, dim) pairs)
 
 
 def build_space(analysis: Analysis, mesh: Mesh) -> Space:
     """Work out all moves of an analysed program."""
     program, names = analysis.program, analysis.dims
-    group_of_name = analysis.group[analysis.colour]
-    real = names.size > 1
-    sides: dict[tuple[int, int], tuple[int, int]] = {}  # (a, b) a<b -> (class, name that wins at class bit 0)
+    sides = _sides(analysis)
+    ops_of, values_of = _op_choices(analysis), _value_choices(analysis)
+    group_row: list[int] = []
+    bits_row: list[int] = []
+    op_ptr, value_ptr = [0], [0]
+    op_rows: list[tuple[int, int]] = []
+    value_rows: list[tuple[int, int, int]] = []
+    for group in analysis.groups:
+        if not group.shardable:
+            continue
+        n_bits = len(group.resolutions)
+        for bits in _resolutions(n_bits):
+            bit_of = {cls: bits >> (n_bits - 1 - i) & 1 for i, cls in enumerate(group.resolutions)}
+            for op, candidates in ops_of[group.index]:
+                chosen = _pick(candidates, sides, bit_of)
+                if names.shardable[chosen]:
+                    op_rows.append((op, chosen))
+            for value, pairs in values_of[group.index]:
+                chosen = _pick([name for name, _ in pairs], sides, bit_of)
+                dim = next(d for name, d in pairs if name == chosen)
+                value_rows.append((value, dim, int(program.shape[program.shape_ptr[value] + dim])))
+            group_row.append(group.index)
+            bits_row.append(bits)
+            op_ptr.append(len(op_rows))
+            value_ptr.append(len(value_rows))
+    ops = np.asarray(op_rows, dtype=np.int32).reshape(-1, 2)
+    values = np.asarray(value_rows, dtype=np.int64).reshape(-1, 3)
+    return Space(
+        analysis=analysis,
+        mesh=mesh,
+        group=np.asarray(group_row, dtype=np.int32),
+        bits=np.asarray(bits_row, dtype=np.int32),
+        op_ptr=np.asarray(op_ptr, dtype=np.int32),
+        op=ops[:, 0].copy(),
+        op_name=ops[:, 1].copy(),
+        value_ptr=np.asarray(value_ptr, dtype=np.int32),
+        value=values[:, 0].astype(np.int32),
+        value_dim=values[:, 1].astype(np.int8),
+        value_dim_size=values[:, 2].copy(),
+        n_names=np.asarray([analysis.groups[g].n_names for g in group_row], dtype=np.int32),
+    )
+
+
+def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
+    """For each conflict (smaller name first): its resolution class and the name that wins when the bit is 0."""
+    found = {}
     for conflict in analysis.conflicts:
         s = analysis.compatibility_sets[conflict.set]
         side0, side1 = conflict.sides
-        winner0 = side1 if s.flipped else side0
-        sides[min(side0, side1), max(side0, side1)] = (s.resolution, winner0)
+        found[min(side0, side1), max(side0, side1)] = (s.resolution, side1 if s.flipped else side0)
+    return found
 
-    ops_of: list[list[tuple[int, list[int]]]] = [[] for _ in analysis.groups]
-    for op in range(program.n_ops):
-        rows: dict[int, list[int]] = {}
-        for name in program.factors(op):
-            if real[name]:
-                rows.setdefault(int(group_of_name[name]), []).append(name)
-        for g, candidates in rows.items():
-            ops_of[g].append((op, candidates))
-    values_of: list[list[tuple[int, list[tuple[int, int]]]]] = [[] for _ in analysis.groups]
+
+def _op_choices(analysis: Analysis) -> OpChoices:
+    group_of = analysis.group[analysis.colour]
+    rows: OpChoices = [[] for _ in analysis.groups]
+    for op in range(analysis.program.n_ops):
+        own: dict[int, list[int]] = {}
+        for name in analysis.program.factors(op):
+            if analysis.dims.size[name] > 1:
+                own.setdefault(int(group_of[name]), []).append(name)
+        for g, candidates in own.items():
+            rows[g].append((op, candidates))
+    return rows
+
+
+def _value_choices(analysis: Analysis) -> ValueChoices:
+    program, group_of = analysis.program, analysis.group[analysis.colour]
+    rows: ValueChoices = [[] for _ in analysis.groups]
     for value in range(program.n_values):
         if program.value_is_constant[value]:
             continue
-        dims: dict[int, list[tuple[int, int]]] = {}
+        own: dict[int, list[tuple[int, int]]] = {}
         for d, name in enumerate(program.def_names(value)):
             if program.shape[program.shape_ptr[value] + d] > 1:
-                dims.setdefault(int(group_of_name[name]), []).append((name, d))
-        for g, candidates_d in dims.items():
-            values_of[g].append((value, candidates_d))
+                own.setdefault(int(group_of[name]), []).append((name, d))
+        for g, pairs in own.items():
+            rows[g].append((value, pairs))
+    return rows
 
-    def pick(candidates: list[int], bit_of: dict[int, int]) -> int:
-        """The candidate that loses no conflict; the first one if each loses some."""
-        for a in candidates:
-            if all(_wins(a, b, sides, bit_of) for b in candidates if b != a):
-                return a
-        return candidates[0]
 
-    columns: dict[str, list] = {k: [] for k in ("group", "bits", "op_ptr", "op", "op_name", "value_ptr", "value", "value_dim", "size", "n_names")}
-    columns["op_ptr"].append(0)
-    columns["value_ptr"].append(0)
-    for g in analysis.groups:
-        if not g.shardable:
-            continue
-        for bits in _resolutions(len(g.resolutions)):
-            bit_of = {cls: bits >> (len(g.resolutions) - 1 - i) & 1 for i, cls in enumerate(g.resolutions)}
-            for op, candidates in ops_of[g.index]:
-                chosen = pick(candidates, bit_of) if len(candidates) > 1 else candidates[0]
-                if names.shardable[chosen]:
-                    columns["op"].append(op)
-                    columns["op_name"].append(chosen)
-            for value, pairs in values_of[g.index]:
-                chosen = pick([n for n, _ in pairs], bit_of) if len(pairs) > 1 else pairs[0][0]
-                dim = next(d for n, d in pairs if n == chosen)
-                columns["value"].append(value)
-                columns["value_dim"].append(dim)
-                columns["size"].append(int(program.shape[program.shape_ptr[value] + dim]))
-            columns["group"].append(g.index)
-            columns["bits"].append(bits)
-            columns["n_names"].append(g.n_names)
-            columns["op_ptr"].append(len(columns["op"]))
-            columns["value_ptr"].append(len(columns["value"]))
-
-    def array(key: str, dtype: type = np.int32) -> np.ndarray:
-        return np.asarray(columns[key], dtype=dtype)
-
-    return Space(
-        analysis, mesh, array("group"), array("bits"), array("op_ptr"), array("op"), array("op_name"),
-        array("value_ptr"), array("value"), array("value_dim", np.int8), array("size", np.int64), array("n_names"),
-    )  # fmt: skip
+def _pick(candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]) -> int:
+    """The candidate that loses no conflict; the first one if each loses some."""
+    for a in candidates:
+        if all(_wins(a, b, sides, bit_of) for b in candidates if b != a):
+            return a
+    return candidates[0]
 
 
 def _wins(a: int, b: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]) -> bool:

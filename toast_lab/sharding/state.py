@@ -18,7 +18,7 @@ from toast_lab.sharding.space import Action, Space
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _mix(x: int) -> int:
+def _mix(x: np.uint64) -> np.uint64:
     """splitmix64 finaliser."""
     z = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -75,7 +75,11 @@ def apply_move(
         changed += 1
         if not dry:
             value_axis[value, axis] = dim
-            key[0] ^= _mix((np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8) + np.uint64(axis) + np.uint64(1 << 62))
+            key[0] ^= _mix(
+                (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8)
+                + np.uint64(axis)
+                + np.uint64(1 << 62)
+            )
         elif changed > 0:
             return 1
     return changed

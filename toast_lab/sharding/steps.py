@@ -21,6 +21,7 @@ Reference: TOAST section 2.1 (device-local code), Shardy's collectives.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numba
@@ -70,11 +71,16 @@ class Steps(NamedTuple):
     layout: np.ndarray  #: [V] packed layout of each value as it is kept
 
 
+@functools.lru_cache(maxsize=8)
 def tables(program: Program) -> Tables:
     """Collect the arrays of ``program`` for compiled code."""
     use_op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.use_ptr))
     order = np.argsort(program.use_value, kind="stable").astype(np.int32)
-    counts = np.bincount(program.use_value, minlength=program.n_values) if program.n_uses else np.zeros(program.n_values, int)
+    counts = (
+        np.bincount(program.use_value, minlength=program.n_values)
+        if program.n_uses
+        else np.zeros(program.n_values, int)
+    )
     output = np.zeros(program.n_values, dtype=bool)
     output[program.outputs] = True
     return Tables(
@@ -194,7 +200,19 @@ def _moves_shards(before: int, after: int, n_axes: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _emit(steps: Steps, n: int, kind: int, op: int, value: int, use: int, axes: int, before: int, after: int, in_bytes: float, out_bytes: float) -> int:
+def _emit(
+    steps: Steps,
+    n: int,
+    kind: int,
+    op: int,
+    value: int,
+    use: int,
+    axes: int,
+    before: int,
+    after: int,
+    in_bytes: float,
+    out_bytes: float,
+) -> int:
     steps.kind[n] = kind
     steps.op[n] = op
     steps.value[n] = value
@@ -208,7 +226,18 @@ def _emit(steps: Steps, n: int, kind: int, op: int, value: int, use: int, axes: 
 
 
 @numba.njit(cache=True, nogil=True)
-def _reshard(steps: Steps, n: int, op: int, value: int, use: int, before: int, after: int, partial: int, whole_bytes: float, axis_size: np.ndarray) -> int:
+def _reshard(
+    steps: Steps,
+    n: int,
+    op: int,
+    value: int,
+    use: int,
+    before: int,
+    after: int,
+    partial: int,
+    whole_bytes: float,
+    axis_size: np.ndarray,
+) -> int:
     """Emit the steps from one layout to another; axes in ``partial`` still carry partial results."""
     n_axes = axis_size.shape[0]
     here = before
@@ -234,7 +263,19 @@ def _reshard(steps: Steps, n: int, op: int, value: int, use: int, before: int, a
                 for a in range(n_axes):
                     if (mask >> a) & 1:
                         there = _put(there, a, layout_dim(after, a))
-            n = _emit(steps, n, kind, op, value, use, mask, here, there, whole_bytes / ways(here, axis_size), whole_bytes / ways(there, axis_size))
+            n = _emit(
+                steps,
+                n,
+                kind,
+                op,
+                value,
+                use,
+                mask,
+                here,
+                there,
+                whole_bytes / ways(here, axis_size),
+                whole_bytes / ways(there, axis_size),
+            )
             here = there
     if permute:
         local = whole_bytes / ways(here, axis_size)
@@ -251,7 +292,19 @@ def _reshard(steps: Steps, n: int, op: int, value: int, use: int, before: int, a
             n = _emit(steps, n, ALL_TO_ALL, op, value, use, 1 << a, here, there, local, local)
             here = there
     if gathered:
-        n = _emit(steps, n, ALL_GATHER, op, value, use, gathered, here, after, whole_bytes / ways(here, axis_size), whole_bytes / ways(after, axis_size))
+        n = _emit(
+            steps,
+            n,
+            ALL_GATHER,
+            op,
+            value,
+            use,
+            gathered,
+            here,
+            after,
+            whole_bytes / ways(here, axis_size),
+            whole_bytes / ways(after, axis_size),
+        )
     return n
 
 
@@ -303,9 +356,23 @@ def buffers(t: Tables, n_axes: int) -> Steps:
     n_ops, n_uses, n_values = len(t.result_ptr) - 1, len(t.use_value), len(t.value_op)
     # Most programs need about one step per op; the bound holds for plans that reshard everything.
     rows = n_ops + n_uses * (3 + n_axes) + n_values * (5 + n_axes) + 1
-    ints = [np.empty(rows, np.int64 if i in (5, 6) else np.int32) for i in range(7)]
-    floats = [np.empty(rows, np.float64) for _ in range(2)]
-    return Steps(*ints, *floats, np.full(n_uses, -1, np.int32), np.zeros(n_values, np.int64))
+
+    def ints(dtype: type) -> np.ndarray:
+        return np.empty(rows, dtype)
+
+    return Steps(
+        kind=ints(np.int32),
+        op=ints(np.int32),
+        value=ints(np.int32),
+        use=ints(np.int32),
+        axes=ints(np.int32),
+        before=ints(np.int64),
+        after=ints(np.int64),
+        in_bytes=np.empty(rows),
+        out_bytes=np.empty(rows),
+        copy=np.full(n_uses, -1, np.int32),
+        layout=np.zeros(n_values, np.int64),
+    )
 
 
 def lower(program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray) -> Steps:
@@ -313,7 +380,8 @@ def lower(program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_si
     t = tables(program)
     steps = buffers(t, len(axis_size))
     n = lower_into(t, op_axis, value_axis, axis_size, steps)
-    return Steps(*(a[:n].copy() for a in steps[:9]), steps.copy.copy(), steps.layout.copy())
+    rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]
+    return Steps._make([*rows, steps.copy.copy(), steps.layout.copy()])
 
 
 def unpack(layout: int, rank: int, n_axes: int) -> list[list[int]]:
