@@ -95,13 +95,13 @@ def listing(
 
 
 def annotated_listing(analysis: Analysis) -> str:
-    """Dims identified with I and M: every dim shows its colour (paper figures 3c and 5a)."""
+    """Dims identified with I and M: every dim shows its colour (paper figures 4c and 5a)."""
     program = analysis.program
     return listing(program, lambda v: "[" + ", ".join(analysis.dim_text(n) for n in program.def_names(v)) + "]")
 
 
 def names_listing(analysis: Analysis) -> str:
-    """Dims identified with I only: every definition and every use shows its own names (figures 3b, 5c)."""
+    """Dims identified with I only: every definition and every use shows its own names (figures 4b and 5c)."""
     program = analysis.program
 
     def text(row: list[int]) -> str:

@@ -66,7 +66,7 @@ MACHINES: dict[str, Machine] = {
         Machine(
             "tpu-v3", {"bf16": 61.5e12, "f32": 61.5e12, "f64": 1e12}, 16 * GiB, 450e9, 82e9, 1e-6, "ring", 1e-6,
             "Jouppi et al., A domain-specific supercomputer for training deep neural networks, CACM 63(7), 2020: "
-            "per chip 123 TFLOP/s bf16, 32 GB, 900 GB/s, 4 links of 656 Gb/s; here per core, 2 per chip, links shared by "
+            "per chip 123 TFLOP/s bf16, 32 GB, 900 GB/s, 4 links of 656 Gb/s; here per core, links shared by "
             "both cores. Latency and overhead are estimates.",
         ),
         Machine(

@@ -1,0 +1,58 @@
+"""Shared by the tests: analysed programs, made once."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.cost.problem import Problem
+from toast_lab.frontends import Model, from_jax, load
+from toast_lab.sharding.plan import ShardingPlan
+
+# A Transformer small enough to enumerate and execute, with sizes that tell its dims apart.
+SMALL = {
+    "layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8, "sequence": 32,
+}  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def _model(name: str, sizes: tuple[tuple[str, Any], ...]) -> Model:
+    return load(name, **dict(sizes))
+
+
+@functools.lru_cache(maxsize=64)
+def _analysis(name: str, phases: str, sizes: tuple[tuple[str, Any], ...]) -> Analysis:
+    model = _model(name, sizes)
+    return analyse_program(model.program, model.dim_names, phases=phases, trees=model.trees)
+
+
+def model(name: str, **sizes: Any) -> Model:
+    """A built-in model."""
+    return _model(name, tuple(sorted(sizes.items())))
+
+
+def analysed(name: str, *, phases: str = "joined", **sizes: Any) -> Analysis:
+    """A built-in model, analysed."""
+    return _analysis(name, phases, tuple(sorted(sizes.items())))
+
+
+def small_transformer(**sizes: Any) -> Analysis:
+    """The small Transformer with some sizes changed."""
+    return analysed("transformer", **{**SMALL, **sizes})
+
+
+def traced(fn: Any, *args: Any, **options: Any) -> Analysis:
+    """Any function, analysed."""
+    m = from_jax(fn, *args, **options)
+    return analyse_program(m.program, m.dim_names)
+
+
+def plan(problem: Problem, *actions: Any) -> ShardingPlan:
+    """Shorthand for Plan.from_actions."""
+    return ShardingPlan.from_actions(problem, actions)
+
+
+def pair_texts(analysis: Analysis) -> list[tuple[str, str]]:
+    """Conflicts as pairs of name texts, in program order, smaller name first."""
+    return [(analysis.name_text[a], analysis.name_text[b]) for a, b in analysis.pairs]
