@@ -1,22 +1,28 @@
 """A plan written onto the program itself: StableHLO that carries Shardy's annotations.
 
 The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on every
-argument, op result and function result, and an ``sdy.sharding_constraint`` wherever a value is used in
-another sharding than the one in which it is kept.  With nothing left open, Shardy's propagation has nothing
-to decide, and the compiler carries out the plan.
+argument, op result and function result, and an ``sdy.sharding_constraint``
+
+* behind every op: XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints (seen in its dumps
+  with jaxlib 0.10.2 and 0.12.0.1); Shardy then puts the constraint's sharding onto the op itself;
+* behind that, where a value is kept otherwise than its op leaves it;
+* before every use that wants another sharding than the one in which the value is kept.
+
+With nothing left open, Shardy's propagation has nothing to decide, and the compiler carries out the plan.
 
 Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
     %arg1: tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}
     %0 = sdy.sharding_constraint %arg1 <@mesh, [{}, {}]>               // the all_gather
-    %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ...}
+    %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ... [{"d"}, {}]}
+    %2 = sdy.sharding_constraint %1 <@mesh, [{"d"}, {}]>               // pins %1 itself
 
 Two choices that are not obvious:
 
 * An op's result carries the sharding in which the op *leaves* it (with partial sums already brought to
-  where the value is kept, which is how the partitioner is told to scatter them).  If the value is kept
-  otherwise, a constraint follows at once.  Putting the kept sharding on the op itself would make the partitioner
-  compute the op in that sharding, hence gather its operands instead of its result.
+  where the value is kept, which is how the partitioner is told to scatter them).  Putting the kept sharding on
+  the op itself would make the partitioner compute the op in that sharding, hence gather its operands instead
+  of its result.
 * Values made of constants carry nothing.  A use that wants them split has a constraint, which Shardy moves
   onto a copy of the constant: every device then makes its own piece and nothing is sent.
 
@@ -165,11 +171,21 @@ class _Writer:
             [self.attribute(self.made[v]) for v in values]
         )
         for value, result in zip(values, list(operation.results), strict=True):
-            if self.made[value] == self.kept[value]:
-                continue
-            with ir.InsertionPoint.after(operation), operation.location:
-                pinned = _jaxlib.sdy.ShardingConstraintOp(result, self.attribute(self.kept[value]))
-            result.replace_all_uses_except(pinned.operation.results[0], pinned.operation)
+            specs = [self.made[value]] if program.dims(value) else []
+            if self.kept[value] != self.made[value]:
+                specs.append(self.kept[value])
+            self._pin(operation, result, specs)
+
+    def _pin(self, operation: Any, result: Any, specs: list[Spec]) -> None:
+        """Lead every use of ``result`` through constraints to ``specs``, in this order."""
+        if not specs or not isinstance(result.type, ir.RankedTensorType):
+            return
+        with ir.InsertionPoint.after(operation), operation.location:
+            first = _jaxlib.sdy.ShardingConstraintOp(result, self.attribute(specs[0]))
+            last = first
+            for spec in specs[1:]:
+                last = _jaxlib.sdy.ShardingConstraintOp(last.operation.results[0], self.attribute(spec))
+        result.replace_all_uses_except(last.operation.results[0], first.operation)
 
 
 def made_specs(plan: ShardingPlan) -> list[Spec]:

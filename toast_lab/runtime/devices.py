@@ -1,0 +1,96 @@
+"""Which devices a run is to use: a word from the user becomes what the child process needs.
+
+``cpu:8`` is eight virtual devices of this machine's processor: right for correctness and for what the compiler
+makes of a plan, meaningless for speed, since they share the same cores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NamedTuple
+
+from toast_lab.errors import InvalidProblem, did_you_mean
+
+WORDS = ("auto", "cpu", "gpu", "tpu")
+_COUNT_FLAG = "--xla_force_host_platform_device_count"
+
+
+class Devices(NamedTuple):
+    """Devices of one kind."""
+
+    platform: str  #: "cpu", "gpu" or "tpu"
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.platform}:{self.count}"
+
+
+def parse(text: str, wanted: int) -> Devices | None:
+    """Read ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"`` for a mesh of ``wanted`` devices.
+
+    Returns:
+        Devices, or None for "auto", which only a look at the attached devices can settle.
+
+    Raises:
+        InvalidProblem: the text is no such thing, or its number is below the mesh's.
+    """
+    match = re.fullmatch(r"\s*([a-z]+)(?::(\d+))?\s*", text.lower()) if isinstance(text, str) else None
+    if not match or match.group(1) not in WORDS or (match.group(1) == "auto" and match.group(2)):
+        hint = did_you_mean(str(text).partition(":")[0], WORDS)
+        raise InvalidProblem(f'cannot read devices {text!r}{hint}; write "cpu:{wanted}", "gpu", "tpu" or "auto"')
+    if match.group(1) == "auto":
+        return None
+    count = wanted if match.group(2) is None else int(match.group(2))
+    if count < wanted:
+        raise InvalidProblem(
+            f"the mesh needs {wanted} devices, {text!r} are {count}. "
+            f'Write "{match.group(1)}:{wanted}" or search a plan for a mesh of {count}.'
+        )
+    return Devices(match.group(1), wanted)  # of more than enough, the first ones
+
+
+def environment(devices: Devices | None) -> dict[str, str]:
+    """Environment variables of the child process; None: look at whatever is attached."""
+    if devices is None or devices.platform != "cpu":
+        # Empty lets JAX find the devices itself; another value, such as a test run's "cpu", would hide them.
+        platforms = os.environ.get("JAX_PLATFORMS", "") if devices is None else ""
+        return {"JAX_PLATFORMS": platforms, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_COUNT_FLAG)]
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{_COUNT_FLAG}={devices.count}"])}
+
+
+def attached(devices: Devices) -> list[Any]:
+    """The JAX devices to use, in order.  Runs in the child.
+
+    Raises:
+        InvalidProblem: fewer are attached than the mesh needs.
+    """
+    import jax
+
+    try:
+        found = jax.devices(devices.platform)
+    except RuntimeError as error:
+        raise InvalidProblem(
+            f"no {devices.platform} is attached, the mesh needs {devices.count}: {str(error)[:300]}. "
+            f'Use devices="cpu:{devices.count}" for virtual ones.'
+        ) from None
+    if len(found) < devices.count:
+        raise InvalidProblem(
+            f"{len(found)} {devices.platform} devices are attached, the mesh needs {devices.count}. "
+            f'Use devices="cpu:{devices.count}" for virtual ones or search a plan for a mesh of {len(found)}.'
+        )
+    return list(found[: devices.count])
+
+
+def choose(wanted: int) -> Devices:
+    """Attached accelerators if there are enough of them, else virtual CPU devices.  Runs in a child."""
+    import jax
+
+    for platform in ("tpu", "gpu"):
+        try:
+            if len(jax.devices(platform)) >= wanted:
+                return Devices(platform, wanted)
+        except RuntimeError:
+            continue
+    return Devices("cpu", wanted)

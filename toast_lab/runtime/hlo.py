@@ -1,0 +1,220 @@
+"""Collectives of a compiled program, read from its optimised HLO text.
+
+What the compiler really put there, to be laid beside what the plan asks for.  Each collective in the text counts
+once, also inside a loop's body, and the two halves of an asynchronous one (``-start`` and ``-done``) count
+as one.
+
+Example: ``%ag = f32[2,16]{0,1} all-gather(%w), replica_groups=[4,2]<=[2,4]T(1,0), ...`` on a mesh d=2, m=4 is
+``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3")``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast")
+
+_OP = re.compile(
+    r"^\s*(?:ROOT\s+)?%?[\w.\-]+\s*=\s*(?P<type>\(.*?\)|\S+)\s+"
+    r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute|collective-broadcast)"
+    r"(?P<start>-start)?\("
+)
+_ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_SOURCE = re.compile(r'source_file="([^"]*)"(?:\s+source_line=(\d+))?')
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:\s*,?\s*device_ids=\(?\[([0-9,]*)\]\)?)?\s*\{([^}]*)\}")
+_LISTED = re.compile(r"replica_groups=\{((?:\{[0-9, ]*\},?\s*)*)\}")
+_PAIRS = re.compile(r"source_target_pairs=\{((?:\{[0-9, ]*\},?\s*)*)\}")
+_ROW = re.compile(r"\{([0-9, ]*)\}")
+_WIDTH = re.compile(r"[a-z]+(\d+)")
+
+
+class Collective(NamedTuple):
+    """One collective of a compiled program."""
+
+    kind: str  #: one of KINDS
+    bytes: int  #: the larger of what one device holds before and after
+    group_size: int  #: devices that talk to each other
+    axes: tuple[str, ...] | None  #: mesh axes it runs over, None if its groups are no product of axes
+    op_name: str  #: what it was compiled from, "jit(f)/dot_general"
+    source: str  #: "model.py:12", empty if unknown
+
+
+def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
+    """Collectives of optimised HLO ``text`` compiled for ``mesh`` (axis sizes in mesh order), in text order."""
+    frames = _source_lines(text)
+    return [_collective(line, match, mesh, frames) for line, match in _lines(text)]
+
+
+def _lines(text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    for line in text.splitlines():
+        if "all-" in line or "reduce-scatter" in line or "collective-" in line:
+            match = _OP.match(line)
+            if match:
+                yield line, match
+
+
+def _collective(line: str, match: re.Match[str], mesh: Mapping[str, int], frames: Mapping[int, str]) -> Collective:
+    kind = match["kind"].replace("-", "_").removeprefix("ragged_")
+    n = math.prod(mesh.values())
+    if kind == "collective_permute":
+        pairs = _rows(_PAIRS.search(line))
+        axes, group_size = permute_axes(pairs, mesh), 2
+    else:
+        groups = replica_groups(line, n)
+        axes, group_size = group_axes(groups, mesh), max((len(g) for g in groups), default=1)
+    name = _OP_NAME.search(line)
+    return Collective(
+        kind,
+        _local_bytes(match["type"], kind, bool(match["start"]), group_size),
+        group_size,
+        axes,
+        name.group(1) if name else "",
+        _source(line, frames),
+    )
+
+
+# -- sizes -------------------------------------------------------------------------------------------
+
+
+def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> int:
+    arrays = _ARRAY.findall(result_type)
+    if start and kind == "collective_permute":  # (source, target, context words)
+        arrays = [a for a in arrays if a[0] not in ("u32", "s32") or a[1]]
+        return sum(_array_bytes(*a) for a in arrays) // 2
+    total = sum(_array_bytes(*a) for a in arrays)
+    if start and kind == "all_gather":  # (shards, gathered): the shards are 1/group_size of the gathered
+        return total * group_size // (group_size + 1)
+    if kind == "reduce_scatter":
+        return total * group_size
+    return total
+
+
+def _array_bytes(element: str, dims: str) -> int:
+    if element == "pred":
+        bits = 8
+    else:
+        width = _WIDTH.match(element)
+        bits = int(width.group(1)) if width else 0  # tokens hold nothing
+    return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
+
+
+# -- who talks to whom --------------------------------------------------------------------------------
+
+
+def replica_groups(line: str, n_devices: int) -> list[list[int]]:
+    """Groups of devices that an HLO collective joins.
+
+    Three spellings are in use: written out ``{{0,1},{2,3}}``, a transposed iota ``[2,2]<=[4]``, and some axes of a mesh
+    of the compiler's own, ``mesh['a'=2,'b'=2] {'b'}``.
+    """
+    own = _MESH.search(line)
+    if own and "(" not in own.group(3):  # parts of an axis are written 'a':(1)2; not taken apart here
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", own.group(1))}
+        groups = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
+        order = _ints(own.group(2) or "") or list(range(math.prod(sizes.values())))
+        return [[order[i] for i in sorted(group)] for group in groups]
+    iota = _IOTA.search(line)
+    if iota:
+        shape, dims = _ints(iota.group(1)), _ints(iota.group(2))
+        order = _ints(iota.group(3)) if iota.group(3) else list(range(len(dims)))
+        strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+        counts = itertools.product(*(range(dims[i]) for i in order))
+        flat = [sum(c * strides[i] for c, i in zip(count, order, strict=True)) for count in counts]
+        return [flat[i : i + shape[-1]] for i in range(0, len(flat), shape[-1])]
+    groups = _rows(_LISTED.search(line))
+    return groups or [list(range(n_devices))]  # no groups at all means everyone
+
+
+def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
+    """Mesh axes whose product these groups are; () for groups of one, None if there are no such axes."""
+    wanted = {frozenset(group) for group in groups}
+    axes = list(mesh)
+    size = max((len(g) for g in groups), default=1)
+    for count in range(len(axes) + 1):
+        for chosen in itertools.combinations(axes, count):
+            if math.prod(mesh[a] for a in chosen) != size or any(mesh[a] == 1 for a in chosen):
+                continue
+            if wanted == _product_groups(chosen, mesh):
+                return chosen
+    return None
+
+
+def permute_axes(pairs: Iterable[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
+    """Mesh axes along which any (source, target) pair moves; None for devices outside the mesh."""
+    n = math.prod(mesh.values())
+    moved = set()
+    for source, target in pairs:
+        if not (0 <= source < n and 0 <= target < n):
+            return None
+        here, there = _coordinates(source, mesh), _coordinates(target, mesh)
+        moved |= {axis for axis in mesh if here[axis] != there[axis]}
+    return tuple(axis for axis in mesh if axis in moved)
+
+
+def _product_groups(chosen: Sequence[str], mesh: Mapping[str, int]) -> set[frozenset[int]]:
+    groups: dict[tuple[int, ...], set[int]] = {}
+    for device in range(math.prod(mesh.values())):
+        at = _coordinates(device, mesh)
+        groups.setdefault(tuple(at[a] for a in mesh if a not in chosen), set()).add(device)
+    return {frozenset(g) for g in groups.values()}
+
+
+def _coordinates(device: int, mesh: Mapping[str, int]) -> dict[str, int]:
+    at = {}
+    for axis in reversed(list(mesh)):
+        device, at[axis] = divmod(device, mesh[axis])
+    return at
+
+
+def _rows(match: re.Match[str] | None) -> list[list[int]]:
+    return [_ints(row) for row in _ROW.findall(match.group(1))] if match else []
+
+
+def _ints(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part.strip()]
+
+
+# -- where it comes from ------------------------------------------------------------------------------
+
+
+def _source(line: str, frames: Mapping[int, str]) -> str:
+    direct = _SOURCE.search(line)
+    if direct:
+        return direct.group(1) + (f":{direct.group(2)}" if direct.group(2) else "")
+    frame = _FRAME.search(line)
+    return frames.get(int(frame.group(1)), "") if frame else ""
+
+
+def _source_lines(text: str) -> dict[int, str]:
+    """ "file.py:12" by stack frame id, from the tables at the top of newer HLO texts."""
+    tables: dict[str, dict[int, str]] = {}
+    current: dict[int, str] | None = None
+    for line in text.splitlines():
+        if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            current = tables.setdefault(line, {})
+        elif not line.strip():
+            current = None
+        elif current is not None:
+            number, _, rest = line.partition(" ")
+            if number.isdigit():
+                current[int(number)] = rest
+    files = {i: name.strip('"') for i, name in tables.get("FileNames", {}).items()}
+    found = {}
+    for frame, entry in tables.get("StackFrames", {}).items():
+        location = tables.get("FileLocations", {}).get(_field(entry, "file_location_id"), "")
+        name = files.get(_field(location, "file_name_id"), "")
+        if name:
+            found[frame] = f"{name}:{_field(location, 'line')}"
+    return found
+
+
+def _field(entry: str, key: str) -> int:
+    match = re.search(rf"\b{key}=(\d+)", entry)
+    return int(match.group(1)) if match else 0

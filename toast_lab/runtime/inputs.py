@@ -1,0 +1,162 @@
+"""Made-up inputs for a program: the same for the same seed, and good enough to compare two executions.
+
+* Floats are normal; matrices are scaled so that a matmul neither blows values up nor lets them die.
+* Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they index, so that
+  no row is out of bounds; other integers are 0 or 1.
+* Unsigned integers that index nothing take all values: they are mostly random keys.
+
+Some programs want more, an Adam step for instance the square root of a second moment, which must not be
+negative: ``draw(..., non_negative=True)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
+from toast_lab.ir.program import PASS, Program
+
+_NUMPY = {
+    "i1": "bool", "f64": "float64", "f32": "float32", "f16": "float16",
+    "complex<f32>": "complex64", "complex<f64>": "complex128",
+}  # fmt: skip
+
+
+def dtype_of(element: str) -> np.dtype[Any]:
+    """The numpy dtype of a StableHLO element type; bfloat16, float8 and int4 come from ml_dtypes.
+
+    Raises:
+        UnsupportedOp: no array can have this type, a token for instance.
+    """
+    import ml_dtypes
+
+    if element in _NUMPY:
+        return np.dtype(_NUMPY[element])
+    if element == "bf16":
+        return np.dtype(ml_dtypes.bfloat16)
+    if element.startswith("f"):
+        name = "float" + element[1:].lower().replace("e", "_e", 1)
+    else:
+        name = element.replace("ui", "uint", 1) if element.startswith("ui") else element.replace("i", "int", 1)
+    for source in (np, ml_dtypes):
+        if name.startswith(("float", "int", "uint")) and hasattr(source, name):
+            return np.dtype(getattr(source, name))
+    raise UnsupportedOp(f"no array has element type {element}")
+
+
+def draw(program: Program, seed: int = 0, *, non_negative: bool = False) -> list[np.ndarray]:
+    """One array for each argument of ``program``, whole and unsharded.
+
+    Args:
+        program: its argument shapes and types are used, and what its gathers and scatters index.
+        seed: the same seed gives the same arrays.
+        non_negative: absolute values of the same floats.
+
+    Raises:
+        UnsupportedOp: an argument is no array.
+    """
+    bounds = index_bounds(program)
+    arrays = []
+    for argument in range(program.n_arguments):
+        rng = np.random.default_rng([seed, argument])
+        dtype = dtype_of(program.value_dtype[argument])
+        array = _draw_one(rng, program.dims(argument), dtype, bounds.get(argument))
+        arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)
+    return arrays
+
+
+def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
+    """The user's arrays as numpy arrays of the program's types.
+
+    Raises:
+        InvalidProblem: wrong number, shapes or types (all are listed).
+    """
+    if len(arrays) != program.n_arguments:
+        raise InvalidProblem(
+            f"{program.name} takes {program.n_arguments} arrays, {len(arrays)} are given. "
+            "Flatten the arguments as jax.tree.leaves does."
+        )
+    made, wrong = [], []
+    for i, array in enumerate(arrays):
+        dtype, shape = dtype_of(program.value_dtype[i]), program.dims(i)
+        array = np.asarray(array)
+        if array.shape != shape or array.dtype != dtype:
+            wrong.append(f"{program.value_name[i]}: {array.dtype}{list(array.shape)} instead of {dtype}{list(shape)}")
+        made.append(array)
+    if wrong:
+        raise InvalidProblem(f"inputs do not fit {program.name}:\n{join_offenders(wrong)}")
+    return made
+
+
+def index_bounds(program: Program) -> dict[int, int]:
+    """For each integer argument that ends up indexing: the smallest dim that it indexes.
+
+    Integers are followed from the arguments through every op whose result is an integer too, up to the index
+    operand of a gather or scatter.
+    """
+    reaches: list[frozenset[int]] = [frozenset()] * program.n_values
+    for argument in range(program.n_arguments):
+        if _is_integer_type(program.value_dtype[argument]):
+            reaches[argument] = frozenset([argument])
+    bounds: dict[int, int] = {}
+    for op in program.ops():
+        operands = program.operands(op)
+        if program.kind[op] in ("gather", "scatter") and operands:
+            index = 1 if program.kind[op] == "gather" else (len(operands) - 1) // 2
+            size = _indexed_size(program, op, index)
+            for argument in reaches[operands[index]]:
+                bounds[argument] = min(bounds.get(argument, size), size)
+        carried = frozenset[int]().union(*(reaches[v] for v in operands))
+        if carried:
+            for value in program.results(op):
+                if _is_integer_type(program.value_dtype[value]):
+                    reaches[value] = carried
+    return bounds
+
+
+def _indexed_size(program: Program, op: int, index: int) -> int:
+    """Smallest dim of operand 0 that the op looks up: one that does not pass through to the slices."""
+    first = int(program.use_ptr[op])
+    # What a gather takes out of its operand, and what a scatter puts in, is shaped like the slices.
+    slices = (
+        program.def_names(program.results(op)[0])
+        if program.kind[op] == "gather"
+        else program.use_names(first + index + 1)
+    )
+    sizes = [
+        size
+        for size, name in zip(program.dims(program.operands(op)[0]), program.use_names(first), strict=True)
+        if size > 1 and (name not in slices or program.factor_class[name] != PASS)
+    ]
+    return min(sizes, default=1)
+
+
+def _draw_one(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None) -> np.ndarray:
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind == "c":
+        return (_normal(rng, shape) + 1j * _normal(rng, shape)).astype(dtype)
+    if _is_float(dtype):
+        return np.asarray(_normal(rng, shape)).astype(dtype)
+    if bound is None and dtype.kind == "u":
+        return rng.integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
+    return np.asarray(rng.integers(0, bound or 2, shape)).astype(dtype)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal floats; from rank 2 on the deviation is 1/sqrt(side) of the square of equal size."""
+    size = int(np.prod(shape, dtype=np.int64))
+    scale = max(size, 1) ** -0.25 if len(shape) > 1 else 0.5
+    return rng.standard_normal(shape) * scale
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    # ml_dtypes' floats are of numpy kind "V" or "f", its integers too: tell them by name.
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
+def _is_integer_type(element: str) -> bool:
+    return element[:1] in ("i", "u") and element != "i1"

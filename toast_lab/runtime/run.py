@@ -1,0 +1,254 @@
+"""Execute a plan: compile it for real or virtual devices, time it, and compare it with the unsharded program.
+
+    run(model, plan)                    8 virtual devices of this machine's processor
+    run(model, plan, devices="gpu")     attached GPUs
+    run(model, plan, devices="auto")    attached accelerators if there are enough, else virtual ones
+
+Everything happens in a child process, so that a compiler that crashes or hangs, or a machine that runs out of
+memory, ends in an error with a sentence and not in the end of the caller.  Virtual CPU devices say whether a
+plan computes the right thing and which collectives it becomes; their times say nothing about accelerators.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toast_lab import isolate
+from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.lowering.annotate import annotate
+from toast_lab.runtime import child
+from toast_lab.runtime import devices as dev
+from toast_lab.runtime import inputs as made_up
+from toast_lab.runtime.hlo import Collective
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Measurements of one executed plan; bytes are those of one device.
+
+    ``argument_bytes`` to ``peak_bytes`` are XLA's own buffer assignment of the compiled program (``memory_analysis`` in
+    JAX's words), not a measurement; ``allocator_peak_bytes`` is what an accelerator's allocator really reached,
+    over the whole process (on a mesh of one device the unsharded reference is part of it).
+    """
+
+    devices: str  #: "cpu:8"
+    device_kind: str  #: what the device calls itself, "cpu" or "NVIDIA H100 80GB HBM3"
+    n_devices: int
+    step_times_s: tuple[float, ...]  #: each repeat, from dispatch until every result is ready
+    median_s: float
+    spread_s: float  #: interquartile range of the step times, 0 for fewer than 2
+    compile_s: float
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int  #: part of the outputs that reuses donated arguments
+    temp_bytes: int
+    peak_bytes: int  #: arguments + outputs - aliases + temporaries
+    allocator_peak_bytes: int | None  #: None on CPU
+    collectives: tuple[Collective, ...]  #: of the compiled program, each once however often a loop runs it
+    errors: Mapping[str, float] | None  #: by output path, see child.relative_error; None without a reference
+    inputs: str  #: "normal", "non-negative" (normal ones gave non-finite results) or "given"
+    seed: int
+    reference_median_s: float | None  #: the unsharded program on one of the same devices
+    reference_compile_s: float | None
+    reference_peak_bytes: int | None
+    note: str = ""  #: why there is no reference although one was asked for
+
+    @property
+    def collective_counts(self) -> dict[str, int]:
+        """Number of collectives by kind."""
+        return dict(collections.Counter(c.kind for c in self.collectives))
+
+    @property
+    def max_relative_error(self) -> float | None:
+        """The largest error of any output; NaN if some output has nothing finite to compare."""
+        if self.errors is None:
+            return None
+        return float(np.max([*self.errors.values(), 0.0]))
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data, with the derived ones; collectives as a list of dicts."""
+        data = dataclasses.asdict(self)
+        data["step_times_s"] = list(self.step_times_s)
+        data["collectives"] = [
+            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)} for c in self.collectives
+        ]
+        data["collective_counts"] = self.collective_counts
+        data["max_relative_error"] = self.max_relative_error
+        return data
+
+    def __str__(self) -> str:
+        error = "not compared" if self.errors is None else f"error {self.max_relative_error:.1e}"
+        counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.collective_counts.items()))
+        return (
+            f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step "
+            f"(spread {self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a device, {error}; "
+            f"{counts or 'no collectives'}"
+        )
+
+
+def run(
+    model: Model,
+    plan: ShardingPlan,
+    devices: str = "cpu:8",
+    *,
+    repeats: int = 10,
+    warmup: int = 2,
+    seed: int = 0,
+    inputs: Sequence[Any] | None = None,
+    reference: bool = True,
+    time_limit_s: float = 600.0,
+    on_event: Callable[[Any], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    memory_limit_bytes: int | None = None,
+) -> Run:
+    """Compile and execute ``plan``.
+
+    Args:
+        model: the model that the plan shards.
+        plan: what a search or ``Plan.from_actions`` gave.
+        devices: "cpu:N" for N virtual devices, "gpu", "tpu" for attached ones, or "auto".  The first ones are used, as
+            many as the mesh has.
+        repeats: timed executions, at least 1.
+        warmup: executions before those.
+        seed: of the made-up inputs.
+        inputs: arrays to use instead, one for each argument leaf in order.
+        reference: run the unsharded program on the same inputs and compare.
+        time_limit_s: for everything together.
+        on_event: receives ``child.Progress`` (stage, fraction).
+        cancel: polled; True stops the child and raises ``isolate.Cancelled``.
+        memory_limit_bytes: address space of the child.
+
+    Raises:
+        InvalidPlan: the plan belongs to another program.
+        InvalidProblem: bad devices, too few of them, or inputs that do not fit.
+        RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the program.
+    """
+    return run_many(
+        model, [plan], devices, repeats=repeats, warmup=warmup, seed=seed, inputs=inputs, reference=reference,
+        time_limit_s=time_limit_s, on_event=on_event, cancel=cancel, memory_limit_bytes=memory_limit_bytes,
+    )[0]  # fmt: skip
+
+
+def run_many(
+    model: Model,
+    plans: Sequence[ShardingPlan],
+    devices: str = "cpu:8",
+    *,
+    repeats: int = 10,
+    warmup: int = 2,
+    seed: int = 0,
+    inputs: Sequence[Any] | None = None,
+    reference: bool = True,
+    time_limit_s: float = 600.0,
+    on_event: Callable[[Any], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    memory_limit_bytes: int | None = None,
+) -> list[Run]:
+    """``run`` for several plans of one model, in one child process with one reference and the same inputs.
+
+    The meshes may differ, their numbers of devices may not.  Arguments and errors are those of ``run``.
+    """
+    wanted = _check(plans, repeats, warmup)
+    limits: dict[str, Any] = {"cancel": cancel, "memory_limit_bytes": memory_limit_bytes}
+    chosen = dev.parse(devices, wanted)
+    if chosen is None:
+        chosen = isolate.run_in_child(
+            "toast_lab.runtime.child:choose_devices", wanted,
+            env=dev.environment(None), time_limit_s=time_limit_s, what="looking for devices", **limits,
+        )  # fmt: skip
+    request = child.Request(
+        model.program,
+        _unsharded_text(model, plans[0]) if reference else None,
+        tuple(_job(model, plan) for plan in plans),
+        chosen,
+        repeats,
+        warmup,
+        seed,
+        None if inputs is None else _checked(model, inputs),
+    )
+    report = isolate.run_in_child(
+        "toast_lab.runtime.child:execute", request, env=dev.environment(chosen), time_limit_s=time_limit_s,
+        on_event=on_event, what=f"running {model.name} on {chosen}", **limits,
+    )  # fmt: skip
+    return [_result(report, measured, chosen, seed) for measured in report.jobs]
+
+
+def _check(plans: Sequence[ShardingPlan], repeats: int, warmup: int) -> int:
+    if not plans:
+        raise InvalidProblem("there is no plan to run")
+    if repeats < 1 or warmup < 0:
+        raise InvalidProblem(f"repeats must be at least 1 and warmup at least 0, got {repeats} and {warmup}")
+    counts = sorted({plan.mesh.n_devices for plan in plans})
+    if len(counts) > 1:
+        raise InvalidProblem(f"plans that run together need as many devices each, got {counts}")
+    return counts[0]
+
+
+def _checked(model: Model, arrays: Sequence[Any]) -> list[np.ndarray]:
+    return made_up.check(model.program, arrays)
+
+
+def _job(model: Model, plan: ShardingPlan) -> child.Job:
+    kept = plan.value_specs()
+    return child.Job(
+        annotate(model, plan),
+        plan.mesh,
+        tuple(kept[: plan.program.n_arguments]),
+        tuple(kept[int(v)] for v in plan.program.outputs),
+    )
+
+
+def _unsharded_text(model: Model, plan: ShardingPlan) -> str:
+    """The program as it was read; if it came with shardings of its own, with those taken off."""
+    if model.program.digest() != plan.program.digest():
+        raise InvalidPlan(f"this plan shards {plan.program.name}, the model is {model.name}")
+    if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
+        return model.stablehlo
+    one = Mesh(("one",), (1,))
+    whole = dataclasses.replace(
+        plan,
+        mesh=one,
+        op_axis=np.full((plan.program.n_ops, 1), -1, np.int32),
+        value_axis=np.full((plan.program.n_values, 1), -1, np.int8),
+    )
+    return annotate(model, whole)
+
+
+def _result(report: child.Report, measured: child.Measured, devices: dev.Devices, seed: int) -> Run:
+    times = measured.step_times_s
+    quartiles = np.percentile(times, [25, 75])
+    memory, reference = measured.memory, report.reference
+    return Run(
+        devices=str(devices),
+        device_kind=report.device_kind,
+        n_devices=devices.count,
+        step_times_s=times,
+        median_s=statistics.median(times),
+        spread_s=float(quartiles[1] - quartiles[0]),
+        compile_s=measured.compile_s,
+        argument_bytes=memory["argument"],
+        output_bytes=memory["output"],
+        alias_bytes=memory["alias"],
+        temp_bytes=memory["temp"],
+        peak_bytes=memory["peak"],
+        allocator_peak_bytes=report.allocator_peak_bytes,
+        collectives=measured.collectives,
+        errors=measured.errors,
+        inputs=report.inputs,
+        seed=seed,
+        reference_median_s=statistics.median(reference.step_times_s) if reference else None,
+        reference_compile_s=reference.compile_s if reference else None,
+        reference_peak_bytes=reference.memory["peak"] if reference else None,
+        note=report.reference_failure,
+    )
