@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1, debug)
     except Exception as error:
-        text = f"this is a defect of TOAST Lab: {type(error).__name__}: {error}. --debug shows where it happened"
-        return _fail(text, 1, debug)
+        text = f"a defect of TOAST Lab, not of your input: {type(error).__name__}: {error}"
+        return _fail(f"{text}. --debug shows where", 1, debug)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:
@@ -151,7 +151,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=300.0,
         metavar="SECONDS",
-        help="for loading your own model (%(default)g)",
+        help="for loading your own model, and for running (%(default)g)",
     )
 
 

@@ -291,14 +291,8 @@ class Out(Console):
         self, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], limit: int | None = None
     ) -> None:
         """Print a table; columns that start with ">" are numbers; beyond ``limit`` rows the rest is counted."""
-        table = Table(
-            title=title,
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            pad_edge=False,
-            header_style="dim",
-        )
+        self.print(title, style="bold")  # a title inside the table would be wrapped at the table's width
+        table = Table(box=None, pad_edge=False, header_style="dim")
         for column in columns:
             table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
         all_rows = [[str(cell) for cell in row] for row in rows]

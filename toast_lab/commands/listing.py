@@ -10,10 +10,10 @@ from toast_lab.commands.search import search_data
 
 def run(args: argparse.Namespace) -> int:
     """Print the listing alone, so that it can be kept or compared; the rest is in ``--json``."""
+    common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.lowering.listing import listing
 
-    common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     plan, result = common.plan_or_search(args, problem)

@@ -17,9 +17,9 @@ def run(args: argparse.Namespace) -> int:
     """Price the plan of ``--actions`` or ``--plan``."""
     if args.actions is None and not args.plan:
         raise InvalidPlan("price needs a plan: give --actions (none at all for the unsharded program) or --plan FILE")
+    common.check_early(args)
     from toast_lab.cost.problem import price
 
-    common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     plan = common.given_plan(args, problem)

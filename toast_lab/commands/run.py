@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import common
 from toast_lab.commands.search import search_data
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
+    from toast_lab.runtime.child import Progress
     from toast_lab.runtime.run import Run
     from toast_lab.sharding.plan import ShardingPlan
 
 
 def run(args: argparse.Namespace) -> int:
     """Execute the plan given, or the one that a search finds."""
+    common.check_early(args)
     from toast_lab.cost.problem import price
     from toast_lab.runtime.run import run as execute
 
-    common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     plan, result = common.plan_or_search(args, problem)
     common.save_plan(args, plan)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
     with common.progress(f"running on {devices}") as update:
+
+        def on_event(event: Progress) -> None:
+            update(event.fraction, event.stage)
+
         done = execute(
-            model,
-            plan,
-            devices=devices,
-            repeats=args.repeats,
-            on_event=lambda event: update(None, str(event)),
-        )
+            model, plan, devices=devices, repeats=args.repeats, time_limit_s=args.time_limit, on_event=on_event
+        )  # fmt: skip
     cost = price(problem, plan)
     data = {
         "model": common.model_data(model),
@@ -47,23 +49,27 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost, done: Run) -> None:
     common.show_plan(out, plan)
-    peak = common.bytes_text(done.peak_bytes) if done.peak_bytes else "not known"
-    rows: list[tuple[Any, ...]] = [
-        (
-            "time of a step (median)",
-            common.time_text(done.median_s),
-            f"{common.time_text(cost.time_s)} on {problem.machine.name}",
-        ),
-        ("peak memory of a device", peak, common.bytes_text(cost.peak_bytes)),
-        ("time to compile", common.time_text(done.compile_s), ""),
-        ("largest relative error", f"{done.max_relative_error:.1e}", "against the unsharded program"),
-    ]
-    title = f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices})"
-    out.table(title, ("", ">measured", "estimated"), rows)
-    priced: dict[str, int] = {}
-    for c in cost.collectives:
-        priced[c.kind] = priced.get(c.kind, 0) + 1
-    kinds = sorted({*priced, *done.collective_counts})
+    error = done.max_relative_error
+    estimate = f"{common.time_text(cost.time_s)} on {problem.machine.name}"
+    out.table(
+        f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices}, {done.device_kind})",
+        ("", ">measured", "estimated"),
+        [
+            ("time of a step (median)", common.time_text(done.median_s), estimate),
+            ("peak memory of a device", common.bytes_text(done.peak_bytes), common.bytes_text(cost.peak_bytes)),
+            ("time to compile", common.time_text(done.compile_s), ""),
+            (
+                "largest relative error",
+                "-" if error is None else f"{error:.1e}",
+                done.note or "against the unsharded program",
+            ),
+        ],
+    )
+    priced = Counter(c.kind for c in cost.collectives)
+    compiled = done.collective_counts
+    kinds = sorted({*priced, *compiled})
     if kinds:
-        counts = [(kind, priced.get(kind, 0), done.collective_counts.get(kind, 0)) for kind in kinds]
+        counts = [(kind, priced.get(kind, 0), compiled.get(kind, 0)) for kind in kinds]
         out.table("Collectives", ("kind", ">priced", ">compiled"), counts)
+    if done.devices.startswith("cpu") and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]:
+        out.print("XLA's compiler for CPUs writes a reduce_scatter as an all_reduce and a local slice.")

@@ -1,0 +1,473 @@
+"""The commands: tables for people, JSON for programs, and one clear message when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toast_lab import cli, isolate
+from toast_lab.commands import common
+
+ROOT = Path(__file__).parents[2]
+TOAST = [sys.executable, "-m", "toast_lab.cli"]
+# Small enough to search in a moment; every dim divides by 4 and by 2.
+NET = ["attention", "--set", "sequence=16", "d_model=8", "key=8", "value=8", "--mesh", "data=2,model=2"]
+QUICK = ["--evaluations", "30"]
+COMMANDS = {
+    "analyse": ["analyse", *NET],
+    "search": ["search", *NET, *QUICK],
+    "price": ["price", *NET, "--actions", "S@1->data"],
+    "list": ["list", *NET, "--actions", "S@1->data"],
+    "run": ["run", *NET, "--actions", "S@1->data", "--repeats", "2"],
+    "models": ["models"],
+    "machines": ["machines"],
+}
+
+
+@pytest.fixture
+def toast(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command in this process; gives (status, stdout, stderr)."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            status = cli.main(argv)
+        except SystemExit as stop:  # argparse
+            status = int(stop.code or 0)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return run
+
+
+def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    return subprocess.Popen([*TOAST, *argv], stdout=subprocess.PIPE, text=True, env=env, **options)
+
+
+# -- every command -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_table_for_people(toast: Any, name: str) -> None:
+    status, out, err = toast(*COMMANDS[name])
+    assert status == 0, err
+    assert out.strip()
+    assert err == "", "progress is for terminals only"
+    assert "Traceback" not in out
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(out)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_all_there_is(toast: Any, name: str) -> None:
+    status, out, err = toast(*COMMANDS[name], "--json")
+    assert status == 0, err
+    data = json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
+    assert isinstance(data, dict)
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", ["search", "price", "list", "run"])
+def test_json_tells_model_problem_plan_and_cost(toast: Any, name: str) -> None:
+    data = json.loads(toast(*COMMANDS[name], "--json")[1])
+    assert data["model"]["name"] == "attention"
+    assert data["problem"]["mesh"] == {"data": 2, "model": 2}
+    assert data["cost"]["peak_bytes"] > 0
+    assert data["cost"]["fits"] is True
+    assert set(data["plan"]["arguments"]) == {"x", "wq", "wk", "wv"}
+
+
+def test_help_names_every_command(toast: Any) -> None:
+    status, out, _ = toast("--help")
+    assert status == 0
+    for name in (*COMMANDS, "serve"):
+        assert re.search(rf"^    {name} ", out, re.MULTILINE), name
+    for name in (*COMMANDS, "serve"):
+        assert toast(name, "--help")[0] == 0
+
+
+# -- analyse -----------------------------------------------------------------------------------------
+
+
+def test_analyse_shows_colours_conflicts_and_source_lines(toast: Any) -> None:
+    _, out, _ = toast("analyse", "attention")
+    assert "5 conflicts, 1 compatibility sets, 2 resolutions" in out
+    assert re.search(r"^S +64 +15 +1 +x +2 +yes", out, re.MULTILINE)
+    assert re.search(r"^S#5 +S#6 +definition of a +attention.py:\d+", out, re.MULTILINE)
+    assert re.search(r"^S#13 +S#14 +use of d in z +attention.py:\d+", out, re.MULTILINE)
+    assert "Every op has a sharding rule." in out
+
+
+def test_analyse_json(toast: Any) -> None:
+    data = json.loads(toast("analyse", "attention", "--json")[1])
+    assert data["resolutions"] == 2
+    assert data["conflicts"][0]["sides"] == ["S#5", "S#6"]
+    assert len(data["conflicts"]) == 5
+    assert {c["set"] for c in data["conflicts"]} == {0}
+    (sequence,) = [g for g in data["groups"] if g["name"] == "S"]
+    assert sequence == {
+        "name": "S", "size": 64, "shardable": True, "names": 15, "colours": ["S"], "arguments": ["x"],
+        "resolutions": [0],
+    }  # fmt: skip
+
+
+def test_analyse_shows_repeated_layers_once(toast: Any) -> None:
+    sizes = ["layers=3", "d_model=16", "hidden=32", "heads=2", "key_size=8", "vocab=64", "batch=2", "sequence=8"]
+    _, out, _ = toast("analyse", "transformer", "--set", *sizes, "mode=forward")
+    assert out.count("Compatibility set") == 1
+    assert "(2 more sets are isomorphic and share it)" in out
+    _, out, _ = toast("analyse", "transformer", "--set", *sizes, "mode=forward", "--all")
+    assert out.count("Compatibility set") == 3
+
+
+def test_analyse_tells_which_dims_do_not_divide(toast: Any) -> None:
+    argv = ["analyse", "mlp", "--set", "batch=10", "inputs=9", "--mesh", "3x5", "--set", "hidden=15", "outputs=7"]
+    data = json.loads(toast(*argv, "--json")[1])
+    assert data["not_divisible"] == [{"argument": "w2", "dim": 1, "size": 7, "group": "W"}]
+    _, out, _ = toast(*argv)
+    assert re.search(r"Dims that no axis of 3x5 divides *\nargument +dim +size +group *\nw2 +1 +7 +W", out)
+
+
+def test_analyse_reports_ops_without_a_rule(toast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "loop.mlir"
+    path.write_text(
+        "module {\n  func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {\n"
+        "    %0 = stablehlo.custom_call @secret(%x) : (tensor<8xf32>) -> tensor<8xf32>\n"
+        "    return %0 : tensor<8xf32>\n  }\n}\n"
+    )
+    _, out, _ = toast("analyse", str(path))
+    assert "1 ops without a sharding rule" in out
+    assert re.search(r"custom_call +no sharding rule for custom_call", out)
+
+
+def test_analyse_listings(toast: Any) -> None:
+    _, out, _ = toast("analyse", "mlp", "--listing")
+    assert "y : [B, U] = matmul(x, w1)" in out
+    _, out, _ = toast("analyse", "mlp", "--names")
+    assert "matmul(x : [B#1, X#" in out
+    data = json.loads(toast("analyse", "mlp", "--listing", "--names", "--json")[1])
+    assert data["listing"].startswith("def mlp(")
+    assert data["names_listing"].startswith("def mlp(")
+
+
+# -- sizes and models --------------------------------------------------------------------------------
+
+
+def test_sizes_are_typed_by_their_defaults() -> None:
+    defaults = {"n": 2, "rate": 0.5, "mode": "train", "flag": True}
+    found = common.read_sizes(["n=3", "rate=1", "mode=7", "flag=no"], defaults)
+    assert found == {"n": 3, "rate": 1.0, "mode": "7", "flag": False}
+    assert [type(v) for v in found.values()] == [int, float, str, bool]
+    # a module's make is not known here, so values say themselves what they are
+    assert common.read_sizes(["n=3", "rate=1e-3", "mode=train", "on=True"], {}) == {
+        "n": 3, "rate": 1e-3, "mode": "train", "on": True,
+    }  # fmt: skip
+
+
+def test_a_module_and_a_file_are_models_too(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cli_user_model.py").write_text(
+        "import jax, jax.numpy as jnp\n"
+        "def make(width=4):\n"
+        "    return lambda x: jnp.tanh(x), (jax.ShapeDtypeStruct((8, width), 'float32'),)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = json.loads(toast("analyse", "cli_user_model:make", "--set", "width=6", "--json")[1])
+    assert [g["size"] for g in data["groups"]] == [8, 6]
+    path = tmp_path / "net.mlir"
+    path.write_text("func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {\n return %x : tensor<8x4xf32>\n}\n")
+    assert json.loads(toast("analyse", str(path), "--json")[1])["model"]["name"] == "net"
+    status, _, err = toast("analyse", str(path), "--set", "layers=2")
+    assert status == 2
+    assert "is a file, its sizes are fixed" in err
+
+
+def test_models_knows_the_sizes_without_importing_them(toast: Any) -> None:
+    from toast_lab.models import registry
+
+    data = json.loads(toast("models", "--json")[1])
+    assert {m["name"]: m["sizes"] for m in data["models"]} == {name: registry.sizes(name) for name in registry.MODELS}
+
+
+# -- plans -------------------------------------------------------------------------------------------
+
+
+def test_a_saved_plan_is_the_same_plan(toast: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    found = json.loads(toast("search", *NET, *QUICK, "--save", path, "--json")[1])
+    for command in ("price", "list"):
+        net = NET[:-2]  # the plan brings its mesh
+        data = json.loads(toast(command, *net, "--plan", path, "--json")[1])
+        assert data["plan"] == found["plan"]
+        assert data["problem"]["mesh"] == {"data": 2, "model": 2}
+        assert data["cost"]["time_s"] == found["cost"]["time_s"]
+
+
+def test_no_actions_is_the_unsharded_program(toast: Any) -> None:
+    data = json.loads(toast("price", *NET, "--json", "--actions")[1])
+    assert data["plan"]["actions"] == []
+    assert data["cost"]["relative_time"] == 1.0
+    assert data["cost"]["time_s"] == data["problem"]["unsharded_time_s"]
+
+
+def test_price_counts_the_collectives_of_sequence_sharding(toast: Any) -> None:
+    data = json.loads(toast("price", *NET, "--actions", "S@1->data", "--json")[1])
+    assert [(c["kind"], c["axes"], c["value"]) for c in data["cost"]["collectives"]] == [
+        ("all_gather", ["data"], "k"),
+        ("reduce_scatter", ["data"], "z"),
+    ]
+    _, out, _ = toast("price", *NET, "--actions", "S@1->data")
+    assert re.search(r"^all_gather +data +1 ", out, re.MULTILINE)
+
+
+def test_list_prints_the_listing_alone(toast: Any) -> None:
+    _, out, _ = toast(*COMMANDS["list"])
+    assert out.startswith("def attn(x : [16{data}, 8]")
+    assert "all_gather {data}" in out
+    assert out.rstrip().endswith("}")
+
+
+def test_list_without_a_plan_searches(toast: Any) -> None:
+    data = json.loads(toast("list", *NET, *QUICK, "--json")[1])
+    assert data["search"]["method"] == "mcts"
+    assert data["listing"].startswith("def attn(")
+
+
+def test_a_memory_limit_in_gib(toast: Any) -> None:
+    data = json.loads(toast("price", *NET, "--actions", "--memory-limit", "1e-6", "--json")[1])
+    assert data["problem"]["memory_limit_bytes"] == pytest.approx(2**30 * 1e-6)
+    assert data["cost"]["fits"] is False
+    assert data["cost"]["memory_penalty"] > 0
+
+
+def test_run_agrees_with_the_unsharded_program(toast: Any) -> None:
+    data = json.loads(toast(*COMMANDS["run"], "--json")[1])
+    assert data["run"]["max_relative_error"] < 1e-5
+    assert data["run"]["n_devices"] == 4
+    assert len(data["run"]["step_times_s"]) == 2
+    _, out, _ = toast(*COMMANDS["run"])
+    assert re.search(r"^all_gather +1 +1 *$", out, re.MULTILINE), "as many compiled as priced"
+
+
+def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    seen: dict[str, Any] = {}
+    module = types.ModuleType("toast_lab.app.serve")
+    module.serve = lambda **options: seen.update(options)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "toast_lab.app.serve", module)
+    assert toast("serve", "mlp", "--port", "5007", "--show")[0] == 0
+    assert seen == {"port": 5007, "address": "127.0.0.1", "model": "mlp", "show": True}
+
+
+# -- what is wrong -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["analyse", "atention"], ["'atention'", 'did you mean "attention"', "package.module:make"]),
+        (["analyse", "gone.mlir"], ["cannot read gone.mlir", "No such file"]),
+        (["analyse", "surely_gone:make"], ["cannot import surely_gone", "on the path"]),
+        (["analyse", "mlp", "--set", "bach=2", "7"], ["'bach'", 'did you mean "batch"', "'7' is not of the form"]),
+        (["analyse", "mlp", "--set", "hidden=x"], ["hidden=x: 'x' is not a whole number"]),
+        (["analyse", "mlp", "--mesh", "4by2"], ["cannot read the mesh '4by2'", 'write "4x2"']),
+        (["price", "mlp"], ["--actions", "--plan FILE"]),
+        (["price", "mlp", "--actions", "Bo->data"], ["no colour is called 'Bo'", "colours: B"]),
+        (["price", "mlp", "--actions", "B->date"], ["'date'", 'did you mean "data"']),
+        (["price", "mlp", "--actions", "B"], ["cannot read the action 'B'", 'write "colour->axis"']),
+        (["price", "mlp", "--mesh", "data=7", "--actions", "B->data"], ["256", "not divisible", "Choose another axis"]),
+        (["price", "mlp", "--plan", "gone.json"], ["cannot read gone.json"]),
+        (["search", "mlp", "--machine", "tpuv5e"], ["'tpuv5e'", 'did you mean "tpu-v5e"']),
+        (["search", "mlp", "--method", "mtcs"], ["'mtcs'", 'did you mean "mcts"']),
+        (["search", "mlp", "--save", "no/such/folder/plan.json"], ["--save", "folder does not exist"]),
+        (["search", "mlp", "--seconds", "-1"], ["--seconds", "-1 is not above 0"]),
+        (["search", "mlp", "--evaluations", "many"], ["--evaluations", "many"]),
+        (["search"], ["MODEL"]),
+        (["serch", "mlp"], ["serch", "search"]),
+        ([], ["COMMAND"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named_and_exits_with_2(toast: Any, argv: list[str], said: list[str]) -> None:
+    status, out, err = toast(*argv)
+    assert status == 2
+    assert out == ""
+    assert "Traceback" not in err
+    for part in said:
+        assert part in err
+
+
+def test_a_damaged_plan(toast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for text in ("{", "[]", '{"mesh": 3}', '{"mesh": {"data": 2}}'):
+        path.write_text(text)
+        status, _, err = toast("price", "mlp", "--plan", str(path))
+        assert status == 2, text
+        assert "plan.json" in err
+        assert "Traceback" not in err
+
+
+def test_a_plan_of_another_program(toast: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    assert toast("price", "mlp", "--actions", "B->data", "--save", path)[0] == 0
+    status, _, err = toast("price", "attention", "--plan", path)
+    assert status == 2
+    assert "made for program" in err
+
+
+def test_failed_work_exits_with_1(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cli_crashing_model.py").write_text("import os\ndef make():\n    os.abort()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    status, out, err = toast("analyse", "cli_crashing_model:make")
+    assert (status, out) == (1, "")
+    assert "crashed (SIGABRT)" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (RuntimeError("oops"), 1, "toast-lab: a defect of TOAST Lab, not of your input: RuntimeError: oops"),
+        (isolate.Cancelled("loading: cancelled"), 1, "toast-lab: loading: cancelled"),
+        (KeyboardInterrupt(), 130, "toast-lab: interrupted"),
+        (PermissionError(13, "Permission denied", "plan.json"), 1, "toast-lab: plan.json: Permission denied"),
+    ],
+)
+def test_whatever_happens_there_is_one_line(
+    toast: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(common, "emit", fail)
+    assert toast("machines")[0] == status
+    _, out, err = toast("machines")
+    assert out == ""
+    assert err.startswith(said)
+    assert len(err.splitlines()) == 1
+    assert "Traceback" in toast("machines", "--debug")[2]
+    assert "Traceback" in toast("--debug", "machines")[2]
+
+
+# -- as a process ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["models"], ["machines"], ["search", "--help"]])
+def test_looking_around_imports_nothing_heavy(argv: list[str]) -> None:
+    code = (
+        "import sys\nfrom toast_lab import cli\ntry:\n    cli.main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(*sorted({'jax', 'jaxlib', 'numba', 'scipy', 'networkx'} & set(sys.modules)), file=sys.stderr)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, env=env)
+    assert done.stderr.split() == []
+
+
+def test_a_broken_pipe_says_nothing() -> None:
+    # More than fits into a pipe, so that writing goes on after the reader has left.
+    process = started("analyse", "transformer", "--json", stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(60) == 141
+    assert err == ""
+
+
+def test_a_broken_pipe_under_a_table() -> None:
+    process = started("analyse", "transformer", "--all", stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(60) == 141
+    assert err == ""
+
+
+def wait_for(fd: int, text: str, seconds: float = 120) -> str:
+    """Read from a terminal until it shows ``text``."""
+    seen, end = "", time.monotonic() + seconds
+    while text not in seen:
+        assert time.monotonic() < end, f"{text!r} never came: {seen[-2000:]!r}"
+        if select.select([fd], [], [], 0.2)[0]:
+            try:
+                seen += os.read(fd, 65536).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"{text!r} never came: {seen[-2000:]!r}") from None
+    return seen
+
+
+def test_interrupting_a_search_keeps_the_best() -> None:
+    mother, child = pty.openpty()  # stderr is a terminal, so there is a bar that tells when the search goes on
+    try:
+        argv = ["search", "transformer", "--seconds", "300", "--json", "--mesh", "4x2"]
+        process = started(*argv, stderr=child)
+        os.close(child)
+        wait_for(mother, "best ")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        os.close(mother)
+    assert process.returncode == 0
+    data = json.loads(out)
+    assert data["search"]["status"] == "CANCELLED"
+    assert data["search"]["elapsed_s"] < 200
+    assert data["cost"]["time_s"] <= data["problem"]["unsharded_time_s"]
+
+
+def test_interrupting_anything_else_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "cli_slow_model.py").write_text(
+        "import pathlib, time\ndef make():\n    pathlib.Path(__file__).with_name('begun').touch()\n    time.sleep(60)\n"
+    )
+    process = started("analyse", "cli_slow_model:make", stderr=subprocess.PIPE, cwd=tmp_path)
+    end = time.monotonic() + 60
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "toast-lab: interrupted\n"
+
+
+# -- text --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0 s"), (3.2e-8, "32 ns"), (1.34e-5, "13.4 us"), (0.00231, "2.31 ms"), (75.0, "75 s")]
+)
+def test_times(seconds: float, text: str) -> None:
+    assert common.time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (4096, "4 KiB"),
+        (1.25 * 2**30, "1.25 GiB"),
+        (1010 * 2**20, "1010 MiB"),
+        (3 * 2**40, "3 TiB"),
+    ],
+)
+def test_bytes(size: float, text: str) -> None:
+    assert common.bytes_text(size) == text
+
+
+def test_json_has_no_infinities() -> None:
+    assert common._plain({"a": (float("inf"), float("nan"), 1.5), 2: [None, True]}) == {
+        "a": [None, None, 1.5],
+        "2": [None, True],
+    }
