@@ -1,5 +1,5 @@
 """Price a plan on a machine: time, memory and every term of both (paper section 4.5).
 
 Takes: a `Program`, a `ShardingPlan` and a machine. Gives: a `Cost` split by op and by collective, from a
-roofline, a model of the links and live ranges. Start reading at `price.py`.
+roofline, a model of the links and live ranges. Start reading at `problem.py`, then `kernel.py`.
 """
