@@ -1,0 +1,417 @@
+"""The explorer's state, free of any GUI: what is loaded, selected, planned and running.
+
+Pages read the parameters and call the methods; nothing here knows that there are pages.  Work that can take long
+runs as a job; ``tick`` brings in what jobs have reported, in the caller's thread.  No method raises a
+``ToastError``: it becomes a message, and everything done before stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import param
+
+from toast_lab.app import worker
+from toast_lab.app.jobs import JOBS, Job, JobState, Registry
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.frontends import Model
+from toast_lab.models import registry
+from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.sharding.space import Action, parse_action
+from toast_lab.views.compare_table import Entry
+from toast_lab.views.search_curves import Point, point
+
+STEPS = ("load", "graph", "search", "compare")
+MAX_ACTIONS_TYPED = 64
+
+
+class Message(NamedTuple):
+    """Something the user should know."""
+
+    level: str  #: "info", "good" or "error"
+    text: str
+    at: float
+
+
+class PlanItem(NamedTuple):
+    """A plan, the problem that it solves, its price, and what its execution gave."""
+
+    name: str
+    origin: str
+    plan: ShardingPlan
+    problem: Problem
+    cost: Cost
+    run: Any = None
+
+    def entry(self) -> Entry:
+        """The plan as the comparison takes it."""
+        return Entry(self.name, self.plan.actions, self.cost, self.run)
+
+
+@functools.lru_cache(maxsize=16)
+def _load_here(which: str, sizes: tuple[tuple[str, Any], ...]) -> worker.Loaded:
+    return worker.load_model(which, dict(sizes))
+
+
+def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
+    """Is a built-in model small enough to be traced without a child?"""
+    return ":" not in which and (which != "transformer" or sizes.get("layers", 2) <= 2)
+
+
+class Session(param.Parameterized):
+    """State of one page."""
+
+    step = param.Selector(default="load", objects=list(STEPS))
+    model: Model | None = param.Parameter(default=None)
+    analysis: Analysis | None = param.Parameter(default=None)
+    problem: Problem | None = param.Parameter(default=None)
+    names = param.Parameter(default=(), doc="selected dimension names")
+    conflicts = param.Parameter(default=(), doc="selected conflicts")
+    plans = param.List(default=[])
+    messages = param.List(default=[])
+    mesh = param.String(default="data=4,model=2")
+    machine = param.String(default="tpu-v5e")
+    method = param.String(default="mcts")
+    seed = param.Integer(default=0)
+    seconds = param.Number(default=20.0)
+    memory_gib = param.Number(default=None, allow_None=True, doc="limit a device; the machine's own if None")
+    job = param.Parameter(default=None, doc="the job that runs, or the last one")
+    job_changes = param.Integer(default=0, doc="counts up whenever something about the job changed")
+    simulations = param.Integer(default=0, doc="simulations of the last search")
+
+    def __init__(self, *, jobs: Registry | None = None, **params: Any) -> None:
+        super().__init__(**params)
+        self.jobs = jobs or JOBS
+        self.points: list[Point] = []
+        self.best_actions: tuple[str, ...] = ()
+        self.search_note = ""
+        self._seen = 0
+        self._settled = True
+        self._on_result: Callable[[Job], None] | None = None
+        self._shelf: dict[str, list[PlanItem]] = {}
+        self._search_problem: Problem | None = None
+
+    # -- messages -----------------------------------------------------------------------------------
+    def say(self, text: str, level: str = "info") -> None:
+        """Add a message."""
+        self.messages = [*self.messages[-49:], Message(level, text, time.time())]
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn an expected error into a message."""
+        try:
+            yield
+        except (ToastError, ValueError, OverflowError) as error:
+            self.say(str(error), "error")
+
+    # -- loading ------------------------------------------------------------------------------------
+    def load(self, which: str, sizes: dict[str, Any] | None = None) -> None:
+        """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed)."""
+        sizes = dict(sizes or {})
+        with self.guarded():
+            if loads_at_once(which, sizes):
+                registry.maker(which)
+                self.show(_load_here(which, tuple(sorted(sizes.items()))))
+            elif ":" in which:
+                self._start("load", f"loading {which}", self._loaded, worker.load_own, which, sizes)
+            else:
+                self._start("load", f"loading {which}", self._loaded, "toast_lab.app.worker:load_model", which, sizes)
+
+    def _loaded(self, job: Job) -> None:
+        self.show(job.result)
+
+    def show(self, loaded: worker.Loaded) -> None:
+        """Take a loaded model in."""
+        if self.analysis is not None:
+            self._shelf[self.analysis.program.digest()] = self.plans
+        plans = self._shelf.get(loaded.analysis.program.digest(), [])
+        with param.parameterized.batch_call_watchers(self):
+            self.names, self.conflicts = (), ()
+            self.model, self.analysis, self.plans = loaded.model, loaded.analysis, plans
+        self.points, self.best_actions, self.search_note, self.simulations = [], (), "", 0
+        self.say(f"Loaded {loaded.model}.", "good")
+        self.set_problem()
+
+    # -- problem ------------------------------------------------------------------------------------
+    def set_problem(self, **settings: Any) -> None:
+        """Apply mesh, machine and memory limit; a wrong one is refused and the old ones stay."""
+        if self.analysis is None:
+            self.param.update(**settings)
+            return
+        wanted = {"mesh": self.mesh, "machine": self.machine, "memory_gib": self.memory_gib, **settings}
+        with self.guarded():
+            limit = wanted["memory_gib"] * 2**30 if wanted["memory_gib"] else None
+            problem = Problem(self.analysis, wanted["mesh"], wanted["machine"], memory_limit_bytes=limit)
+            if problem.mesh.n_devices > 4096:
+                raise InvalidPlan(f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most 4096 here")
+            self.param.update(**wanted, problem=problem)
+            self._add("unsharded", "every device does everything", lambda: replicated(problem))
+
+    # -- selection ----------------------------------------------------------------------------------
+    def select(self, names: Sequence[int] = (), conflicts: Sequence[int] = ()) -> None:
+        """Select names and conflicts; conflicts bring their names with them."""
+        if self.analysis is None:
+            return
+        found = tuple(names)
+        if conflicts and not found:
+            found = tuple(n for k in conflicts for n in self.analysis.conflicts[k].sides)
+        with param.parameterized.batch_call_watchers(self):
+            self.names, self.conflicts = found, tuple(conflicts)
+
+    @property
+    def selected_group(self) -> int | None:
+        """Colour group of what is selected."""
+        return int(self.analysis.group[self.analysis.colour[self.names[0]]]) if self.analysis is not None and self.names else None
+
+    # -- plans --------------------------------------------------------------------------------------
+    def plan_named(self, name: str) -> PlanItem | None:
+        """A plan by its name."""
+        return next((p for p in self.plans if p.name == name), None)
+
+    def _add(self, name: str, origin: str, make: Callable[[], ShardingPlan], *, replace: bool = True) -> PlanItem:
+        problem = self.problem
+        assert problem is not None
+        plan = make()
+        if self.plan_named(name) is not None and not replace:
+            i = 2
+            while self.plan_named(f"{name} {i}") is not None:
+                i += 1
+            name = f"{name} {i}"
+        old = self.plan_named(name)
+        same = old is not None and old.plan.key == plan.key and old.problem.mesh == problem.mesh and old.problem.machine == problem.machine
+        item = PlanItem(name, origin, plan, problem, price(problem, plan), old.run if old is not None and same else None)
+        self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
+        return item
+
+    @property
+    def manual_actions(self) -> tuple[str, ...]:
+        """Actions of the manual plan so far."""
+        item = self.plan_named("manual")
+        return item.plan.actions if item is not None and self.problem is not None and item.problem.mesh == self.problem.mesh else ()
+
+    def add_action(self, axis: str, bits: int = 0) -> None:
+        """Shard the selected colour along ``axis`` in the manual plan."""
+        group, problem = self.selected_group, self.problem
+        if group is None or problem is None:
+            self.say("Select a name or a conflict first: its colour is what an action shards.", "error")
+            return
+        with self.guarded():
+            action = Action(group, bits, problem.mesh.axes.index(axis))
+            self._manual([*self.manual_actions, action])
+            self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
+
+    def undo_action(self) -> None:
+        """Take the last action of the manual plan back."""
+        with self.guarded():
+            if self.manual_actions:
+                self._manual(list(self.manual_actions[:-1]))
+
+    def _manual(self, actions: list[Any]) -> None:
+        problem = self.problem
+        assert problem is not None
+        self._add("manual", "taken in the graph", lambda: ShardingPlan.from_actions(problem, actions))
+
+    def add_typed(self, text: str, name: str = "") -> None:
+        """A plan from an action list such as ``batch->data, hidden->model``."""
+        problem = self.problem
+        if problem is None:
+            return
+        items = [part.strip() for part in text.replace("\n", ",").replace(";", ",").split(",") if part.strip()]
+        with self.guarded():
+            if not items:
+                raise InvalidPlan('type actions as "colour->axis", separated by commas; for instance batch->data')
+            if len(items) > MAX_ACTIONS_TYPED:
+                raise InvalidPlan(f"{len(items)} actions, at most {MAX_ACTIONS_TYPED}")
+            item = self._add(name.strip() or "typed", "typed", lambda: ShardingPlan.from_actions(problem, items), replace=False)
+            self.say(f"Added the plan {item.name}: {', '.join(item.plan.actions)}", "good")
+
+    def add_data_parallel(self) -> None:
+        """The batch dimension along every mesh axis that divides it."""
+        problem, analysis = self.problem, self.analysis
+        if problem is None or analysis is None:
+            return
+        with self.guarded():
+            group = batch_group(analysis)
+            taken: list[Action] = []
+            for axis in problem.mesh.axes:
+                action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
+                with contextlib.suppress(InvalidPlan):
+                    ShardingPlan.from_actions(problem, [*taken, action])
+                    taken.append(action)
+            if not taken:
+                size = analysis.groups[group].size
+                raise InvalidPlan(f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides")
+            self._add("data parallel", "batch dimension", lambda: ShardingPlan.from_actions(problem, taken))
+
+    def remove_plan(self, name: str) -> None:
+        """Forget a plan."""
+        self.plans = [p for p in self.plans if p.name != name]
+
+    # -- jobs ---------------------------------------------------------------------------------------
+    @property
+    def busy(self) -> bool:
+        """Does a job of this page run?"""
+        return self.job is not None and (self.job.running or not self._settled)
+
+    def _start(self, kind: str, title: str, on_result: Callable[[Job], None], target: Any, *args: Any, **kwargs: Any) -> None:
+        if self.busy:
+            raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+        self._seen, self._settled, self._on_result = 0, False, on_result
+        self.job = self.jobs.start(kind, title, target, *args, **kwargs)
+        self.job_changes += 1
+
+    def start_search(self) -> None:
+        """Search for a plan of the current problem, with the current settings."""
+        if self.analysis is None or self.problem is None:
+            self.say("Load a model first.", "error")
+            return
+        with self.guarded():
+            if self.busy:
+                raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+            problem = self.problem
+            self.points, self.best_actions, self.search_note, self.simulations = [], (), "", 0
+            self._search_problem = problem
+            self._start(
+                "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
+                self.analysis, str(problem.mesh), problem.machine.name, self.method, self.seed, self.seconds, None, {},
+                limit_bytes=problem.memory_limit_bytes, controlled=True, time_limit_s=24 * 3600.0,
+            )  # fmt: skip
+
+    def _searched(self, job: Job) -> None:
+        found, problem = job.result, self._search_problem
+        assert problem is not None
+        plan = ShardingPlan(
+            problem.analysis.program, problem.mesh, found.op_axis, found.value_axis, found.actions, found.key, problem.analysis.trees
+        )
+        self.best_actions, self.search_note = found.actions, found.message
+        self._keep_search(plan, found.cost, problem)
+
+    def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
+        base = f"{self.method} (seed {self.seed})"
+        name, i = base, 2
+        while self.plan_named(name) is not None:
+            name, i = f"{base} #{i}", i + 1
+        self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
+        self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
+
+    def pause_search(self) -> None:
+        """Stand still, or go on."""
+        if self.job is not None and self.job.kind == "search" and self.job.running:
+            if self.job.state is JobState.PAUSED:
+                self.job.resume()
+            else:
+                self.job.pause()
+            self.job_changes += 1
+
+    def step_search(self) -> None:
+        """Do one simulation and stand still; starts a paused search if none runs."""
+        if not self.busy:
+            self.start_search()
+        if self.job is not None and self.job.kind == "search" and self.job.running:
+            self.tick()
+            self.job.step(self.simulations)
+            self.job_changes += 1
+
+    def stop_search(self) -> None:
+        """End the search, keeping the best plan found."""
+        if self.job is not None and self.job.kind == "search" and self.job.running:
+            self.jobs.stop(self.job)
+            self.job_changes += 1
+
+    def cancel_job(self) -> None:
+        """Kill whatever runs."""
+        if self.job is not None and self.job.running:
+            self.job.cancel()
+            self.job_changes += 1
+
+    def start_run(self, name: str, devices: str = "", repeats: int = 10) -> None:
+        """Execute a plan on virtual or attached devices."""
+        item = self.plan_named(name)
+        if item is None or self.model is None:
+            self.say("Select a plan in the table first.", "error")
+            return
+        with self.guarded():
+            where = devices or f"cpu:{item.problem.mesh.n_devices}"
+            kept = functools.partial(self._executed, item)
+            self._start("run", f"executing {name} on {where}", kept, worker.execute, self.model, item.plan, where, repeats, 900.0)
+
+    def _executed(self, item: PlanItem, job: Job) -> None:
+        self.plans = [p._replace(run=job.result) if p.name == item.name and p.plan.key == item.plan.key else p for p in self.plans]
+        self.say(f"{item.name}: executed on {job.result.devices}.", "good")
+
+    def tick(self) -> list[Point]:
+        """Bring in what the job reported since the last call; gives the new points of the search curves."""
+        job = self.job
+        if job is None or self._settled:
+            return []
+        ended = job.finished.is_set()  # read first: whatever was logged before the end is in the log by now
+        events = job.since(self._seen)
+        self._seen += len(events)
+        new: list[Point] = []
+        for event in events:
+            if isinstance(event.data, worker.Batch):
+                for simulation in event.data.simulations:
+                    new.append(point(simulation))
+                    if simulation.improved:
+                        self.best_actions = simulation.actions
+        self.points.extend(new)
+        if new:
+            self.simulations = len(self.points)
+        if ended:
+            self._settle(job)
+        if events or ended:
+            self.job_changes += 1
+        return new
+
+    def _settle(self, job: Job) -> None:
+        self._settled = True
+        with self.guarded():
+            if job.state is JobState.DONE and self._on_result is not None:
+                self._on_result(job)
+                return
+            self.say(job.message, "info" if job.state is JobState.CANCELLED else "error")
+            problem = self._search_problem
+            if job.kind == "search" and self.points and problem is not None:
+                plan = ShardingPlan.from_actions(problem, self.best_actions)
+                self.search_note = "Ended early; this is the best plan that it had reported."
+                self._keep_search(plan, price(problem, plan), problem)
+
+    # -- reloading a page ---------------------------------------------------------------------------
+    def fork(self) -> Session:
+        """A session of its own that starts from this one's state and watches the same job."""
+        kept = {k: v for k, v in self.param.values().items() if k not in ("name",)}
+        new = Session(jobs=self.jobs, **kept)
+        new.points, new.best_actions, new.search_note = list(self.points), self.best_actions, self.search_note
+        new._shelf, new._search_problem = dict(self._shelf), self._search_problem
+        new._seen, new._settled = self._seen, self._settled
+        name = getattr(self._on_result, "__name__", "")
+        if isinstance(self._on_result, functools.partial):
+            new._on_result = functools.partial(new._executed, *self._on_result.args)
+        elif name:
+            new._on_result = getattr(new, name)
+        return new
+
+
+def batch_group(analysis: Analysis) -> int:
+    """The colour group of the batch dimension: one that is called so, else dim 0 of the inputs.
+
+    Raises InvalidPlan if nothing looks like one.
+    """
+    for word in ("batch", "b", "n"):
+        for g in analysis.groups:
+            if g.name.casefold() == word and g.shardable:
+                return g.index
+    program = analysis.program
+    for a in range(program.n_arguments):
+        names = program.def_names(a)
+        if len(names) > 1:
+            g = int(analysis.group[analysis.colour[names[0]]])
+            if analysis.groups[g].shardable and analysis.groups[g].n_names > 1:
+                return g
+    raise InvalidPlan("no dimension looks like a batch; type an action list instead, for instance batch->data")
