@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Compiled kernels make a first call slow, which says nothing about the property under test.
+settings.register_profile("toast", deadline=None)
+settings.load_profile("toast")
 
 HERE = Path(__file__).parent
 

@@ -355,14 +355,24 @@ _DETAIL_KEYS = {
 _SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
 
+# MLIR prints what has no decimal form as bits: infinities and the usual NaN of f64, f32, bf16 and f16.
+_BITS = {
+    **dict.fromkeys(("0xFFF0000000000000", "0xFF800000", "0xFF80", "0xFC00"), "-inf"),
+    **dict.fromkeys(("0x7FF0000000000000", "0x7F800000", "0x7F80", "0x7C00"), "inf"),
+    **dict.fromkeys(("0x7FF8000000000000", "0x7FC00000", "0x7FC0", "0x7E00"), "nan"),
+}
+
+
 def _literal(attribute: str) -> str:
     """The value of a constant whose elements are all alike, as people write it; empty otherwise."""
     match = _SPLAT.match(attribute)
     if not match:
         return ""
-    text = match.group(1)
+    text = _BITS.get(match.group(1), match.group(1))
+    if text in ("true", "false") or text.startswith("0x"):
+        return text
     try:
-        return f"{float(text):g}" if text not in ("true", "false") and not text.startswith("0x") else text
+        return f"{float(text):g}"
     except ValueError:
         return text
 

@@ -1,0 +1,166 @@
+"""A tiny machine that runs device-local steps on numpy arrays, one array a device.
+
+It knows nothing of XLA: collectives see only the devices of their group, ops see only local shards.  If a plan's steps
+gathered too little or over the wrong axis, data would be missing and the run would fail.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import reduce
+
+import numpy as np
+
+from toast_lab.ir import program as p
+from toast_lab.ir.program import Program
+from toast_lab.sharding import steps as st
+
+_ELEMENTWISE = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
+    "tanh": np.tanh, "sine": np.sin, "exponential": np.exp, "negate": np.negative, "minimum": np.minimum,
+}  # fmt: skip
+_COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
+
+
+class LocalMachine:
+    """Runs ``program`` on a mesh of ``sizes`` following the steps of a plan."""
+
+    def __init__(self, program: Program, op_axis: np.ndarray, value_axis: np.ndarray, sizes: tuple[int, ...]) -> None:
+        self.program, self.op_axis, self.sizes = program, op_axis, sizes
+        self.steps = st.lower(program, op_axis, value_axis, np.asarray(sizes))
+        self.tables = st.tables(program)
+        self.devices = list(itertools.product(*(range(s) for s in sizes)))
+
+    def block(self, shape: tuple[int, ...], layout: int, device: tuple[int, ...]) -> tuple[slice, ...]:
+        """Which part of a global tensor a device holds."""
+        out = []
+        for size, axes in zip(shape, st.unpack(layout, len(shape), len(self.sizes)), strict=True):
+            index, ways = 0, 1
+            for a in axes:
+                index, ways = index * self.sizes[a] + device[a], ways * self.sizes[a]
+            step = size // ways
+            out.append(slice(index * step, (index + 1) * step))
+        return tuple(out)
+
+    def group(self, device: tuple[int, ...], mask: int) -> list[tuple[int, ...]]:
+        """Devices that a collective over the axes in ``mask`` connects with ``device``."""
+        free = [range(s) if mask >> a & 1 else (device[a],) for a, s in enumerate(self.sizes)]
+        return list(itertools.product(*free))
+
+    def move(self, shape, locals_, before, after, mask, combine=None, permute=0):
+        """Every device assembles its new block from what its group holds; ``combine`` sums over ``mask`` first."""
+        out = {}
+        for device in self.devices:
+            whole = np.full(shape, np.nan)
+            for other in self.group(device, permute if combine else mask | permute):
+                shard = reduce(combine, [locals_[peer] for peer in self.group(other, mask)]) if combine else locals_[other]
+                whole[self.block(shape, before, other)] = shard
+            out[device] = whole[self.block(shape, after, device)]
+            assert not np.isnan(out[device]).any(), "a device needed data that its group does not hold"
+        return out
+
+    def run(self, arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """Global results of the device-local program."""
+        program, s = self.program, self.steps
+        held: dict[int, dict] = {}
+        for a, array in enumerate(arguments):
+            held[a] = {d: array[self.block(array.shape, int(s.layout[a]), d)] for d in self.devices}
+        copies: dict[int, dict] = {}
+        source: dict = {}
+        permute = 0
+        for i in range(len(s.kind)):
+            kind, op, value, use = int(s.kind[i]), int(s.op[i]), int(s.value[i]), int(s.use[i])
+            if kind == st.COMPUTE:
+                self.compute(op, held, copies)
+                continue
+            if i == 0 or not self.same_chain(i - 1, i):
+                source, permute = held[value], self.permute_of_chain(i)
+            shape = program.dims(value)
+            mask = int(s.axes[i])
+            if kind == st.PERMUTE:
+                new = source
+            elif kind in (st.ALL_REDUCE, st.REDUCE_SCATTER):
+                combine = _COMBINE[p.MONOIDS[program.monoid[op]]]
+                new = self.move(shape, source, int(s.before[i]), int(s.after[i]), mask, combine, permute)
+            else:
+                group = 0 if kind == st.SLICE else mask
+                new = self.move(shape, source, int(s.before[i]), int(s.after[i]), group, None, permute)
+            source = new
+            copies[i] = new
+            if use < 0:
+                held[value] = new
+        return [self.whole(int(v), held[int(v)]) for v in program.outputs]
+
+    def same_chain(self, i: int, j: int) -> bool:
+        s = self.steps
+        return s.kind[i] != st.COMPUTE and (s.use[i], s.value[i], s.op[i]) == (s.use[j], s.value[j], s.op[j])
+
+    def permute_of_chain(self, start: int) -> int:
+        """Axes along which shards also move because the order of axes on a dim changes; 0 if none."""
+        i, s = start, self.steps
+        while i < len(s.kind) and self.same_chain(i, start):
+            if s.kind[i] == st.PERMUTE:
+                return int(s.axes[i])
+            i += 1
+        return 0
+
+    def whole(self, value: int, locals_: dict) -> np.ndarray:
+        shape = self.program.dims(value)
+        out = np.full(shape, np.nan)
+        for device in self.devices:
+            out[self.block(shape, int(self.steps.layout[value]), device)] = locals_[device]
+        return out
+
+    def operand(self, use: int, device, held, copies) -> np.ndarray:
+        value = int(self.program.use_value[use])
+        if self.program.value_is_constant[value]:
+            wanted = st.use_layout(self.tables, self.op_axis, use, len(self.sizes))
+            return constant(self.program, value)[self.block(self.program.dims(value), int(wanted), device)]
+        row = int(self.steps.copy[use])
+        return (copies[row] if row >= 0 else held[value])[device]
+
+    def compute(self, op: int, held, copies) -> None:
+        program = self.program
+        (value,) = program.results(op)
+        if program.value_is_constant[value]:
+            return
+        uses = range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
+        local_size = {}
+        for name in program.factors(op):
+            ways = [self.sizes[a] for a in range(len(self.sizes)) if self.op_axis[op, a] == name]
+            local_size[name] = int(program.factor_size[name]) // int(np.prod(ways, initial=1))
+        held[value] = {
+            d: local_op(program, op, [self.operand(u, d, held, copies) for u in uses], local_size) for d in self.devices
+        }
+
+
+def constant(program: Program, value: int) -> np.ndarray:
+    op = int(program.value_op[value])
+    if program.kind[op] == "constant":
+        return np.full(program.dims(value), float(program.detail[op]))
+    return np.broadcast_to(constant(program, program.operands(op)[0]).reshape(-1)[0], program.dims(value))
+
+
+def local_op(program: Program, op: int, operands: list[np.ndarray], size: dict[int, int]) -> np.ndarray:
+    """One op on local shards, from its rule alone."""
+    kind = program.kind[op]
+    start = program.factor_ptr[op]
+    rows = [[f - start for f in program.use_names(u)] for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))]
+    result = [f - start for f in program.def_names(program.results(op)[0])]
+    if kind == "dot_general":
+        return np.einsum(operands[0], rows[0], operands[1], rows[1], result)
+    if kind in _ELEMENTWISE:
+        return _ELEMENTWISE[kind](*operands)
+    if kind == "transpose":
+        return np.transpose(operands[0], [rows[0].index(f) for f in result])
+    if kind == "broadcast_in_dim":
+        kept = [f for f in result if f in rows[0]]
+        stretched = tuple(i for i, f in enumerate(rows[0]) if f not in result)  # dims of size 1 that are widened
+        row = [f for f in rows[0] if f in result]
+        moved = np.transpose(np.squeeze(operands[0], stretched), [row.index(f) for f in kept])
+        shape = [moved.shape[kept.index(f)] if f in kept else 1 for f in result]
+        return np.broadcast_to(moved.reshape(shape), [size[f + start] for f in result])
+    if kind == "reduce":
+        dims = tuple(i for i, f in enumerate(rows[0]) if f not in result)
+        return _COMBINE[p.MONOIDS[program.monoid[op]]].reduce(operands[0], axis=dims)
+    raise AssertionError(f"the local machine does not know {kind}")
