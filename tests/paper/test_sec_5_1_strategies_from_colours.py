@@ -108,10 +108,16 @@ def test_sequence_after_megatron_turns_activation_all_reduces_into_reduce_scatte
     assert found["all_reduce", ("d", "m")] == 1  # the loss
     assert found["all_gather", ("d",)] == n_parameters(layers)
     assert found["reduce_scatter", ("d",)] == n_gradients(layers)
-    assert sum(found.values()) == (7 * layers + 5) + (6 * layers + 6) + not_split + 1 + n_parameters(layers) + n_gradients(layers)
+    assert sum(found.values()) == (7 * layers + 5) + (6 * layers + 6) + not_split + 1 + n_parameters(
+        layers
+    ) + n_gradients(layers)
     # no activation is summed whole any more: what all_reduce is left carries parameters or a scalar
-    activations = {analysis.program.nbytes(v) for v in range(analysis.program.n_values) if len(analysis.program.dims(v)) == 3}
-    assert all(c.local_bytes < min(b for b in activations if b > 1 << 14) for c in cost.collectives if c.kind == "all_reduce")
+    activations = {
+        analysis.program.nbytes(v) for v in range(analysis.program.n_values) if len(analysis.program.dims(v)) == 3
+    }
+    assert all(
+        c.local_bytes < min(b for b in activations if b > 1 << 14) for c in cost.collectives if c.kind == "all_reduce"
+    )
 
 
 def test_each_strategy_takes_less_memory_than_the_one_before():

@@ -129,7 +129,7 @@ def test_manual_refuses_an_action_without_effect():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: search(p, "mtcs"), "did you mean \"mcts\""),
+        (lambda p: search(p, "mtcs"), 'did you mean "mcts"'),
         (lambda p: search(p, "mcts", depht=3), "mcts has no option depht"),
         (lambda p: search(p, "mcts", depth=0), "depth=0"),
         (lambda p: search(p, "exhaustive", depth=0), "depth must be at least 1"),

@@ -53,7 +53,9 @@ class LocalMachine:
         for device in self.devices:
             whole = np.full(shape, np.nan)
             for other in self.group(device, permute if combine else mask | permute):
-                shard = reduce(combine, [locals_[peer] for peer in self.group(other, mask)]) if combine else locals_[other]
+                shard = (
+                    reduce(combine, [locals_[peer] for peer in self.group(other, mask)]) if combine else locals_[other]
+                )
                 whole[self.block(shape, before, other)] = shard
             out[device] = whole[self.block(shape, after, device)]
             assert not np.isnan(out[device]).any(), "a device needed data that its group does not hold"
@@ -145,7 +147,9 @@ def local_op(program: Program, op: int, operands: list[np.ndarray], size: dict[i
     """One op on local shards, from its rule alone."""
     kind = program.kind[op]
     start = program.factor_ptr[op]
-    rows = [[f - start for f in program.use_names(u)] for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))]
+    rows = [
+        [f - start for f in program.use_names(u)] for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
+    ]
     result = [f - start for f in program.def_names(program.results(op)[0])]
     if kind == "dot_general":
         return np.einsum(operands[0], rows[0], operands[1], rows[1], result)

@@ -35,7 +35,14 @@ PROGRAMS = {
 
 
 def reference(name, fn, arguments):
-    fn = fn or {"mlp": "toast_lab.models.mlp.mlp", "xxt": "toast_lab.models.xxt.f", "attention": "toast_lab.models.attention.attn"}[name]
+    fn = (
+        fn
+        or {
+            "mlp": "toast_lab.models.mlp.mlp",
+            "xxt": "toast_lab.models.xxt.f",
+            "attention": "toast_lab.models.attention.attn",
+        }[name]
+    )
     if isinstance(fn, str):
         module, _, attribute = fn.rpartition(".")
         fn = getattr(__import__(module, fromlist=[attribute]), attribute)
@@ -81,5 +88,3 @@ def test_a_missing_gather_is_noticed():
     arguments = [rng.normal(size=analysis.program.dims(a)) for a in range(4)]
     with pytest.raises(AssertionError, match="does not hold"):
         machine.run(arguments)
-
-

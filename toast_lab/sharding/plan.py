@@ -157,7 +157,11 @@ class ShardingPlan:
         """Write the plan as JSON, whole or not at all."""
         target = Path(path)
         with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".part", delete=False) as handle:
-            json.dump(self.to_json(), handle, indent=1)
+            try:
+                json.dump(self.to_json(), handle, indent=1)
+            except BaseException:
+                os.unlink(handle.name)
+                raise
         os.replace(handle.name, target)
 
     @classmethod

@@ -1,0 +1,238 @@
+"""Prices checked by hand: roofline, collectives, live ranges, fusion, the paper's C(s)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import analysed, plan, small_transformer, traced
+from toast_lab.cost import collectives
+from toast_lab.cost.machines import MACHINES, Machine, machine
+from toast_lab.cost.problem import Problem, price
+from toast_lab.errors import InvalidProblem
+from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.sharding.state import State, legal_actions
+from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+
+S = jax.ShapeDtypeStruct
+F = jnp.float32
+# Round numbers: 1 flop/s and 1 byte/s would do, but not for telling the terms apart.
+PLAIN = Machine("plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head")
+
+
+def cost_of(fn, *shapes, mesh=None, actions=(), on=PLAIN, donate_argnums=(), **options):
+    analysis = traced(fn, *(S(s, F) for s in shapes), donate_argnums=donate_argnums)
+    problem = Problem(analysis, mesh or {"a": 2}, on, **options)
+    return price(problem, plan(problem, *actions))
+
+
+def test_a_dot_takes_the_longer_of_compute_and_memory():
+    flops, moved = 2 * 64 * 32 * 16, 4 * (64 * 32 + 32 * 16 + 64 * 16)
+    assert cost_of(jnp.matmul, (64, 32), (32, 16)).time_s == pytest.approx(max(flops / 1e6, moved / 1e3))
+    fast_memory = dataclasses.replace(PLAIN, memory_bytes_per_s=1e12)
+    assert cost_of(jnp.matmul, (64, 32), (32, 16), on=fast_memory).time_s == pytest.approx(flops / 1e6)
+
+
+def test_a_sharded_dot_does_its_share():
+    whole = cost_of(jnp.matmul, (64, 32), (32, 16))
+    half = cost_of(jnp.matmul, (64, 32), (32, 16), actions=[("a.0", "a")])
+    moved = 4 * (32 * 32 + 32 * 16 + 32 * 16)
+    assert half.time_s == pytest.approx(max(2 * 32 * 32 * 16 / 1e6, moved / 1e3))
+    assert half.time_s < whole.time_s
+
+
+def test_an_elementwise_chain_is_one_pass_over_memory():
+    chain = cost_of(lambda x: jnp.sin(jnp.cos(jnp.tanh(x))), (1000,))
+    assert chain.time_s == pytest.approx(2 * 4000 / 1e3)  # read once, written once
+    assert chain.peak_bytes == 2 * 4000
+
+
+def test_a_value_used_twice_is_written():
+    def fn(x):
+        y = jnp.tanh(x)
+        return jnp.sin(y) @ y
+
+    cost = cost_of(fn, (50, 50))
+    size = 4 * 2500
+    # tanh: read, write; sin: read, write (a dot takes no fused operand); dot: two reads, one write
+    assert cost.time_s == pytest.approx(7 * size / 1e3)
+
+
+def test_constants_and_views_cost_nothing():
+    plain = cost_of(lambda x: x + 1.0, (10, 10))
+    assert plain.time_s == pytest.approx(2 * 400 / 1e3)
+    assert cost_of(lambda x: jnp.broadcast_to(x[None], (5, 10, 10)) + 1.0, (10, 10)).time_s == pytest.approx(
+        (400 + 2000) / 1e3
+    )
+
+
+def test_paper_mode_prices_dots_only():
+    assert cost_of(lambda x: jnp.sin(x), (100,), paper_mode=True).time_s == 0.0
+    with_dot = cost_of(lambda x: jnp.sin(x @ x), (10, 10), paper_mode=True)
+    assert with_dot.time_s == pytest.approx(max(2000 / 1e6, 3 * 400 / 1e3))
+
+
+def test_collective_of_the_listing_is_the_one_priced():
+    cost = cost_of(lambda x, w: x @ w, (64, 32), (32, 16), mesh={"a": 4}, actions=[("x.1", "a")])
+    (row,) = cost.collectives
+    assert (row.kind, row.axes, row.local_bytes) == ("all_reduce", ("a",), 4 * 64 * 16)
+    assert row.time_s == pytest.approx(2 * (3 / 4) * 4 * 64 * 16 / 1e2)
+    assert cost.comm_s == row.time_s
+    assert cost.time_s == pytest.approx(cost.compute_s + cost.comm_s)
+
+
+# -- memory --------------------------------------------------------------------------------------------
+
+
+def test_peak_of_a_chain_of_dots_by_hand():
+    """x @ w1 @ w2 @ w3: all arguments stay; before the last dot its operand and result are alive."""
+    cost = cost_of(lambda x, a, b, c: ((x @ a) @ b) @ c, (8, 8), (8, 80), (80, 40), (40, 8))
+    arguments = 4 * (64 + 640 + 3200 + 320)
+    assert cost.peak_bytes == arguments + 4 * (8 * 80 + 8 * 40)
+
+
+def test_donated_arguments_are_freed_after_their_last_use():
+    def fn(x, w):
+        return jnp.tanh(jnp.tanh(x @ w) @ w)
+
+    kept, donated = cost_of(fn, (100, 10), (10, 10)), cost_of(fn, (100, 10), (10, 10), donate_argnums=0)
+    assert kept.peak_bytes - donated.peak_bytes == pytest.approx(4000)
+
+
+def test_an_elementwise_update_reuses_its_donated_operand():
+    def step(p, g):
+        return p - 0.1 * g
+
+    assert cost_of(step, (1000,), (1000,)).peak_bytes == 12_000
+    assert cost_of(step, (1000,), (1000,), donate_argnums=0).peak_bytes == 8_000
+
+
+def test_a_gathered_copy_lives_until_its_last_use():
+    def fn(x, w):
+        return (x @ w) @ w
+
+    analysis = traced(fn, S((64, 64), F), S((64, 64), F), dim_names={"x": ("batch", "d")})
+    problem = Problem(analysis, {"a": 4}, PLAIN)
+    state = plan(problem, ("batch", "a"))
+    sharded = price(problem, state)
+    quarter, whole = 4 * 64 * 64 / 4, 4 * 64 * 64
+    assert sharded.peak_bytes == pytest.approx(whole + 3 * quarter)
+    fsdp = price(problem, plan(problem, ("batch", "a"), ("d", "a")))
+    assert fsdp.count("all_gather") == 1  # gathered once for both dots
+    assert fsdp.peak_bytes >= whole + quarter
+
+
+def test_timeline_peaks_where_the_cost_says():
+    analysis = small_transformer(mode="train")
+    problem = Problem(analysis, {"a": 2})
+    cost = price(problem, plan(problem, ("batch", "a")))
+    assert cost.timeline_bytes.max() == cost.peak_bytes
+    assert int(cost.timeline_bytes.argmax()) == cost.peak_op
+    assert cost.timeline_bytes[-1] > 0
+
+
+# -- the paper's cost ----------------------------------------------------------------------------------
+
+
+def test_unsharded_costs_one():
+    problem = Problem(analysed("mlp"), {"a": 2})
+    cost = price(problem, replicated(problem))
+    assert cost.relative_time == 1.0
+    assert cost.memory_penalty == 0.0
+    assert cost.score == 1.0
+    assert cost.collectives == ()
+
+
+def test_memory_penalty_is_the_papers():
+    free = Problem(analysed("mlp"), {"a": 2})
+    base = price(free, replicated(free)).peak_bytes
+    tight = Problem(analysed("mlp"), {"a": 2}, memory_limit_bytes=base / 2, memory_weight=3.0)
+    cost = price(tight, replicated(tight))
+    assert not cost.fits
+    assert cost.memory_penalty == pytest.approx(3.0 * (base - base / 2) / base)
+    assert cost.score == pytest.approx(1.0 + cost.memory_penalty)
+
+
+def test_quick_and_full_prices_agree():
+    problem = Problem(small_transformer(mode="train"), {"a": 2, "b": 4})
+    rng = np.random.default_rng(0)
+    pricer = problem.pricer()
+    for _ in range(20):
+        state = State(problem.space)
+        for _ in range(6):
+            actions = legal_actions(state)
+            state.apply(actions[rng.integers(len(actions))])
+        quick, full = pricer.quick(state), price(problem, ShardingPlan.from_state(state))
+        assert (quick.score, quick.time_s, quick.peak_bytes) == (full.score, full.time_s, full.peak_bytes)
+        assert sum(c.time_s for c in full.collectives) == pytest.approx(full.comm_s)
+        assert sum(o.time_s for o in full.ops) == pytest.approx(full.compute_s)
+        assert 0 < full.overlapped_s <= full.time_s * (1 + 1e-9)
+        assert full.overlapped_s >= max(full.compute_s, full.comm_s) * (1 - 1e-9)
+
+
+# -- collectives and machines --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "expected"),
+    [
+        (ALL_GATHER, 4, 3 * 1e-6 + 0.75 * 1e6 / 1e9),
+        (REDUCE_SCATTER, 4, 3 * 1e-6 + 0.75 * 1e6 / 1e9),
+        (ALL_REDUCE, 4, 6 * 1e-6 + 1.5 * 1e6 / 1e9),
+        (ALL_TO_ALL, 8, 7 * 1e-6 + (7 / 8) * 2 * 1e6 / 1e9),
+        (PERMUTE, 4, 1e-6 + 1e6 / 1e9),
+        (ALL_GATHER, 1, 0.0),
+    ],
+)
+def test_ring_times_by_hand(kind, n, expected):
+    assert collectives.axis_time_s(kind, n, 1e6, 1e9, 1e-6, False) == pytest.approx(expected)
+
+
+def test_small_all_reduces_take_the_tree():
+    assert collectives.axis_time_s(ALL_REDUCE, 64, 8.0, 1e9, 1e-6, False) == pytest.approx(12 * (1e-6 + 8e-9))
+
+
+@given(
+    st.sampled_from([ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE]),
+    st.integers(2, 512),
+    st.floats(1, 1e12),
+)
+def test_collective_times_grow_with_bytes_and_shrink_with_bandwidth(kind, n, size):
+    for switched in (False, True):
+        time_s = collectives.axis_time_s(kind, n, size, 1e10, 1e-6, switched)
+        assert time_s > 0
+        assert collectives.axis_time_s(kind, n, 2 * size, 1e10, 1e-6, switched) > time_s
+        assert collectives.axis_time_s(kind, n, size, 2e10, 1e-6, switched) < time_s
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_has_a_source_and_prices_a_program(name):
+    assert len(MACHINES[name].source) > 40
+    problem = Problem(analysed("attention"), {"a": 4}, name)
+    cost = price(problem, plan(problem, ("S", "a", 1)))
+    assert np.isfinite(cost.time_s)
+    assert cost.time_s > 0
+
+
+def test_unknown_machines_suggest_one():
+    with pytest.raises(InvalidProblem, match='did you mean "tpu-v5e"'):
+        machine("tpu-v5")
+
+
+def test_impossible_machines_list_every_number():
+    with pytest.raises(InvalidProblem, match=r"memory_bytes_per_s = 0.*link_latency_s = -1"):
+        dataclasses.replace(PLAIN, memory_bytes_per_s=0.0, link_latency_s=-1.0)
+
+
+def test_lower_precision_dots_are_faster_where_the_machine_is():
+    for dtype, expected in (("bf16", 312e12), ("f16", 312e12), ("f32", 156e12), ("f64", 19.5e12), ("i32", 156e12)):
+        assert MACHINES["a100"].peak_flops(dtype) == expected
+
+
+def test_bad_limits_are_refused():
+    with pytest.raises(InvalidProblem, match="memory_limit_bytes must be above 0"):
+        Problem(analysed("mlp"), {"a": 2}, memory_limit_bytes=0)

@@ -1,0 +1,196 @@
+"""Mesh, actions, state key and plans: laws that hold for any action sequence, and refusals with numbers."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import analysed, plan, small_transformer
+from toast_lab.cost.problem import Problem, price
+from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
+from toast_lab.sharding.mesh import make_mesh
+from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.sharding.space import parse_action
+from toast_lab.sharding.state import State, legal_actions
+
+MESHES = [{"a": 2, "b": 4}, {"a": 8}, {"a": 2, "b": 2, "c": 2}, {"a": 3, "b": 2}]
+PROGRAMS = {
+    "attention": lambda: analysed("attention"),
+    "forward": lambda: small_transformer(mode="forward"),
+    "train": lambda: small_transformer(mode="train"),
+}
+
+
+def walk(problem, choices):
+    """The state after taking, for each number, the legal action at that position."""
+    state = State(problem.space)
+    taken = []
+    for choice in choices:
+        actions = legal_actions(state)
+        if not actions:
+            break
+        action = actions[choice % len(actions)]
+        assert state.apply(action) > 0, "a legal action must change something"
+        taken.append(action)
+    return state, taken
+
+
+sequences = st.lists(st.integers(0, 10_000), max_size=8)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(MESHES), sequences)
+def test_no_action_sequence_breaks_a_plan(name, mesh, choices):
+    problem = Problem(PROGRAMS[name](), mesh)
+    state, taken = walk(problem, choices)
+    made = ShardingPlan.from_state(state, taken)
+    made.check()
+    for value, spec in enumerate(made.value_specs()):
+        for size, axes in zip(made.program.dims(value), spec, strict=True):
+            assert size % int(np.prod([problem.mesh.size(a) for a in axes], initial=1)) == 0
+        used = [a for axes in spec for a in axes]
+        assert len(set(used)) == len(used), "one axis cannot cut two dims of one tensor"
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(MESHES), sequences)
+def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
+    problem = Problem(PROGRAMS[name](), mesh)
+    state, taken = walk(problem, choices)
+    again = State(problem.space)
+    for action in reversed(taken):
+        again.apply(action)
+    same = np.array_equal(state.op_axis, again.op_axis) and np.array_equal(state.value_axis, again.value_axis)
+    assert (state.key == again.key) == same
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(sorted(PROGRAMS)), sequences)
+def test_taking_an_action_twice_changes_nothing_the_second_time(name, choices):
+    problem = Problem(PROGRAMS[name](), {"a": 2, "b": 2})
+    state, taken = walk(problem, choices)
+    key = state.key
+    for action in taken:
+        assert state.apply(action) == 0
+    assert state.key == key
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(sorted(PROGRAMS)), sequences)
+def test_saved_plans_come_back_the_same(tmp_path_factory, name, choices):
+    problem = Problem(PROGRAMS[name](), {"a": 2, "b": 2})
+    made = ShardingPlan.from_state(*walk(problem, choices))
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    made.save(path)
+    back = ShardingPlan.load(path, problem)
+    assert np.array_equal(made.op_axis, back.op_axis)
+    assert np.array_equal(made.value_axis, back.value_axis)
+    assert (made.key, made.actions, made.mesh) == (back.key, back.actions, back.mesh)
+    assert price(problem, made).score == price(problem, back).score
+
+
+def test_mirrored_actions_reach_every_layer():
+    analysis = small_transformer(layers=3, mode="forward")
+    problem = Problem(analysis, {"m": 4})
+    specs = plan(problem, ("hidden", "m")).argument_specs()
+    for layer in range(3):
+        assert specs[f"params['layers'][{layer}]['w_up']"] == ((), ("m",))
+        assert specs[f"params['layers'][{layer}]['w_down']"] == (("m",), ())
+
+
+def test_from_specs_spreads_argument_shardings():
+    problem = Problem(analysed("mlp"), {"b": 4, "m": 4})
+    from_specs = ShardingPlan.from_specs(problem, {"x": ("b", None), "w1": (None, ("m",))})
+    assert from_specs.key == plan(problem, ("B", "b"), ("U", "m")).key
+
+
+def test_an_unsharded_plan_says_so_everywhere():
+    problem = Problem(analysed("mlp"), {"b": 4})
+    assert set(replicated(problem).argument_specs().values()) == {((), ())}
+
+
+@pytest.mark.parametrize(
+    ("text", "axes"),
+    [("4x2", {"data": 4, "model": 2}), ("d=4,m=2", {"d": 4, "m": 2}), ("8", {"data": 8}), ({"a": 3}, {"a": 3})],
+)
+def test_meshes_are_read(text, axes):
+    mesh = make_mesh(text)
+    assert dict(zip(mesh.axes, mesh.sizes, strict=True)) == axes
+
+
+@pytest.mark.parametrize("bad", ["", "4y2", "d=four", {"a": 0}, {"a": 2.5}, {}, {"1a": 2}, "a=2,a=2", {"a": True}])
+def test_bad_meshes_are_refused(bad):
+    with pytest.raises(InvalidProblem, match=r"mesh"):
+        make_mesh(bad)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (("Z", "b"), "no colour is called 'Z'"),
+        (("B", "model"), "no mesh axis is called 'model'"),
+        (("B", "b", 1), "B has 0 independent resolutions"),
+        ("B b", 'write "colour->axis"'),
+        (("B",), "cannot read the action"),
+    ],
+)
+def test_bad_actions_are_refused(action, message):
+    problem = Problem(analysed("mlp"), {"b": 4})
+    with pytest.raises(ToastError, match=message.replace("(", r"\(")):
+        state = State(problem.space)
+        state.apply(parse_action(problem.analysis, problem.mesh, action))
+
+
+def test_an_action_that_does_not_divide_names_the_sizes():
+    problem = Problem(analysed("mlp"), {"b": 3})
+    with pytest.raises(InvalidPlan, match='B has size 256, not divisible by mesh axis "b" = 3'):
+        plan(problem, ("B", "b"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": 1}', '{"format": 1, "program": "x", "mesh": {}, "op_axis": [], "value_axis": []}'],
+)
+def test_files_that_are_no_plans_are_refused(tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(InvalidPlan, match="plan"):
+        ShardingPlan.load(path, analysed("mlp"))
+
+
+def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
+    mlp, attention = Problem(analysed("mlp"), {"b": 4}), Problem(analysed("attention"), {"b": 4})
+    made = plan(mlp, ("B", "b"))
+    made.save(tmp_path / "plan.json")
+    with pytest.raises(InvalidPlan, match="made for program"):
+        ShardingPlan.load(tmp_path / "plan.json", attention)
+    with pytest.raises(InvalidPlan, match="this plan shards mlp"):
+        price(attention, made)
+    with pytest.raises(InvalidPlan, match="mesh b=4, the problem has c=4"):
+        price(Problem(analysed("mlp"), {"c": 4}), made)
+
+
+def test_damaged_plans_are_refused_with_every_offender(tmp_path):
+    problem = Problem(analysed("mlp"), {"b": 4})
+    data = plan(problem, ("B", "b")).to_json()
+    data["value_axis"] += [[2, 0, 5]]
+    data["op_axis"] += [[1, 0, 0]]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(InvalidPlan) as caught:
+        ShardingPlan.load(tmp_path / "plan.json", problem)
+    assert "w2: no dimension 5" in str(caught.value)
+    assert "is not one of its own" in str(caught.value)
+
+
+def test_saving_leaves_no_half_written_file(tmp_path, monkeypatch):
+    problem = Problem(analysed("mlp"), {"b": 4})
+    made = plan(problem, ("B", "b"))
+    target = tmp_path / "plan.json"
+    target.write_text("precious")
+    monkeypatch.setattr(json, "dump", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        made.save(target)
+    assert target.read_text() == "precious"
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
