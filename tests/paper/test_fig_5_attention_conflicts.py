@@ -1,8 +1,8 @@
 """Figure 5: simplified attention: five conflicts, one compatibility set, two resolutions.
 
 The paper prints its set as {(S111, S311), (S111, S31111), (Sc, S31111), (Sc1, S3112), (Sc11, S21)}.  Two of these
-are misprints against its own listing 5c: ``a`` is defined with [S11, S311], so the first pair is (S11, S311); the reduce
-uses ``a`` as [S111, S3111], so the second is (S111, S3111) - S111 and S31111 never meet on one tensor.
+are misprints against its own listing 5c: ``a`` is defined with [S11, S311], so the first pair is (S11, S311); the
+reduce uses ``a`` as [S111, S3111], so the second is (S111, S3111) - S111 and S31111 never meet on one tensor.
 Its reduce_{1,add} counts dims from 1 (it removes the rows, since ``b`` keeps S3111), its broadcast_0 from 0; ours
 count from 0 both times.
 """

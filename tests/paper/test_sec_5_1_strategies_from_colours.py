@@ -1,8 +1,8 @@
 """Section 5.1: data parallelism, FSDP, Megatron and Megatron with sequence parallelism come out of colour actions.
 
 No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the parameters of the
-Transformer: 9 in a layer (two norms, wq, wk, wv, wo, w_gate, w_up, w_down), the embedding, the final norm.  The embedding
-is tied, so its gradient is two partial sums, one from the lookup (scatter) and one from the logits (dot).
+Transformer: 9 in a layer (two norms, wq, wk, wv, wo, w_gate, w_up, w_down), the embedding, the final norm.  The
+embedding is tied, so its gradient is two partial sums, one from the lookup (scatter) and one from the logits (dot).
 """
 
 from collections import Counter

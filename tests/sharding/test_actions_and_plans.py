@@ -138,8 +138,8 @@ def test_bad_meshes_are_refused(bad):
 )
 def test_bad_actions_are_refused(action, message):
     problem = Problem(analysed("mlp"), {"b": 4})
-    with pytest.raises(ToastError, match=message.replace("(", r"\(")):
-        state = State(problem.space)
+    state = State(problem.space)
+    with pytest.raises(ToastError, match=message):
         state.apply(parse_action(problem.analysis, problem.mesh, action))
 
 
