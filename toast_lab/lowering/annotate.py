@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 MESH_NAME = "mesh"
 _FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")  # annotations that the input came with
 
+# XLA's exporter adds the values that a body captures to the loop's own and then finds too few shardings on it.
+_CONTROL_FLOW = ("while", "case", "if")
+
 
 def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> str:
     """The canonical module with ``plan`` on it, as StableHLO text.
@@ -81,7 +84,7 @@ def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> s
         module.operation.attributes["mhlo.num_replicas"] = _int32(1)
         module.operation.attributes["mhlo.num_partitions"] = _int32(plan.mesh.n_devices)
         module.operation.verify()
-        return module.operation.get_asm(enable_debug_info=True)
+        return str(module.operation.get_asm(enable_debug_info=True))
 
 
 class _Writer:
@@ -167,9 +170,10 @@ class _Writer:
         if operation.name == "sdy.sharding_constraint":  # the user's own: the plan says what it is to be
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
-            [self.attribute(self.made[v]) for v in values]
-        )
+        if canonical.short_kind(op) not in _CONTROL_FLOW:
+            operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
+                [self.attribute(self.made[v]) for v in values]
+            )
         for value, result in zip(values, list(operation.results), strict=True):
             specs = [self.made[value]] if program.dims(value) else []
             if self.kept[value] != self.made[value]:
@@ -229,7 +233,8 @@ def _check_same(program: Program, number: int, op: Any) -> None:
 def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
     if key not in main.attributes:
         return [{} for _ in range(count)]
-    return [{entry.name: entry.attr for entry in ir.DictAttr(d)} for d in ir.ArrayAttr(main.attributes[key])]
+    dicts: list[Any] = [ir.DictAttr(d) for d in ir.ArrayAttr(main.attributes[key])]
+    return [{entry.name: entry.attr for entry in entries} for entries in dicts]
 
 
 def _forget(attributes: Any) -> None:

@@ -6,9 +6,10 @@ makes of a plan, meaningless for speed, since they share the same cores.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from toast_lab.errors import InvalidProblem, did_you_mean
 
@@ -16,7 +17,8 @@ WORDS = ("auto", "cpu", "gpu", "tpu")
 _COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
-class Devices(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Devices:
     """Devices of one kind."""
 
     platform: str  #: "cpu", "gpu" or "tpu"

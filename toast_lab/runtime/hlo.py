@@ -28,7 +28,7 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(r'source_file="([^"]*)"(?:\s+source_line=(\d+))?')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
-_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:\s*,?\s*device_ids=\(?\[([0-9,]*)\]\)?)?\s*\{([^}]*)\}")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:\s*,?\s*device_ids=\(([0-9,]*)\))?\s*\{([^}]*)\}")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _ROW = re.compile(r"\{([0-9, ]*)\}")
@@ -117,9 +117,9 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     own = _MESH.search(line)
     if own and "(" not in own.group(3):  # parts of an axis are written 'a':(1)2; not taken apart here
         sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", own.group(1))}
-        groups = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
+        joined = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
         order = _ints(own.group(2) or "") or list(range(math.prod(sizes.values())))
-        return [[order[i] for i in sorted(group)] for group in groups]
+        return [[order[i] for i in sorted(group)] for group in joined]
     iota = _IOTA.search(line)
     if iota:
         shape, dims = _ints(iota.group(1)), _ints(iota.group(2))

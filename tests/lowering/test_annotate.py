@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from toast_lab import _jaxlib, frontends
+from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidPlan
+from toast_lab.frontends import Model
+from toast_lab.lowering.annotate import annotate, made_specs
+from toast_lab.sharding.plan import ShardingPlan, replicated
+
+S = jax.ShapeDtypeStruct
+SMALL = {
+    "layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 128, "batch": 8, "sequence": 32,
+}  # fmt: skip
+
+
+def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
+    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh)
+
+
+def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPlan:
+    return ShardingPlan.from_actions(problem_of(model, mesh), actions)
+
+
+def code(text: str) -> str:
+    """Module text without locations and without layout."""
+    lines = (re.sub(r"\s*loc\((?:[^()]|\([^()]*\))*\)", "", line) for line in text.splitlines())
+    return "\n".join(line.strip() for line in lines if line.strip() and not line.startswith("#loc"))
+
+
+def constraints(text: str) -> list[tuple[str, str]]:
+    """(operand, dim shardings) of every constraint, in order."""
+    return re.findall(r"sdy\.sharding_constraint (%\S+) <@mesh, (\[.*?\])>", text)
+
+
+def test_an_fsdp_weight_is_gathered_where_it_is_used() -> None:
+    def layer(x, w):
+        return x @ w
+
+    model = frontends.from_jax(
+        layer,
+        S((16, 32), "float32"),
+        S((32, 64), "float32"),
+        dim_names={"x": ("batch", "inner"), "w": ("inner", "outer")},
+    )
+    plan = plan_of(model, {"d": 4}, ("batch", "d"), ("inner", "d"))
+    assert code(annotate(model, plan)) == code(
+        """
+        module @jit_layer attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+        sdy.mesh @mesh = <["d"=4]>
+        func.func public @main(%arg0: tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}, %arg1: tensor<32x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) -> (tensor<16x64xf32> {jax.result_info = "result", sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>}) {
+        %0 = sdy.sharding_constraint %arg1 <@mesh, [{}, {}]> : tensor<32x64xf32>
+        %1 = stablehlo.dot_general %arg0, %0, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}, {}]>]>} : (tensor<16x32xf32>, tensor<32x64xf32>) -> tensor<16x64xf32>
+        %2 = sdy.sharding_constraint %1 <@mesh, [{"d"}, {}]> : tensor<16x64xf32>
+        return %2 : tensor<16x64xf32>
+        }
+        }
+        """  # noqa: E501
+    )
+
+
+def test_a_value_brought_to_one_sharding_for_two_uses_has_one_constraint() -> None:
+    def twice(x, y, w):
+        return x @ w, y @ w
+
+    names = {"x": ("batch", "inner"), "w": ("inner", "outer")}
+    shapes = S((16, 32), "float32"), S((16, 32), "float32"), S((32, 64), "float32")
+    model = frontends.from_jax(twice, *shapes, dim_names=names)
+    plan = plan_of(model, {"d": 4}, ("batch", "d"), ("inner", "d"))
+    assert constraints(annotate(model, plan)).count(("%arg2", "[{}, {}]")) == 1
+    assert constraints(annotate(model, plan, reuse=False)).count(("%arg2", "[{}, {}]")) == 2
+
+
+def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -> None:
+    """An op split on an axis that its result does not keep: first the op's sharding, then the value's."""
+
+    def double(x):
+        return x + x
+
+    model = frontends.from_jax(double, S((8, 8), "float32"))
+    problem = problem_of(model, {"d": 4})
+    plan = replicated(problem)
+    add = model.program.n_arguments
+    op_axis = plan.op_axis.copy()
+    op_axis[add, 0] = model.program.def_names(model.program.results(add)[0])[1]
+    plan = ShardingPlan(plan.program, plan.mesh, op_axis, plan.value_axis)
+    text = annotate(model, plan)
+    assert constraints(text) == [("%arg0", '[{}, {"d"}]'), ("%1", '[{}, {"d"}]'), ("%2", "[{}, {}]")]
+    assert made_specs(plan)[1] == ((), ("d",))
+    assert "return %3" in text
+
+
+def test_partial_sums_are_scattered_by_the_op_itself() -> None:
+    model = frontends.load("attention")
+    plan = plan_of(model, {"d": 2, "m": 4}, "S@1->d")
+    z = int(model.program.outputs[0])
+    assert made_specs(plan)[z] == (("d",), ()) == plan.value_specs()[z]
+
+
+def test_a_constant_is_cut_where_it_is_used_and_nowhere_else() -> None:
+    def scaled(x):
+        return x * jnp.arange(16.0)
+
+    model = frontends.from_jax(scaled, S((8, 16), "float32"), dim_names={"x": ("batch", "inner")})
+    text = annotate(model, plan_of(model, {"d": 4}, ("inner", "d")))
+    iota = next(line for line in text.splitlines() if "stablehlo.iota" in line)
+    assert "sdy.sharding" not in iota
+    assert any(dims.endswith('{"d"}]') and not operand.startswith("%arg") for operand, dims in constraints(text))
+
+
+def test_donation_stays_where_the_shardings_agree_and_turns_into_a_hint_where_not() -> None:
+    def step(w, x):
+        return w + x, x.sum()
+
+    shapes = S((8, 16), "float32"), S((8, 16), "float32")
+    model = frontends.from_jax(step, *shapes, donate_argnums=0, dim_names={"w": ("rows", "columns")})
+    plan = plan_of(model, {"d": 4}, ("rows", "d"))
+    assert "tf.aliasing_output = 0" in annotate(model, plan)
+    value_axis = plan.value_axis.copy()
+    value_axis[int(model.program.outputs[0]), 0] = -1
+    other = ShardingPlan(plan.program, plan.mesh, plan.op_axis, value_axis)
+    text = annotate(model, other)
+    assert "tf.aliasing_output" not in text
+    assert "jax.buffer_donor = true" in text
+
+
+def test_foreign_annotations_make_way() -> None:
+    text = """
+    module @m attributes {mhlo.num_partitions = 2 : i32} {
+      sdy.mesh @mesh = <["x"=2]>
+      sdy.mesh @other = <["x"=2]>
+      func.func public @main(%arg0: tensor<8x4xf32> {mhlo.sharding = "{devices=[2,1]<=[2]}"}) -> tensor<8x4xf32> {
+        %0 = sdy.sharding_constraint %arg0 <@other, [{"x"}, {}]> : tensor<8x4xf32>
+        %1 = stablehlo.add %0, %0 {sdy.sharding = #sdy.sharding_per_value<[<@other, [{"x"}, {}]>]>} : tensor<8x4xf32>
+        return %1 : tensor<8x4xf32>
+      }
+    }
+    """
+    model = frontends.from_stablehlo(text)
+    problem = problem_of(model, {"d": 4})
+    name = problem.analysis.groups[0].name
+    written = annotate(model, ShardingPlan.from_actions(problem, [(name, "d")]))
+    assert written.count("sdy.mesh @") == 1
+    assert "@other" not in written
+    assert "mhlo.sharding" not in written
+    assert 'sdy.sharding_constraint %arg0 <@mesh, [{"d"}, {}]>' in written
+
+
+def test_loops_keep_their_own_attributes_untouched() -> None:
+    def scan(c, w):
+        return jax.lax.scan(lambda c, wi: (jnp.tanh(c @ wi), c.sum()), c, w)
+
+    model = frontends.from_jax(scan, S((8, 16), "float32"), S((3, 16, 16), "float32"))
+    text = annotate(model, replicated(problem_of(model, {"d": 4})))
+    assert "stablehlo.while" in text
+    assert not re.search(r"attributes \{[^}]*sdy\.sharding", text.split("stablehlo.while")[1])
+
+
+@pytest.mark.parametrize("mesh", [{"d": 2, "m": 4}, {"d": 8}])
+def test_a_transformer_step_written_from_text_and_from_the_model_is_the_same_module(mesh: dict[str, int]) -> None:
+    model = frontends.load("transformer", **SMALL)
+    plan = plan_of(model, mesh, ("batch", "d"), ("d_model", "d"))
+    text = annotate(model, plan)
+    assert text == annotate(model.stablehlo, plan)
+    module = _jaxlib.parse_module(_jaxlib.make_context(), text)
+    assert module.operation.verify()
+    # Every argument, every op result that is no constant, and every result carries its sharding.
+    kept = plan.value_specs()
+    rows = np.flatnonzero(~model.program.value_is_constant[model.program.n_arguments :])
+    assert text.count("#sdy.sharding_per_value<") == len(rows)
+    assert text.count("= #sdy.sharding<@mesh") == model.program.n_arguments + len(model.program.outputs)
+    assert any(any(spec) for spec in kept)
+
+
+def test_another_program_is_refused() -> None:
+    model = frontends.load("mlp")
+    plan = plan_of(model, {"d": 4})
+    with pytest.raises(InvalidPlan, match="this plan shards mlp .*, the model is attention"):
+        annotate(frontends.load("attention"), plan)
+    with pytest.raises(InvalidPlan, match="@main of this module has"):
+        annotate(frontends.load("attention").stablehlo, plan)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from toast_lab import frontends
+from toast_lab.errors import InvalidProblem, UnsupportedOp
+from toast_lab.ir.program import Program
+from toast_lab.runtime import inputs
+
+S = jax.ShapeDtypeStruct
+
+
+def program_of(fn, *args) -> Program:
+    return frontends.from_jax(fn, *args).program
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        ("f32", np.float32), ("f64", np.float64), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16),
+        ("i1", np.bool_), ("i8", np.int8), ("i32", np.int32), ("i64", np.int64), ("ui8", np.uint8),
+        ("ui32", np.uint32), ("i4", ml_dtypes.int4), ("ui4", ml_dtypes.uint4),
+        ("f8E4M3FN", ml_dtypes.float8_e4m3fn), ("f8E5M2", ml_dtypes.float8_e5m2),
+        ("complex<f32>", np.complex64), ("complex<f64>", np.complex128),
+    ],
+)  # fmt: skip
+def test_element_types(element: str, dtype: type) -> None:
+    assert inputs.dtype_of(element) == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("element", ["!stablehlo.token", "index", "q8"])
+def test_what_no_array_can_hold_is_refused(element: str) -> None:
+    with pytest.raises(UnsupportedOp, match="no array has element type"):
+        inputs.dtype_of(element)
+
+
+def test_every_kind_of_argument_is_drawn_with_its_own_type_and_shape() -> None:
+    shapes = [
+        S((8, 4), jnp.float32), S((8, 4), jnp.bfloat16), S((3,), jnp.int32), S((2,), jnp.uint32), S((5,), bool),
+        S((4, 4), jnp.complex64), S((0, 4), jnp.float32), S((), jnp.float32), S((), jnp.int8),
+    ]  # fmt: skip
+    program = program_of(lambda *xs: [x + x if x.dtype != bool else ~x for x in xs], *shapes)
+    arrays = inputs.draw(program)
+    assert [(a.shape, a.dtype) for a in arrays] == [(s.shape, s.dtype) for s in shapes]
+    assert np.iscomplexobj(arrays[5])
+    assert arrays[5].imag.any()
+    assert set(np.unique(arrays[2])) <= {0, 1}
+    assert arrays[3].max() > 2**16  # random keys take all values
+
+
+def test_the_seed_decides_everything() -> None:
+    program = frontends.load("mlp").program
+    first, again, other = inputs.draw(program, 1), inputs.draw(program, 1), inputs.draw(program, 2)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    assert not np.array_equal(first[0].ravel()[:8], first[1].ravel()[:8])
+
+
+def test_matrices_neither_blow_values_up_nor_let_them_die() -> None:
+    program = program_of(lambda x, w: x @ w, S((64, 1024), "float32"), S((1024, 1024), "float32"))
+    x, w = inputs.draw(program)
+    assert 0.5 < np.std(x @ w) / np.std(x) < 2
+
+
+def test_indices_stay_within_what_they_index() -> None:
+    def lookup(table, small, tokens, flags):
+        return table[tokens + 0], small[tokens.reshape(-1)], flags * 3
+
+    shapes = S((100, 4), "float32"), S((7, 4), "float32"), S((50, 60), "int32"), S((50,), "int32")
+    program = program_of(lookup, *shapes)
+    assert inputs.index_bounds(program) == {2: 7}
+    _, _, tokens, flags = inputs.draw(program)
+    assert set(np.unique(tokens)) == set(range(7))
+    assert set(np.unique(flags)) == {0, 1}
+
+
+def test_scatter_indices_stay_within_what_they_write_to() -> None:
+    def write(table, rows, values):
+        return table.at[rows].add(values)
+
+    program = program_of(write, S((9, 4), "float32"), S((300,), "int32"), S((300, 4), "float32"))
+    assert inputs.index_bounds(program) == {1: 9}
+    assert inputs.draw(program)[1].max() == 8
+
+
+def test_transformer_tokens_are_drawn_from_the_vocabulary() -> None:
+    model = frontends.load("transformer", layers=1, vocab=512)
+    bounds = inputs.index_bounds(model.program)
+    names = {model.program.value_name[a]: bound for a, bound in bounds.items()}
+    assert names == {"tokens": 512, "targets": 512}
+
+
+def test_non_negative_draws_are_the_same_numbers_without_signs() -> None:
+    program = program_of(lambda x, n: x[n], S((8, 4), "float32"), S((3,), "int32"))
+    plain, positive = inputs.draw(program), inputs.draw(program, non_negative=True)
+    assert (plain[0] < 0).any()
+    assert np.array_equal(np.abs(plain[0]), positive[0])
+    assert np.array_equal(plain[1], positive[1])
+
+
+def test_the_users_arrays_are_checked_all_at_once() -> None:
+    program = frontends.load("mlp").program
+    good = inputs.draw(program)
+    assert inputs.check(program, good)[0] is good[0]
+    with pytest.raises(InvalidProblem, match=rf"takes {len(good)} arrays, 1 are given"):
+        inputs.check(program, good[:1])
+    bad = [a[:1] for a in good[:-1]] + [good[-1].astype(np.float64)]
+    with pytest.raises(InvalidProblem) as caught:
+        inputs.check(program, bad)
+    assert str(caught.value).count("instead of") == len(good)
