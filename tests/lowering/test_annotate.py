@@ -182,7 +182,7 @@ def test_a_transformer_step_written_from_text_and_from_the_model_is_the_same_mod
 def test_another_program_is_refused() -> None:
     model = frontends.load("mlp")
     plan = plan_of(model, {"d": 4})
-    with pytest.raises(InvalidPlan, match="this plan shards mlp .*, the model is attention"):
+    with pytest.raises(InvalidPlan, match=r"this plan shards mlp .*, the model is attention"):
         annotate(frontends.load("attention"), plan)
     with pytest.raises(InvalidPlan, match="@main of this module has"):
         annotate(frontends.load("attention").stablehlo, plan)

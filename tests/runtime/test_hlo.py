@@ -60,7 +60,8 @@ StackFrames
             Collective("all_gather", 64, 4, ("m",), "", ""),
         ),
         (
-            "  %s = (f32[6]{0}, f32[6]{0}, u32[], u32[]) collective-permute-start(%x), source_target_pairs={{0,1},{1,0}}",
+            "  %s = (f32[6]{0}, f32[6]{0}, u32[], u32[]) collective-permute-start(%x), "
+            "source_target_pairs={{0,1},{1,0}}",
             Collective("collective_permute", 24, 2, ("m",), "", ""),
         ),
         (

@@ -175,7 +175,7 @@ def test_accelerators_that_are_not_there(word: str) -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("an accelerator is attached")
     model = frontends.load("mlp")
-    with pytest.raises(InvalidProblem, match='(no|[0-9]+) (gpu|tpu).*attached.*Use devices="cpu:64"'):
+    with pytest.raises(InvalidProblem, match=r'(no|[0-9]+) (gpu|tpu).*attached.*Use devices="cpu:64"'):
         run(model, plan_of(model, {"d": 64}), word)
 
 

@@ -193,7 +193,7 @@ def _source(line: str, frames: Mapping[int, str]) -> str:
 
 
 def _source_lines(text: str) -> dict[int, str]:
-    """ "file.py:12" by stack frame id, from the tables at the top of newer HLO texts."""
+    """Source lines ("file.py:12") by stack frame id, from the tables at the top of newer HLO texts."""
     tables: dict[str, dict[int, str]] = {}
     current: dict[int, str] | None = None
     for line in text.splitlines():
