@@ -7,6 +7,8 @@ The public names below are imported on first use, so ``import toast_lab`` itself
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -57,11 +59,31 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import replicated
 
 
+class _SearchStage(types.ModuleType):
+    """The stage ``toast_lab.search``, which is also the public function of that name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module("toast_lab.search.contract").search(*args, **kwargs)
+
+
+class _Package(types.ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing any file of a stage binds the stage here, over the function called like it.
+        if name == "search" and isinstance(value, types.ModuleType):
+            value.__class__ = _SearchStage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'toast_lab' has no attribute {name!r}")
     module, _, attribute = _NAMES[name].partition(":")
     value = getattr(importlib.import_module(module), attribute)
+    if name == "search":
+        return globals()["search"]
     globals()[name] = value
     return value
 
