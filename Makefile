@@ -9,7 +9,7 @@ help:
 	@echo "make explore     install what is missing and open the explorer on http://127.0.0.1:$(PORT)"
 	@echo "make test        all checks and tests"
 	@echo "make lint        only the static checks"
-	@echo "make benchmarks  the timings and the paper's comparisons"
+	@echo "make benchmarks  timings and accuracy, as ratios"
 	@echo "make clean       remove environments and caches"
 
 explore:
@@ -27,8 +27,7 @@ lint:
 benchmarks:
 	@bash scripts/setup_venv.sh .venv auto app,notebooks
 	@bash scripts/warm.sh
-	@if [ -f benchmarks/__main__.py ]; then exec .venv/bin/python -m benchmarks; \
-	else echo "There are no benchmarks yet (benchmarks/__main__.py)."; fi
+	@exec .venv/bin/python -m tests.benchmarks
 
 clean:
 	rm -rf .venv .venv-other .venv.lock .venv-other.lock build dist *.egg-info

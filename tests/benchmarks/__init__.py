@@ -1,0 +1,1 @@
+"""Timings and accuracy as ratios inside one run.  ``python -m tests.benchmarks`` prints them and checks the targets."""

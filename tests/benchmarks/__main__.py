@@ -1,0 +1,23 @@
+"""Run the benchmarks: ``python -m tests.benchmarks [speed] [memory]``.  Exit status 1 if a target is missed."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+from tests.benchmarks import memory, speed
+
+PARTS = {"speed": speed.run, "memory": memory.run}
+
+
+def main(names: list[str]) -> int:
+    """Run the named parts, all of them by default."""
+    print(f"{platform.machine()}, Python {platform.python_version()}")
+    missed = [line for name in names or PARTS for line in PARTS[name]()]
+    for line in missed:
+        print(f"MISSED  {line}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
