@@ -33,7 +33,9 @@ def run() -> list[str]:
     missed = []
     per_op = {}
     print("\nTransformer training step (Gemma sizes), mesh d=4,m=4")
-    print(f"{'layers':>6} {'ops':>6} {'trace s':>8} {'analyse s':>9} {'price ms':>9} {'plans/s':>8} {'search s':>8} {'pricing':>8}")
+    print(
+        f"{'layers':>6} {'ops':>6} {'trace s':>8} {'analyse s':>9} {'price ms':>9} {'plans/s':>8} {'search s':>8} {'pricing':>8}"
+    )
     for layers in LAYERS:
         trace_s = seconds(lambda n=layers: load("transformer", layers=n, **SIZES))
         model = load("transformer", layers=layers, **SIZES)
@@ -54,7 +56,9 @@ def run() -> list[str]:
             f"{search_s:>8.2f} {share:>8.0%}"
         )
         if analyse_s > trace_s:
-            missed.append(f"{layers} layers: the analysis takes {analyse_s / trace_s:.2f} times as long as tracing (target 1)")
+            missed.append(
+                f"{layers} layers: the analysis takes {analyse_s / trace_s:.2f} times as long as tracing (target 1)"
+            )
         if share < 0.4:
             missed.append(f"{layers} layers: pricing is {share:.0%} of the search (target at least 40%)")
     growth = per_op[LAYERS[-1]] / per_op[LAYERS[0]]

@@ -377,10 +377,28 @@ def _literal(attribute: str) -> str:
         return text
 
 
+def _slice_detail(operation: Any) -> str:
+    """The dims that a slice cuts, as ``dim:start:limit``, with the stride where it is not 1."""
+    starts, limits, strides = (
+        [int(t) for t in re.findall(r"-?\d+", str(operation.attributes[key]).split(":", 1)[-1])]
+        for key in ("start_indices", "limit_indices", "strides")
+    )
+    shape = _tensor(operation.operands[0].type).shape
+    return ",".join(
+        f"{d}:{start}:{limit}" + (f":{stride}" if stride != 1 else "")
+        for d, (start, limit, stride, size) in enumerate(zip(starts, limits, strides, shape, strict=True))
+        if (start, limit, stride) != (0, size, 1)
+    )
+
+
 def _detail(kind: str, operation: Any) -> str:
     parts = []
     if kind == "constant":
         return _literal(str(operation.attributes["value"]))
+    if kind == "convert":
+        return _tensor(operation.results[0].type).element
+    if kind == "slice":
+        return _slice_detail(operation)
     for key in _DETAIL_KEYS.get(kind, ()):
         if key in operation.attributes:
             raw = str(operation.attributes[key])

@@ -112,7 +112,10 @@ class _Listing:
             rows = after.get(v)
             names.append(self.fresh(program.value_name[v]) if rows else program.value_name[v])
             shapes.append(self.shape(v, int(s.before[rows[0]]) if rows else int(s.layout[v])))
-        self.lines.append((", ".join(names), ", ".join(shapes), op_text(program, op, operands)))
+        right = op_text(program, op, operands)
+        if all(program.value_is_constant[v] for v in program.results(op)) and program.results(op):
+            right += "  # constant"  # recomputed in the layout that each use wants
+        self.lines.append((", ".join(names), ", ".join(shapes), right))
         for v, name in zip(program.results(op), names, strict=True):
             if v in after:
                 self.chain(after[v], name, program.value_name[v])
