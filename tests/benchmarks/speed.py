@@ -34,7 +34,8 @@ def run() -> list[str]:
     per_op = {}
     print("\nTransformer training step (Gemma sizes), mesh d=4,m=4")
     print(
-        f"{'layers':>6} {'ops':>6} {'trace s':>8} {'analyse s':>9} {'price ms':>9} {'plans/s':>8} {'search s':>8} {'pricing':>8}"
+        f"{'layers':>6} {'ops':>6} {'trace s':>8} {'analyse s':>9} {'price ms':>9} {'plans/s':>8} "
+        f"{'search s':>8} {'pricing':>8}"
     )
     for layers in LAYERS:
         trace_s = seconds(lambda n=layers: load("transformer", layers=n, **SIZES))
