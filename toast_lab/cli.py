@@ -117,7 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
     p = _command(commands, "models", "the built-in models and their sizes")
     p = _command(commands, "machines", "the machines that plans can be priced on, with their sources")
     p = _command(commands, "serve", "open the explorer in a browser")
-    p.add_argument("model", metavar="MODEL", nargs="?", help=MODEL_HELP)
+    p.add_argument("model", metavar="MODEL", nargs="?", help="a built-in model or your own as package.module:make")
     p.add_argument("--port", type=int, default=5006, help="%(default)s")
     p.add_argument("--address", default="127.0.0.1", help="%(default)s")
     p.add_argument("--show", action="store_true", help="open a browser window")

@@ -129,7 +129,7 @@ def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Ana
     telling = [g for g in groups if args.all or g.arguments or g.n_names > 1]
     out.table(
         "Colour groups (sizes above 1)",
-        ("group", ">size", ">names", ">colours", "arguments", ">resolutions", "can be sharded"),
+        ("group", ">size", ">names", ">colours", "~arguments", ">resolutions", "can be sharded"),
         [_group_row(analysis, g) for g in sorted(telling, key=lambda g: (not g.shardable, -g.n_names))],
         limit,
     )
@@ -163,7 +163,7 @@ def _show_conflicts(out: common.Out, analysis: Analysis, everything: bool) -> No
             title = f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, resolution {resolution}"
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"
-            out.table(title, ("side 0", "side 1", "meet at", "source"), rows, None if everything else ROWS)
+            out.table(title, ("side 0", "side 1", "~meet at", "~source"), rows, None if everything else ROWS)
 
 
 def _show_coverage(out: common.Out, data: dict[str, Any], args: argparse.Namespace, limit: int | None) -> None:
@@ -172,7 +172,7 @@ def _show_coverage(out: common.Out, data: dict[str, Any], args: argparse.Namespa
         rows = [(m["kind"], m["reason"], common.short(m["where"])) for m in missing]
         out.table(
             f"{len(missing)} ops without a sharding rule: all their dims stay whole",
-            ("op", "reason", "source"),
+            ("op", "~reason", "~source"),
             rows,
             limit,
         )
@@ -180,6 +180,6 @@ def _show_coverage(out: common.Out, data: dict[str, Any], args: argparse.Namespa
         out.print("Every op has a sharding rule.")
     if args.mesh and data["not_divisible"]:
         dims = [(d["argument"], d["dim"], d["size"], d["group"]) for d in data["not_divisible"]]
-        out.table(f"Dims that no axis of {args.mesh} divides", ("argument", ">dim", ">size", "group"), dims, limit)
+        out.table(f"Dims that no axis of {args.mesh} divides", ("~argument", ">dim", ">size", "group"), dims, limit)
     elif args.mesh:
         out.print(f"Every argument dim that can be sharded divides by an axis of {args.mesh}.")

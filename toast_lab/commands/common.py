@@ -13,11 +13,12 @@ import importlib
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -280,7 +281,8 @@ class Out(Console):
     """stdout for people: no markup in names, wide enough for tables when it is not a terminal."""
 
     def __init__(self) -> None:
-        width = None if sys.stdout.isatty() else 120
+        # Columns of numbers are never cut: below 100 columns it is the terminal that breaks the lines.
+        width = max(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 120
         super().__init__(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
     def on_broken_pipe(self) -> None:
@@ -290,11 +292,15 @@ class Out(Console):
     def table(
         self, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], limit: int | None = None
     ) -> None:
-        """Print a table; columns that start with ">" are numbers; beyond ``limit`` rows the rest is counted."""
+        """Print a table; beyond ``limit`` rows the rest is counted.
+
+        Columns that start with ">" are numbers, those that start with "~" may be folded where space is short.
+        """
         self.print(title, style="bold")  # a title inside the table would be wrapped at the table's width
         table = Table(box=None, pad_edge=False, header_style="dim")
         for column in columns:
-            table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+            justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+            table.add_column(column.lstrip(">~"), justify=justify, overflow="fold", no_wrap=column[:1] != "~")
         all_rows = [[str(cell) for cell in row] for row in rows]
         shown = all_rows if limit is None else all_rows[:limit]
         for row in shown:
@@ -428,7 +434,7 @@ def show_plan(out: Out, plan: ShardingPlan) -> None:
         rows = [(path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]") for path, spec in cut]
         out.table(
             f"Sharded arguments ({len(cut)} of {plan.program.n_arguments})",
-            ("argument", "mesh axes per dim"),
+            ("~argument", "mesh axes per dim"),
             rows,
             24,
         )
@@ -443,7 +449,7 @@ def show_collectives(out: Out, cost: Cost) -> None:
     if rows:
         out.table(
             "Collectives",
-            ("kind", "axes", ">count", ">bytes", ">time", "largest", "at"),
+            ("kind", "axes", ">count", ">bytes", ">time", "~largest", "~at"),
             [
                 (
                     kind,

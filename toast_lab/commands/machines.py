@@ -28,7 +28,7 @@ def _show(out: common.Out) -> None:
         ("name", ">bf16 FLOP/s", ">f32 FLOP/s", ">memory", ">memory/s", ">link/s per axis", ">hop", "links"),
         [_row(m) for m in MACHINES.values()],
     )
-    out.table("Sources", ("name", "where the numbers are from"), [(m.name, m.source) for m in MACHINES.values()])
+    out.table("Sources", ("name", "~where the numbers are from"), [(m.name, m.source) for m in MACHINES.values()])
 
 
 def _row(m: Machine) -> tuple[str, ...]:

@@ -38,5 +38,5 @@ def sizes(target: str) -> dict[str, Any]:
 
 def _show(out: common.Out, models: list[dict[str, Any]]) -> None:
     rows = [(m["name"], m["about"], " ".join(f"{k}={v}" for k, v in m["sizes"].items())) for m in models]
-    out.table("Built-in models", ("name", "what it is", "sizes for --set, with their defaults"), rows)
+    out.table("Built-in models", ("name", "~what it is", "~sizes for --set, with their defaults"), rows)
     out.print('Your own: "package.module:make", where make(**sizes) gives (fn, args); or a StableHLO file.')

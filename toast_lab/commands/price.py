@@ -42,7 +42,7 @@ def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
     slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
     out.table(
         f"Slowest of {len(cost.ops)} ops",
-        ("op", "result", ">flops", ">bytes", ">time", "source"),
+        ("op", "~result", ">flops", ">bytes", ">time", "~source"),
         [
             (
                 op.kind,

@@ -53,7 +53,7 @@ def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost, don
     estimate = f"{common.time_text(cost.time_s)} on {problem.machine.name}"
     out.table(
         f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices}, {done.device_kind})",
-        ("", ">measured", "estimated"),
+        ("", ">measured", "~estimated"),
         [
             ("time of a step (median)", common.time_text(done.median_s), estimate),
             ("peak memory of a device", common.bytes_text(done.peak_bytes), common.bytes_text(cost.peak_bytes)),
