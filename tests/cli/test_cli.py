@@ -408,6 +408,18 @@ def wait_for(fd: int, text: str, seconds: float = 120) -> str:
     return seen
 
 
+def test_a_narrow_terminal_cuts_no_number() -> None:
+    mother, child = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "50"}
+    try:
+        process = subprocess.Popen([*TOAST, "machines"], stdout=child, env=env)
+        os.close(child)
+        assert re.search(r"a100 .* 74.5 GiB .* switch", wait_for(mother, "Sources"))
+        process.wait(30)
+    finally:
+        os.close(mother)
+
+
 def test_interrupting_a_search_keeps_the_best() -> None:
     mother, child = pty.openpty()  # stderr is a terminal, so there is a bar that tells when the search goes on
     try:
