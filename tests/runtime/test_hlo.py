@@ -116,6 +116,8 @@ def test_a_program_counts_every_collective_once_in_order() -> None:
         ("", [[0, 1, 2, 3]]),
         ("replica_groups=mesh['a'=2,'b'=2] {'a'}", [[0, 2], [1, 3]]),
         ("replica_groups=mesh['a'=2,'b'=2], device_ids=(3,2,1,0) {'b'}", [[3, 2], [1, 0]]),
+        ("replica_groups=mesh['a'=1,'b'=2,'c'=2], device_ids=([2,2]T(1,0)) {'b'}", [[0, 1], [2, 3]]),
+        ("replica_groups=mesh['a'=4], device_ids=([4]) {'a'}", [[0, 1, 2, 3]]),
     ],
 )
 def test_groups_in_every_spelling(text: str, groups: list[list[int]]) -> None:

@@ -28,7 +28,8 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(r'source_file="([^"]*)"(?:\s+source_line=(\d+))?')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
-_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:\s*,?\s*device_ids=\(([0-9,]*)\))?\s*\{([^}]*)\}")
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:\s*,\s*device_ids=\((.*?)\))?\s*\{([^}]*)\}")
+_TRANSPOSED = re.compile(r"\[([0-9,]*)\](?:T\(([0-9,]+)\))?")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _ROW = re.compile(r"\{([0-9, ]*)\}")
@@ -118,18 +119,30 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     if own and "(" not in own.group(3):  # parts of an axis are written 'a':(1)2; not taken apart here
         sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", own.group(1))}
         joined = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
-        order = _ints(own.group(2) or "") or list(range(math.prod(sizes.values())))
+        order = _device_order(own.group(2) or "") or list(range(math.prod(sizes.values())))
         return [[order[i] for i in sorted(group)] for group in joined]
     iota = _IOTA.search(line)
     if iota:
-        shape, dims = _ints(iota.group(1)), _ints(iota.group(2))
-        order = _ints(iota.group(3)) if iota.group(3) else list(range(len(dims)))
-        strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
-        counts = itertools.product(*(range(dims[i]) for i in order))
-        flat = [sum(c * strides[i] for c, i in zip(count, order, strict=True)) for count in counts]
-        return [flat[i : i + shape[-1]] for i in range(0, len(flat), shape[-1])]
+        size = _ints(iota.group(1))[-1]
+        flat = _transposed_iota(iota.group(2), iota.group(3))
+        return [flat[i : i + size] for i in range(0, len(flat), size)]
     groups = _rows(_LISTED.search(line))
     return groups or [list(range(n_devices))]  # no groups at all means everyone
+
+
+def _device_order(text: str) -> list[int]:
+    """Devices of a compiler's mesh in order: ``3,2,1,0`` or ``[2,4]T(1,0)``."""
+    iota = _TRANSPOSED.fullmatch(text)
+    return _transposed_iota(iota.group(1), iota.group(2)) if iota else _ints(text)
+
+
+def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
+    """0, 1, 2, ... as an array of ``shape``, transposed and read in order."""
+    dims = _ints(shape)
+    order = _ints(permutation) if permutation else list(range(len(dims)))
+    strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+    counts = itertools.product(*(range(dims[i]) for i in order))
+    return [sum(c * strides[i] for c, i in zip(count, order, strict=True)) for count in counts]
 
 
 def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
