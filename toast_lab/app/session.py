@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import param
 
 from toast_lab.app import worker
@@ -24,6 +25,7 @@ from toast_lab.frontends import Model
 from toast_lab.models import registry
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.state import State
 from toast_lab.views.compare_table import Entry
 from toast_lab.views.search_curves import Point, point
 
@@ -37,6 +39,17 @@ class Message(NamedTuple):
     level: str  #: "info", "good" or "error"
     text: str
     at: float
+
+
+class ActionPrice(NamedTuple):
+    """What one more action would make of the manual plan; estimated."""
+
+    axis: str
+    bits: int
+    side: str  #: text of the resolution, empty where there is nothing to resolve
+    time_s: float
+    peak_bytes: float
+    fits: bool
 
 
 class PlanItem(NamedTuple):
@@ -205,6 +218,37 @@ class Session(param.Parameterized):
             action = Action(group, bits, problem.mesh.axes.index(axis))
             self._manual([*self.manual_actions, action])
             self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
+
+    def action_prices(self) -> list[ActionPrice]:
+        """Every way to shard the selected colour, on top of the manual plan."""
+        group, problem = self.selected_group, self.problem
+        if group is None or problem is None:
+            return []
+        space = problem.space
+        state = State(space)
+        for text in self.manual_actions:
+            state.apply(parse_action(problem.analysis, problem.mesh, text))
+        pricer, n = problem.pricer(), len(problem.analysis.groups[group].resolutions)
+        rows = []
+        for move in np.flatnonzero(space.group == group)[:16]:
+            bits = int(space.bits[move])
+            for a, axis in enumerate(problem.mesh.axes):
+                after = state.copy()
+                if problem.mesh.sizes[a] > 1 and after.apply(Action(group, bits, a)):
+                    quick = pricer.quick(after)
+                    side = f", side {bits:0{n}b}" if n else ""
+                    rows.append(ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits))
+        return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
+
+    def why_no_action(self) -> str:
+        """Why the selected colour has nothing left to shard."""
+        group, problem = self.selected_group, self.problem
+        if group is None or problem is None:
+            return ""
+        found = problem.analysis.groups[group]
+        if not found.shardable:
+            return f"{found.name} cannot be sharded: no op can be split along it."
+        return f"No axis of {problem.mesh} changes anything here: {found.name} has size {found.size}, or it uses them all already."
 
     def undo_action(self) -> None:
         """Take the last action of the manual plan back."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, Span, WheelZoomTool
+from bokeh.core.properties import value
 from bokeh.plotting import figure
 
 from toast_lab.views.graph_plot import FONT, _style
@@ -89,6 +90,24 @@ def bytes_text(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
+def time_unit(seconds: float) -> tuple[str, float]:
+    """A unit in which ``seconds`` is easy to read, and its size.
+
+    >>> time_unit(8e-6)
+    ('µs', 1e-06)
+    """
+    return next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("µs", 1e-6))
+
+
+def byte_unit(value: float) -> tuple[str, float]:
+    """The same for bytes.
+
+    >>> byte_unit(5e6)
+    ('MiB', 1048576.0)
+    """
+    return next(((u, s) for u, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if value >= s), ("KiB", 2.0**10))
+
+
 def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
     """``compare_frame`` as people read it; the column titles say where each number comes from."""
     frame = compare_frame(entries)
@@ -102,25 +121,43 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "plan": frame["plan"],
-            "step, estimated": texts("time_s", seconds_text),
-            "peak, estimated": texts("peak_bytes", bytes_text),
+            "step": texts("time_s", seconds_text),
+            "peak": texts("peak_bytes", bytes_text),
             "fits": ["yes" if f else "no" for f in frame["fits"]],
-            "collectives, estimated": frame["collectives"],
+            "collectives": frame["collectives"],
             "step, measured": texts("measured_s", seconds_text),
             "peak, compiled": texts("measured_peak_bytes", bytes_text),
-            "measured / estimated": texts("ratio", lambda v: number(v, "{:.3g}×")),
-            "max error, measured": texts("max_relative_error", lambda v: number(v, "{:.1e}")),
+            "ratio": texts("ratio", lambda v: number(v, "{:.3g}×")),
+            "max error": texts("max_relative_error", lambda v: number(v, "{:.1e}")),
             "on": [d or "–" for d in frame["devices"]],
         }
     )
 
 
+GROUPS = {
+    "estimated (cost model)": ["step", "peak", "fits", "collectives"],
+    "executed": ["step, measured", "peak, compiled", "ratio", "max error", "on"],
+}  #: headings over the columns of ``shown_frame``; ratio is measured over estimated
+
+
+def _apart(xs: list[float], ys: list[float]) -> list[int]:
+    """Label offsets in pixels: plans that lie close together get their names one below the other."""
+    wide, high = max(xs, default=1) or 1, max(ys, default=1) or 1
+    out: list[int] = []
+    for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        near = sum(1 for a, b in zip(xs[:i], ys[:i], strict=True) if abs(a - x) < 0.15 * wide and abs(b - y) < 0.07 * high)
+        out.append(5 + (13 * ((near + 1) // 2) * (-1 if near % 2 else 1)))
+    return out
+
+
 def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = None) -> figure:
     """Time against memory: estimated hollow, measured filled, one marker a plan."""
     frame = compare_frame(entries)
+    step_unit, step_scale = time_unit(frame["time_s"].max() if len(frame) else 1.0)
+    memory_unit, memory_scale = byte_unit(frame["peak_bytes"].max() if len(frame) else 1.0)
     plot = figure(
-        sizing_mode="stretch_width", height=230, tools=[], output_backend="canvas", name="plans", toolbar_location="right",
-        x_axis_label="peak memory a device (MiB)", y_axis_label="step time (ms)",
+        sizing_mode="stretch_width", height=210, tools=[], output_backend="canvas", name="plans", toolbar_location="right",
+        x_axis_label=f"peak memory a device ({memory_unit})", y_axis_label=f"step time ({step_unit})",
     )  # fmt: skip
     _style(plot)
     for axis in plot.axis:
@@ -133,9 +170,10 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
         styles = [style(i) for i in part.index]
         source = ColumnDataSource(
             {
-                "x": part[x].astype(float).to_numpy() / 2**20,
-                "y": part[y].astype(float).to_numpy() * 1e3,
+                "x": part[x].astype(float).to_numpy() / memory_scale,
+                "y": part[y].astype(float).to_numpy() / step_scale,
                 "plan": part["plan"].tolist(),
+                "dy": _apart(part[x].tolist(), part[y].tolist()),
                 "kind": [kind] * len(part),
                 "hue": [s.hue for s in styles],
                 "marker": [s.marker for s in styles],
@@ -147,16 +185,19 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
                 fill_color="hue" if filled else None, legend_label=kind,
             )  # fmt: skip
         )
-        plot.text("x", "y", text="plan", source=source, x_offset=11, y_offset=5, text_font_size="11px", text_color=NEUTRAL, text_font=FONT)
+        plot.text("x", "y", text="plan", source=source, x_offset=11, y_offset="dy", text_font_size="11px", text_color=NEUTRAL, text_font=value(FONT))
     if memory_limit_bytes is not None and len(frame) and frame["peak_bytes"].max() > 0.3 * memory_limit_bytes:
-        plot.add_layout(Span(location=memory_limit_bytes / 2**20, dimension="height", line_color=CONFLICT, line_dash="dashed"))
+        plot.add_layout(Span(location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"))
     plot.x_range.start = 0
     plot.y_range.start = 0
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25
-    plot.legend.location = "top_right"
+    plot.legend.location = "top_left"
+    plot.legend.orientation = "horizontal"
+    plot.legend.border_line_color = None
+    plot.legend.padding = 2
     plot.legend.background_fill_alpha = 0.6
     plot.legend.label_text_font_size = "11px"
-    plot.add_tools(HoverTool(renderers=hover, tooltips=[("plan", "@plan"), ("", "@kind"), ("time", "@y ms"), ("memory", "@x MiB")]),
+    plot.add_tools(HoverTool(renderers=hover, tooltips=[("plan", "@plan"), ("", "@kind"), ("time", f"@y {step_unit}"), ("memory", f"@x {memory_unit}")]),
                    PanTool(), WheelZoomTool(), ResetTool())  # fmt: skip
     plot.toolbar.logo = None
     plot.toolbar.autohide = True

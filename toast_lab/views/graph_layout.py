@@ -337,9 +337,9 @@ def _path(a: Node, b: Node, column: dict[float, list[int]]) -> tuple[tuple[float
     between = 0
     if a.x == b.x:
         between = bisect.bisect_left(column[a.x], high) - bisect.bisect_right(column[a.x], low)
-    if not between and low != high:
+    if low != high and (not between if a.x == b.x else high - low == 1):
         return (a.x, b.x), (float(a.y), float(b.y))
-    out = -1 if a.track == 0 else 1
+    out = -1 if 0 in (a.track, b.track) and 1 not in (a.track, b.track) else 1  # away from the other track
     bow = out * min(0.3, 0.1 + 0.04 * math.log2(1 + high - low))
     ts = [i / 10 for i in range(11)]
     return (

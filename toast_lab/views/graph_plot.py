@@ -28,6 +28,7 @@ from bokeh.models import (
     WheelPanTool,
     WheelZoomTool,
 )
+from bokeh.core.properties import value
 from bokeh.plotting import figure
 
 from toast_lab.views.graph_layout import GraphLayout
@@ -155,8 +156,8 @@ class GraphPlot:
             fill_alpha=0.95, nonselection_fill_alpha=0.55, nonselection_line_alpha=0.6, selection_line_color="white", name="names",
         )  # fmt: skip
         if len(layout.nodes) <= 400:
-            plot.text("x", "y", text="text", source=self.nodes, x_offset=9, y_offset=-3, text_font_size="10px", text_color=NEUTRAL,
-                      text_font=FONT, nonselection_text_alpha=0.8)  # fmt: skip
+            plot.text("x", "y", text="text", source=self.nodes, x_offset="offset", y_offset=-4, text_font_size="10px", text_color=NEUTRAL,
+                      text_font=value(FONT), nonselection_text_alpha=0.8)  # fmt: skip
         hover = HoverTool(
             renderers=[names],
             tooltips=[("name", "@title"), ("size", "@sizes"), ("colour", "@colour"), ("row", "@row"), ("line", "@where")],
@@ -214,7 +215,7 @@ class GraphPlot:
         )  # fmt: skip
         plot.text(
             x=[max(o.xs) for o in outlines], y=[min(o.ys) for o in outlines], text=[o.label for o in outlines], text_align="right",
-            text_baseline="bottom", text_font_size="10.5px", text_color=CONFLICT, text_font=FONT, y_offset=-1,
+            text_baseline="bottom", text_font_size="10.5px", text_color=CONFLICT, text_font=value(FONT), y_offset=-1,
         )  # fmt: skip
 
 
@@ -227,7 +228,13 @@ def _node_columns(layout: GraphLayout) -> dict[str, Any]:
         "y": np.array([n.y for n in layout.nodes]),
         "hue": [s.hue for s in styles],
         "marker": [s.marker for s in styles],
-        "size": np.array([12.0 + (2.2 * math.log2(len(n.names)) if folded else 0) for n in layout.nodes]),
+        "size": np.array(
+            [
+                (12.0 + (2.2 * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
+                for n, s in zip(layout.nodes, styles, strict=True)
+            ]
+        ),
+        "offset": np.array([8.0 + (1.1 * math.log2(len(n.names)) if folded else 0) for n in layout.nodes]),
         "text": [("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes],
         "title": frame["name"].tolist(),
         "sizes": frame["size"].tolist(),

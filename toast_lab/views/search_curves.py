@@ -11,22 +11,22 @@ from bokeh.models import ColumnDataSource, HoverTool, Label, PanTool, ResetTool,
 from bokeh.models import Column as BokehColumn
 from bokeh.plotting import figure
 
+from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
 from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 
-COLUMNS = ("simulation", "elapsed_s", "best_ms", "best_gib", "tried_ms", "tried_gib", "fits", "improved")
-GiB = 2.0**30
+COLUMNS = ("simulation", "elapsed_s", "best_s", "best_bytes", "tried_s", "tried_bytes", "fits", "improved")
 
 
 class Point(NamedTuple):
-    """One simulation, in the units that are drawn."""
+    """One simulation, in SI units."""
 
     simulation: int
     elapsed_s: float
-    best_ms: float
-    best_gib: float
-    tried_ms: float
-    tried_gib: float
+    best_s: float
+    best_bytes: float
+    tried_s: float
+    tried_bytes: float
     fits: bool
     improved: bool
 
@@ -34,9 +34,7 @@ class Point(NamedTuple):
 def point(simulation: Any) -> Point:
     """What the curves show of a ``Simulation``."""
     s = simulation
-    return Point(
-        s.index, s.elapsed_s, s.best_time_s * 1e3, s.best_peak_bytes / GiB, s.time_s * 1e3, s.peak_bytes / GiB, s.fits, s.improved
-    )
+    return Point(s.index, s.elapsed_s, s.best_time_s, s.best_peak_bytes, s.time_s, s.peak_bytes, s.fits, s.improved)
 
 
 def curve_frame(points: Iterable[Point]) -> pd.DataFrame:
@@ -50,39 +48,54 @@ def improvements_frame(points: Iterable[Point]) -> pd.DataFrame:
     return frame[frame["improved"].astype(bool)].drop(columns=["improved"]).reset_index(drop=True)
 
 
+def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
+    """``improvements_frame`` as people read it, the best first."""
+    frame = improvements_frame(points).iloc[::-1].head(200)
+    return pd.DataFrame(
+        {
+            "simulation": frame["simulation"].tolist(),
+            "after": [seconds_text(v) for v in frame["elapsed_s"].tolist()],
+            "best step, estimated": [seconds_text(v) for v in frame["best_s"].tolist()],
+            "best peak, estimated": [bytes_text(v) for v in frame["best_bytes"].tolist()],
+            "fits": ["yes" if v else "no" for v in frame["fits"].tolist()],
+        }
+    )
+
+
 class SearchCurves:
     """Two linked curves that grow; feed them with ``append``.
 
     Attributes:
         root: the Bokeh layout.
-        source: one row a simulation shown.
+        source: one row a simulation shown, in the units of the axes.
     """
 
-    def __init__(self, memory_limit_bytes: float | None = None, unsharded_s: float | None = None) -> None:
+    def __init__(self, memory_limit_bytes: float = 0.0, unsharded_s: float = 1.0, unsharded_bytes: float = 2.0**30) -> None:
+        self.time_unit, self.time_scale = time_unit(unsharded_s)
+        self.byte_unit, self.byte_scale = byte_unit(unsharded_bytes)
+        limit = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
-        self.time = self._figure("step time, estimated (ms)", "best_ms", "tried_ms")
-        self.memory = self._figure("peak memory a device, estimated (GiB)", "best_gib", "tried_gib")
+        self.time = self._figure(f"step time, estimated ({self.time_unit})", "best_s", "tried_s")
+        self.memory = self._figure(f"peak memory a device, estimated ({self.byte_unit}){limit}", "best_bytes", "tried_bytes")
         self.memory.x_range = self.time.x_range
         self.memory.xaxis.axis_label = "simulations"
-        if memory_limit_bytes is not None:
-            limit = memory_limit_bytes / GiB
-            self.memory.add_layout(Span(location=limit, dimension="width", line_color=CONFLICT, line_dash="dashed", line_width=1.5))
-            self.memory.add_layout(
-                Label(x=8, y=limit, x_units="screen", text=f"memory limit {limit:.4g} GiB", text_color=CONFLICT, text_font_size="11px",
-                      y_offset=2)  # fmt: skip
-            )
-        if unsharded_s is not None:
-            self.time.add_layout(Span(location=unsharded_s * 1e3, dimension="width", line_color=NEUTRAL, line_dash="dotted"))
-            self.time.add_layout(
-                Label(x=8, y=unsharded_s * 1e3, x_units="screen", text="unsharded", text_color=NEUTRAL, text_font_size="11px", y_offset=-16)
-            )
+        self._line(self.memory, memory_limit_bytes / self.byte_scale, f"memory limit {bytes_text(memory_limit_bytes)}", CONFLICT, 2)
+        self._line(self.time, unsharded_s / self.time_scale, "unsharded", NEUTRAL, -16)
         self.root: BokehColumn = column(self.time, self.memory, sizing_mode="stretch_both")
 
     def append(self, points: list[Point], rollover: int = 20000) -> None:
         """Add points at the end."""
-        if points:
-            columns = list(zip(*points, strict=True))
-            self.source.stream(dict(zip(COLUMNS, map(list, columns), strict=True)), rollover=rollover)
+        if not points:
+            return
+        t, b = self.time_scale, self.byte_scale
+        rows = [p._replace(best_s=p.best_s / t, tried_s=p.tried_s / t, best_bytes=p.best_bytes / b, tried_bytes=p.tried_bytes / b) for p in points]
+        self.source.stream(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), rollover=rollover)
+
+    @staticmethod
+    def _line(plot: figure, at: float, words: str, hue: str, offset: int) -> None:
+        if at > 0:
+            plot.add_layout(Span(location=at, dimension="width", line_color=hue, line_dash="dashed", line_width=1.5))
+            plot.add_layout(Label(x=8, y=at, x_units="screen", text=words, text_color=hue, text_font_size="11px", y_offset=offset))
 
     def _figure(self, title: str, best: str, tried: str) -> figure:
         plot = figure(
@@ -97,6 +110,7 @@ class SearchCurves:
         plot.xaxis.axis_label_text_font_style = "normal"
         dots = plot.scatter("simulation", tried, source=self.source, size=4, color=NEUTRAL, alpha=0.35, legend_label="tried")
         line = plot.step("simulation", best, source=self.source, color=ACCENT, line_width=2.5, mode="after", legend_label="best so far")
+        plot.scatter([0, 20], [0, 0], size=1, alpha=0)  # gives an empty curve its axes
         plot.legend.location = "top_right"
         plot.legend.background_fill_alpha = 0.6
         plot.legend.border_line_color = None

@@ -1,0 +1,193 @@
+"""The explorer on one page: header, four steps, a drawer with the listing and the log."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.markup import h, join
+from toast_lab.app.pages.compare import ComparePage
+from toast_lab.app.pages.graph import GraphPage
+from toast_lab.app.pages.load import LoadPage
+from toast_lab.app.pages.search import SearchPage
+from toast_lab.app.session import STEPS, Session
+from toast_lab.views.inspect import conflicts_frame
+from toast_lab.views.program_table import Line
+
+TITLES = {"load": "1  Load", "graph": "2  Graph & conflicts", "search": "3  Search", "compare": "4  Compare & run"}
+TICK_MS = 120
+
+
+class Explorer(pn.viewable.Viewer):
+    """Everything, for a server page or a notebook cell."""
+
+    def __init__(self, session: Session | None = None, *, offered: str = "", refusal: str = "", height: int | None = None) -> None:
+        super().__init__()
+        self.session = session or Session()
+        self._refusal, self._offered = refusal, offered
+        self._pages: dict[str, Any] = {}
+        self._bodies: dict[str, pn.Row] = {}
+        self._lines: list[Line] = []
+        self._quiet = False
+        self._shown: Any = None
+        self.nav = pn.widgets.RadioButtonGroup(
+            options={TITLES[s]: s for s in STEPS}, value=self.session.step, button_type="default", margin=0, height=34,
+            stylesheets=[look.BUTTON + NAV],
+        )  # fmt: skip
+        self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
+        self._head = pn.pane.HTML("", stylesheets=[look.HEADER], sizing_mode="stretch_width", margin=(6, 12, 0, 0))
+        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=250, margin=(8, 0, 0, 12))
+        self.cancel = look.button("Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0))
+        self.cancel.on_click(lambda _: self.session.cancel_job())
+        self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
+        header = pn.Row(
+            self._head, self.nav, self._job, self.cancel, sizing_mode="stretch_width", margin=0, height=36,
+            stylesheets=["@media (max-width: 1100px) { :host { flex-wrap: wrap; height: auto !important; row-gap: 6px; } }"],
+        )  # fmt: skip
+        narrow = " @media (max-width: 1100px) { :host { flex: 0 0 auto !important; height: auto !important; overflow: visible; } }"
+        self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL + narrow])
+        self.drawer = self._drawer()
+        style = {"height": "100vh"} if height is None else {"height": f"{height}px"}
+        self._root = pn.Column(
+            header, self._status, self._body, self.drawer, sizing_mode="stretch_width", styles=style, stylesheets=[look.ROOT], margin=0
+        )
+        s = self.session
+        s.param.watch(lambda *_: self.show_step(), "step")
+        s.param.watch(lambda *_: self.show_model(), "analysis")
+        s.param.watch(lambda *_: self.show_head(), ["problem", "job_changes"])
+        s.param.watch(lambda *_: self.show_messages(), "messages")
+        s.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
+        self.show_model()
+        self.show_head()
+        self.show_messages()
+        self.show_step()
+
+    # -- drawer -------------------------------------------------------------------------------------
+    def _drawer(self) -> Any:
+        self.listing = listing_pane()
+        self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
+        self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
+        self.conflicts.on_click(lambda e: self.session.select((), (int(self.conflicts.value.iloc[e.row]["conflict"]),)))
+        self._log = look.text(sizing_mode="stretch_both")
+        log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
+        tabs = pn.Tabs(
+            ("Listing", self.listing), ("Conflicts", self.conflicts), ("Log", log), sizing_mode="stretch_both", margin=0,
+            stylesheets=[TABS],
+        )  # fmt: skip
+        self.tabs = tabs
+        self.fold = look.button("Hide", sizing_mode="fixed", width=64, height=26, margin=0, styles={"position": "absolute", "right": "8px", "top": "6px"})
+        self.fold.on_click(lambda _: self._toggle_drawer())
+        return pn.Column(
+            tabs, self.fold, height=DRAWER_HEIGHT, sizing_mode="stretch_width", margin=0,
+            stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto; }"],
+        )  # fmt: skip
+
+    def _toggle_drawer(self, opened: bool | None = None) -> None:
+        opened = self.fold.name == "Show" if opened is None else opened
+        self.fold.name = "Hide" if opened else "Show"
+        self.drawer.height = DRAWER_HEIGHT if opened else 44
+
+    def _line_picked(self, picked: list[int]) -> None:
+        line = next((found for found in self._lines if picked and found.op == picked[0]), None)
+        if line is not None:
+            self.session.select(line.names)
+
+    # -- showing ------------------------------------------------------------------------------------
+    def show_step(self) -> None:
+        """Bring a step to the front; its page is made on the first visit."""
+        step = self.session.step
+        if step not in self._pages:
+            self._pages[step] = {
+                "load": lambda: LoadPage(self.session, self._offered, self._refusal),
+                "graph": lambda: GraphPage(self.session),
+                "search": lambda: SearchPage(self.session),
+                "compare": lambda: ComparePage(self.session),
+            }[step]()
+            page = self._pages[step]
+            centre = pn.Column(page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE])
+            self._bodies[step] = pn.Row(page.left, centre, page.right, sizing_mode="stretch_both", margin=0, stylesheets=[look.BODY])
+            self._body.append(self._bodies[step])
+        for name, body in self._bodies.items():
+            body.visible = name == step
+        if step in ("graph", "compare") and step != self._shown:
+            self._toggle_drawer(step == "graph")
+        elif step != self._shown:
+            self._toggle_drawer(False)
+        self._shown = step
+        self.nav.value = step
+
+    def show_model(self) -> None:
+        """Fill the drawer for a new model."""
+        analysis = self.session.analysis
+        if analysis is None:
+            return
+        self._lines = self.listing.show(analysis)
+        self.conflicts.value = conflicts_frame(analysis)
+        self.conflicts.selection = []
+        self.show_head()
+
+    def show_head(self) -> None:
+        """Model, mesh, machine and the running job."""
+        s = self.session
+        parts: list[Any] = [h("span", "TOAST Lab", cls="brand")]
+        if s.model is not None:
+            parts.append(h("span", h("b", s.model.name), title=s.model.source))
+        if s.problem is not None:
+            parts.append(h("span", f"mesh {s.problem.mesh} · {s.problem.machine.name}", cls="quiet"))
+        self._head.object = h("div", *parts, cls="bar")
+        job = s.job
+        running = job is not None and job.running
+        self.cancel.disabled = not running
+        text = f"{job.state.value}: {job.kind}, {job.elapsed_s:.0f} s" if running and job is not None else "no job runs"
+        self._job.object = h("div", text, cls="quiet", style="text-align: right", title=job.title if job is not None else "")
+
+    def show_messages(self) -> None:
+        """The last message under the header, all of them in the log."""
+        found = self.session.messages
+        last = found[-1] if found else None
+        words = last.text if last is not None else "Choose a model to begin."
+        self._status.object = h("div", words, cls=f"status {last.level if last else ''}", role="status", aria_live="polite")
+        rows = [h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level) for m in reversed(found)]
+        self._log.object = h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
+
+    def show_selection(self) -> None:
+        """Mark the selection in the listing and in the conflict table."""
+        s, analysis = self.session, self.session.analysis
+        if analysis is None:
+            return
+        self.listing.chosen = sorted({int(o) for o in analysis.dims.op[list(s.names)]}) if s.names else []
+        self.conflicts.selection = [k for k in s.conflicts if k < len(self.conflicts.value)]
+        if s.conflicts and self.tabs.active == 2:
+            self.tabs.active = 1
+
+    def tick(self) -> None:
+        """Bring in what jobs report; called ten times a second."""
+        points = self.session.tick()
+        page = self._pages.get("search")
+        if page is not None and points:
+            page.feed(points)
+
+    def watch(self) -> None:
+        """Begin to call ``tick``."""
+        pn.state.add_periodic_callback(self.tick, period=TICK_MS)
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+DRAWER_HEIGHT = 250
+NAV = ".bk-btn { padding: 4px 14px; font-weight: 600; } .bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }"
+TABS = ".bk-tab { font-family: system-ui, sans-serif; font-size: 12.5px; padding: 3px 12px; }"
+
+
+def _no_conflicts() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"])
+
+
+__all__ = ["Explorer", "join"]

@@ -1,0 +1,46 @@
+"""Build HTML that cannot be broken into: every string is escaped unless this module made it.
+
+Names, paths and error texts come from the user's code, and Panel's HTML panes execute what they are given.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from toast_lab.views.compare_table import bytes_text, seconds_text
+
+__all__ = ["Safe", "bytes_text", "facts", "h", "join", "seconds_text"]
+
+
+class Safe(str):
+    """HTML made by ``h``."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Safe:
+    """Escape, unless it is ``Safe`` already."""
+    return value if isinstance(value, Safe) else Safe(html.escape(str(value)))
+
+
+def join(parts: Iterable[object], between: str = "") -> Safe:
+    """Concatenate."""
+    return Safe(html.escape(between).join(text(p) for p in parts))
+
+
+def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
+    """One element.
+
+    >>> h("b", "<img src=x>", cls="name")
+    '<b class="name">&lt;img src=x&gt;</b>'
+    """
+    if cls:
+        attributes = {"class": cls, **attributes}
+    words = "".join(f' {k.rstrip("_").replace("_", "-")}="{html.escape(str(v))}"' for k, v in attributes.items())
+    return Safe(f"<{tag}{words}>{join(children)}</{tag}>")
+
+
+def facts(rows: Iterable[tuple[str, object]]) -> Safe:
+    """Pairs as a definition list in two columns."""
+    return h("dl", *[join([h("dt", k), h("dd", v)]) for k, v in rows], cls="facts")

@@ -1,0 +1,5 @@
+"""The four steps of the explorer: load, graph, search, compare.
+
+Takes: a ``Session``. Gives: Panel viewers that compute nothing themselves; each has ``left``, ``centre`` and ``right``.
+Start reading at ``graph.py``.
+"""

@@ -1,0 +1,220 @@
+"""Step 2: the coloured dimension graph and its conflicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.session import Session
+from toast_lab.views import inspect
+from toast_lab.views.graph_layout import LEVELS, graph_layout, lane_groups, op_label, start_level
+from toast_lab.views.graph_plot import GraphPlot
+from toast_lab.views.program_table import colours_frame
+
+MAX_PRICED = 8
+
+
+class GraphPage(pn.viewable.Viewer):
+    """Levels and filters left, lanes in the centre, the selection right."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self.plot: GraphPlot | None = None
+        self._focus: tuple[int, ...] = ()
+        self._drawing = False
+        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
+        self.level = pn.widgets.Select(name="level", options={v: k for k, v in LEVELS.items()}, **common)
+        self.find = pn.widgets.TextInput(name="find a value, op or colour", placeholder="for instance dot_general", **common)
+        self.hops = pn.widgets.IntSlider(name="hops around the selection", value=2, start=1, end=8, **common)
+        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **common)
+        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
+        self.focus = look.button("Focus on the selection")
+        self.back = look.button("Show everything", visible=False)
+        self.colours = look.table(colours_frame_empty(), height=250, sizing_mode="stretch_width", layout="fit_columns")
+        self.left = look.side(
+            look.text(h("h2", "show")), self.level, self.only, self.singles, self.find, look.text(h("h2", "neighbourhood")), self.hops,
+            self.focus, self.back, look.text(h("h2", "colours")), self.colours, width=290,
+        )  # fmt: skip
+        self._note = look.text()
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
+        self.centre = pn.Column(self._note, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
+        self._facts = look.text()
+        self._actions = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._manual = look.text()
+        self._undo = look.button("Take the last action back", visible=False)
+        self._undo.on_click(lambda _: self.session.undo_action())
+        self.right = look.side(self._facts, self._actions, self._manual, self._undo, width=330)
+        for widget in (self.level, self.only, self.singles):
+            widget.param.watch(lambda _: self.draw(), "value")
+        self.hops.param.watch(lambda *_: self._focus and self.draw(), "value_throttled")
+        self.find.param.watch(lambda e: self._find(e.new), "value")
+        self.focus.on_click(lambda _: self._refocus(tuple(self.session.names)))
+        self.back.on_click(lambda _: self._refocus(()))
+        self.colours.on_click(self._colour_clicked)
+        session.param.watch(lambda *_: self.show_model(), "analysis")
+        session.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
+        session.param.watch(lambda *_: self.show_actions(), ["problem", "plans"])
+        self.show_model()
+
+    # -- drawing ------------------------------------------------------------------------------------
+    def show_model(self) -> None:
+        """A new model: start at the level that suits it."""
+        analysis = self.session.analysis
+        if analysis is None:
+            return
+        self._drawing = True
+        self._focus = ()
+        self.back.visible = False
+        self.level.value = start_level(analysis)
+        self.only.value = self.singles.value = False
+        self.only.disabled = not analysis.conflicts
+        self._drawing = False
+        self.colours.value = colours_frame(analysis).drop(columns=["shardable", "group", "resolutions", "mirrored"])
+        self.draw()
+        self.show_selection()
+
+    def draw(self) -> None:
+        """Lay out and draw what the controls ask for."""
+        analysis = self.session.analysis
+        if analysis is None or self._drawing:
+            return
+        layout = graph_layout(
+            analysis, self.level.value, focus=self._focus, hops=self.hops.value, conflicts_only=self.only.value, singles=self.singles.value
+        )
+        self.plot = GraphPlot(layout, on_select=lambda names, conflicts: self.session.select(names, conflicts))
+        self.plot.select(self.session.names, self.session.conflicts)
+        self._pane.object = self.plot.figure
+        how = "M runs downwards; red dashes are conflicts, outlines are compatibility sets"
+        self._note.object = h("p", h("b", f"{len(layout.nodes):,} nodes"), h("span", f" · {layout.note} · {how}", cls="quiet"))
+
+    def _refocus(self, names: tuple[int, ...]) -> None:
+        if not names and not self._focus:
+            self.session.say("Select a name, a conflict or a listing line first, then focus on it.")
+            return
+        self._focus = names
+        self.back.visible = bool(names)
+        self._drawing = True
+        if names and self.level.value == "colours":
+            self.level.value = "names"
+        self._drawing = False
+        self.draw()
+
+    def _find(self, text: str) -> None:
+        analysis = self.session.analysis
+        word = text.strip().casefold()
+        if analysis is None or not word:
+            return
+        program = analysis.program
+        ops = [o for o in range(program.n_ops) if word in op_label(analysis, o).casefold() or word in program.kind[o]]
+        names = [n for o in ops for n in program.factors(o)]
+        names += [n for n in range(analysis.dims.n) if word in analysis.dim_text(n).casefold()]
+        if not names:
+            self.session.say(f'Nothing is called "{text.strip()}". Try a value, an op such as dot_general, or a colour.')
+            return
+        self.session.select(tuple(dict.fromkeys(names)))
+
+    def _colour_clicked(self, event: Any) -> None:
+        analysis = self.session.analysis
+        if analysis is None:
+            return
+        group = analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))
+        self.session.select(tuple(int(n) for c in analysis.groups[group].colours for n in analysis.colours[c].names))
+
+    # -- inspector ----------------------------------------------------------------------------------
+    def show_selection(self) -> None:
+        """Selected names and conflicts, in the picture and in words."""
+        session, analysis = self.session, self.session.analysis
+        if analysis is None:
+            return
+        if self.plot is not None:
+            self.plot.select(session.names, session.conflicts)
+        self._facts.object = self._words()
+        self.focus.disabled = not session.names
+        self.show_actions()
+
+    def _words(self) -> Safe:
+        session, analysis = self.session, self.session.analysis
+        assert analysis is not None
+        if session.conflicts:
+            k = session.conflicts[0]
+            more = len(session.conflicts) - 1
+            steps = [h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}") for n in inspect.chain(analysis, k)]
+            return join(
+                [
+                    h("h2", "conflict" + (f" (and {more} more in this place)" if more else "")),
+                    facts(inspect.conflict_facts(analysis, k)),
+                    h("h2", "why both have one colour"),
+                    h("ol", *steps[:14], cls="chain mono"),
+                    h("p", f"… {len(steps) - 14} more", cls="quiet") if len(steps) > 14 else "",
+                ]
+            )
+        if len(session.names) == 1:
+            return join([h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))])
+        if session.names:
+            group = analysis.groups[session.selected_group or 0]
+            return join([h("h2", f"{len(session.names)} names"), facts(_group_facts(analysis, group))])
+        return join(
+            [
+                h("h2", "nothing selected"),
+                h("p", "Click a marker, a red conflict, a line of the listing or a row of the conflict table below.", cls="quiet"),
+                h("p", "A colour is a set of dims that must be cut alike; a conflict is where two of them meet on one tensor.", cls="quiet"),
+            ]
+        )
+
+    def show_actions(self) -> None:
+        """What sharding the selected colour would cost, and the manual plan so far."""
+        session = self.session
+        rows = session.action_prices()[:MAX_PRICED]
+        objects: list[Any] = []
+        group = session.selected_group
+        if session.analysis is not None and group is not None:
+            name = session.analysis.groups[group].name
+            objects.append(look.text(h("h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated"))))
+            if not rows:
+                objects.append(look.text(h("p", session.why_no_action(), cls="quiet")))
+        for row in rows:
+            label = f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}" + ("" if row.fits else ", does not fit")
+            button = look.button(label, left=True)
+            button.on_click(lambda _, row=row: session.add_action(row.axis, row.bits))
+            objects.append(button)
+        self._actions.objects = objects
+        item = session.plan_named("manual")
+        base = session.plan_named("unsharded")
+        lines: list[Any] = [h("h2", "manual plan")]
+        if item is not None and base is not None and item.plan.actions:
+            lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
+            ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
+            cost = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed), {bytes_text(item.cost.peak_bytes)} a device"
+            lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
+        else:
+            lines.append(h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet"))
+        self._manual.object = join(lines)
+        self._undo.visible = bool(session.manual_actions)
+
+    def __panel__(self) -> Any:
+        return pn.Row(self.left, self.centre, self.right)
+
+
+def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
+    n = sum(1 for c in analysis.conflicts if analysis.group[c.colour] == group.index)
+    arguments = [analysis.program.value_name[a] for a in group.arguments]
+    return [
+        ("colour", group.name),
+        ("size", str(group.size)),
+        ("names", f"{group.n_names:,}"),
+        ("mirrored colours", str(len(group.colours))),
+        ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
+        ("arguments", ", ".join(arguments[:8]) + (f" and {len(arguments) - 8} more" if len(arguments) > 8 else "") or "none"),
+        ("lane", "shown" if group.index in lane_groups(analysis) else "hidden"),
+    ]
+
+
+def colours_frame_empty() -> Any:
+    """The colour table before a model is loaded."""
+    import pandas as pd
+
+    return pd.DataFrame({k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")})

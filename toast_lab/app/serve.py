@@ -1,0 +1,171 @@
+"""Serve the explorer: ``toast-lab serve``, ``python -m toast_lab.app.serve``, or inside ``panel serve``.
+
+The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes websockets from its own
+pages only, and offers the user's own model only where nobody else can reach it.  No URL parameter loads or runs
+anything: the query holds the step that is shown and the key of this page's own state, so that a reload keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import secrets
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from toast_lab.errors import ToastError
+
+KEPT_SESSIONS = 32
+_KEPT: OrderedDict[str, Any] = OrderedDict()
+
+
+def is_loopback(address: str) -> bool:
+    """Can only this machine reach ``address``?
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("")
+    (True, True, False, False)
+    """
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def own_model(address: str, model: str | None) -> tuple[str, str]:
+    """(model that the page may offer, why it may not)."""
+    if not is_loopback(address):
+        where = address or "all interfaces"
+        return "", (
+            f"Served on {where}, which others can reach, so only built-in models are offered: loading your own runs your code. "
+            "Serve on 127.0.0.1 for your own models."
+        )
+    return model or "", ""
+
+
+def bound_address(argv: list[str] | None = None) -> str:
+    """The address that ``panel serve`` was told to listen on; empty (all interfaces) if none was given."""
+    words = sys.orig_argv if argv is None else argv
+    for i, word in enumerate(words):
+        if word.startswith("--address="):
+            return word.partition("=")[2]
+        if word == "--address" and i + 1 < len(words):
+            return words[i + 1]
+    return ""
+
+
+def warm(model: str | None = None) -> None:
+    """Import and compile what the first page needs, before the first page is asked for."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # tracing needs no accelerator, and must not hold one
+    from toast_lab.app import explorer
+    from toast_lab.app.session import Session
+
+    session = Session()
+    session.load("attention")
+    explorer.Explorer(session)
+    if model is not None:
+        session.load(model)
+
+
+def page(address: str, model: str | None) -> Callable[[], Any]:
+    """The function that makes one page session."""
+    offered, refusal = own_model(address, model)
+
+    def make() -> Any:
+        import panel as pn
+
+        from toast_lab.app.explorer import Explorer
+        from toast_lab.app.session import STEPS, Session
+
+        location = pn.state.location
+        asked = _query(location)
+        kept = _KEPT.get(asked.get("state", ""))
+        session = kept.fork() if kept is not None else Session()
+        key = secrets.token_urlsafe(16)
+        _KEPT[key] = session
+        while len(_KEPT) > KEPT_SESSIONS:
+            _KEPT.popitem(last=False)
+        if asked.get("step") in STEPS:
+            session.step = asked["step"]
+        if session.analysis is None:
+            session.load(offered or "attention")
+            if session.busy:  # a user's model takes a worker; show something meanwhile
+                session.load("attention")
+        explorer = Explorer(session, offered=offered, refusal=refusal)
+        explorer.watch()
+
+        def remember() -> None:
+            if location is not None:
+                location.update_query(step=session.step, state=key)
+
+        session.param.watch(lambda *_: remember(), "step")
+        pn.state.onload(remember)
+        return explorer
+
+    return make
+
+
+def _query(location: Any) -> dict[str, str]:
+    from urllib.parse import parse_qs
+
+    search = (location.search if location is not None else "") or ""
+    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in ("step", "state")}
+
+
+def serve(
+    port: int = 5006,
+    address: str = "127.0.0.1",
+    model: str | None = None,
+    show: bool = False,
+    origins: tuple[str, ...] = (),
+) -> None:
+    """Serve the explorer until interrupted.
+
+    Args:
+        port: where to listen.
+        address: 127.0.0.1 by default; on any other than a loopback address only built-in models are offered.
+        model: a built-in model or ``package.module:make`` to begin with.
+        show: open a browser window.
+        origins: further ``host:port`` from which pages may connect.
+    """
+    import panel as pn
+
+    if model is not None and ":" not in model:
+        from toast_lab.models import registry
+
+        registry.maker(model)  # an unknown name is told now, not to the first visitor
+    refusal = own_model(address, model if model and ":" in model else None)[1]
+    if refusal and model and ":" in model:
+        raise ToastError(f"--address {address}: {refusal}")
+    warm()
+    allowed = [f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", *([address] if is_loopback(address) else ())))]
+    print(f"TOAST Lab on http://{address}:{port} (stop with Ctrl-C)", flush=True)
+    if refusal:
+        print(refusal, flush=True)
+    pn.serve(
+        {"/": page(address, model)}, port=port, address=address, show=show, title="TOAST Lab",
+        websocket_origin=[*allowed, *origins], threaded=False, verbose=False,
+    )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m toast_lab.app.serve``."""
+    parser = argparse.ArgumentParser(prog="python -m toast_lab.app.serve", description="Open the explorer in a browser.")
+    parser.add_argument("model", nargs="?", help="a built-in model or package.module:make")
+    parser.add_argument("--port", type=int, default=5006)
+    parser.add_argument("--address", default="127.0.0.1")
+    parser.add_argument("--show", action="store_true")
+    options = parser.parse_args(argv)
+    try:
+        serve(options.port, options.address, options.model, options.show)
+    except (ToastError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
