@@ -84,8 +84,8 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
     """On one mesh axis: the same gathers and transposes byte for byte, and as many bytes reduced.
 
     XLA's CPU compiler keeps a reduce_scatter as all_reduce and slice and merges neighbouring all_reduces, so
-    reductions are compared in sum.  On two
-    axes it also replaces some permutes by gathers, so that no such equality holds.
+    reductions are compared in sum.  On two axes it also replaces some permutes by gathers, so that no
+    such equality holds.
     """
     model = frontends.load(name)
     analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
