@@ -179,5 +179,5 @@ module {
 
 
 def test_the_time_limit_holds() -> None:
-    with pytest.raises(RunFailed, match=r"no result within 0\.01 s"):
+    with pytest.raises(RunFailed, match=r"reading StableHLO input: no result within 0\.01 s"):
         from_stablehlo(TEXT, time_limit_s=0.01)
