@@ -89,7 +89,7 @@ class Explorer(pn.viewable.Viewer):
     def _toggle_drawer(self, opened: bool | None = None) -> None:
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
-        self.drawer.height = DRAWER_HEIGHT if opened else 44
+        self.drawer.height = DRAWER_HEIGHT if opened else 40
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
@@ -142,7 +142,7 @@ class Explorer(pn.viewable.Viewer):
         job = s.job
         running = job is not None and job.running
         self.cancel.disabled = not running
-        text = f"{job.state.value}: {job.kind}, {job.elapsed_s:.0f} s" if running and job is not None else "no job runs"
+        text = f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, {job.elapsed_s:.0f} s" if running and job is not None else "no job runs"
         self._job.object = h("div", text, cls="quiet", style="text-align: right", title=job.title if job is not None else "")
 
     def show_messages(self) -> None:
@@ -180,6 +180,7 @@ class Explorer(pn.viewable.Viewer):
 
 
 DRAWER_HEIGHT = 250
+DOING = {"load": "loading", "search": "searching", "run": "executing"}
 NAV = ".bk-btn { padding: 4px 14px; font-weight: 600; } .bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }"
 TABS = ".bk-tab { font-family: system-ui, sans-serif; font-size: 12.5px; padding: 3px 12px; }"
 

@@ -20,6 +20,7 @@ h2 {{ font-size: 11px; letter-spacing: .06em; text-transform: uppercase; color: 
 h2:first-child {{ margin-top: 0; }}
 p {{ margin: 0 0 6px; }}
 .quiet {{ color: #5b6675; }}
+.one {{ white-space: nowrap; overflow: hidden; text-overflow: ellipsis; margin-bottom: 2px; }}
 .big {{ font-size: 20px; font-weight: 650; font-variant-numeric: tabular-nums; }}
 .mono, code {{ font-family: {MONO}; font-size: 12px; overflow-wrap: anywhere; }}
 dl.facts {{ display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 12px; margin: 0; }}
@@ -66,6 +67,7 @@ BODY = ":host { flex: 1 1 0 !important; min-height: 0 !important; max-height: 10
 }
 """
 SIDE = CARD + """
+* { flex-shrink: 0 !important; max-height: none !important; }
 @media (max-width: 1100px) { :host { width: auto !important; max-height: 420px; min-height: 120px; flex: 0 0 auto !important; } }
 """
 MIDDLE = ":host { min-height: 0 !important; min-width: 0 !important; }" + """
@@ -119,8 +121,8 @@ def table(frame: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     kwargs.setdefault("layout", "fit_data_stretch")
     kwargs.setdefault("configuration", {"columnDefaults": {"headerSort": False}})
     return pn.widgets.Tabulator(
-        frame, show_index=False, disabled=True, theme="simple", stylesheets=[TABLE], margin=0,
-        formatters={c: {"type": "plaintext"} for c in frame.columns if frame[c].dtype.kind not in "ifb"}, **kwargs,
+        frame, show_index=False, disabled=True, theme="simple", text_align="left", stylesheets=[TABLE], margin=0,
+        formatters={c: {"type": "plaintext"} for c in frame.columns}, **kwargs,
     )  # fmt: skip
 
 

@@ -72,7 +72,8 @@ def warm(model: str | None = None) -> None:
 
 def page(address: str, model: str | None) -> Callable[[], Any]:
     """The function that makes one page session."""
-    offered, refusal = own_model(address, model)
+    built_in = model if model and ":" not in model else ""
+    offered, refusal = own_model(address, None if built_in else model)
 
     def make() -> Any:
         import panel as pn
@@ -91,7 +92,7 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
         if asked.get("step") in STEPS:
             session.step = asked["step"]
         if session.analysis is None:
-            session.load(offered or "attention")
+            session.load(offered or built_in or "attention")
             if session.busy:  # a user's model takes a worker; show something meanwhile
                 session.load("attention")
         explorer = Explorer(session, offered=offered, refusal=refusal)

@@ -36,6 +36,15 @@ def collectives_text(cost: Any) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0]))) or "none"
 
 
+SHORT = {"all_gather": "AG", "all_reduce": "AR", "reduce_scatter": "RS", "all_to_all": "A2A", "permute": "CP"}
+
+
+def _short(text: str) -> str:
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return text
+
+
 def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
     """One row a plan, in SI units; what was not executed is missing, never zero.
 
@@ -124,19 +133,19 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
             "step": texts("time_s", seconds_text),
             "peak": texts("peak_bytes", bytes_text),
             "fits": ["yes" if f else "no" for f in frame["fits"]],
-            "collectives": frame["collectives"],
-            "step, measured": texts("measured_s", seconds_text),
-            "peak, compiled": texts("measured_peak_bytes", bytes_text),
+            "collectives": [_short(c) for c in frame["collectives"]],
+            "measured": texts("measured_s", seconds_text),
+            "compiled": texts("measured_peak_bytes", bytes_text),
             "ratio": texts("ratio", lambda v: number(v, "{:.3g}×")),
-            "max error": texts("max_relative_error", lambda v: number(v, "{:.1e}")),
+            "error": texts("max_relative_error", lambda v: number(v, "{:.1e}")),
             "on": [d or "–" for d in frame["devices"]],
         }
     )
 
 
 GROUPS = {
-    "estimated (cost model)": ["step", "peak", "fits", "collectives"],
-    "executed": ["step, measured", "peak, compiled", "ratio", "max error", "on"],
+    "estimated by the cost model": ["step", "peak", "fits", "collectives"],
+    "executed: measured step, compiled peak, measured / estimated": ["measured", "compiled", "ratio", "error", "on"],
 }  #: headings over the columns of ``shown_frame``; ratio is measured over estimated
 
 
@@ -156,7 +165,7 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
     step_unit, step_scale = time_unit(frame["time_s"].max() if len(frame) else 1.0)
     memory_unit, memory_scale = byte_unit(frame["peak_bytes"].max() if len(frame) else 1.0)
     plot = figure(
-        sizing_mode="stretch_width", height=210, tools=[], output_backend="canvas", name="plans", toolbar_location="right",
+        sizing_mode="stretch_width", height=200, tools=[], output_backend="canvas", name="plans", toolbar_location="right",
         x_axis_label=f"peak memory a device ({memory_unit})", y_axis_label=f"step time ({step_unit})",
     )  # fmt: skip
     _style(plot)
@@ -173,6 +182,8 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
                 "x": part[x].astype(float).to_numpy() / memory_scale,
                 "y": part[y].astype(float).to_numpy() / step_scale,
                 "plan": part["plan"].tolist(),
+                "align": ["right" if v > 0.7 * frame["peak_bytes"].max() else "left" for v in part[x].tolist()],
+                "dx": [-11 if v > 0.7 * frame["peak_bytes"].max() else 11 for v in part[x].tolist()],
                 "dy": _apart(part[x].tolist(), part[y].tolist()),
                 "kind": [kind] * len(part),
                 "hue": [s.hue for s in styles],
@@ -185,7 +196,8 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
                 fill_color="hue" if filled else None, legend_label=kind,
             )  # fmt: skip
         )
-        plot.text("x", "y", text="plan", source=source, x_offset=11, y_offset="dy", text_font_size="11px", text_color=NEUTRAL, text_font=value(FONT))
+        plot.text("x", "y", text="plan", source=source, x_offset="dx", y_offset="dy", text_align="align",
+                   text_font_size="11px", text_color=NEUTRAL, text_font=value(FONT))  # fmt: skip
     if memory_limit_bytes is not None and len(frame) and frame["peak_bytes"].max() > 0.3 * memory_limit_bytes:
         plot.add_layout(Span(location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"))
     plot.x_range.start = 0

@@ -27,14 +27,15 @@ from toast_lab.views import source_lines
 from toast_lab.views.palette import Style, style
 
 LEVELS = {
-    "colours": "colours (one node per part of the program)",
-    "functions": "functions (repeated layers folded)",
-    "lines": "source lines (repeated layers folded)",
+    "colours": "colours by part of the program",
+    "functions": "functions, layers folded",
+    "lines": "source lines, layers folded",
     "names": "dimension names",
 }
 NAMES_AT_ONCE = 120  # a program with more names than this starts at the level of colours
 MAX_LANES = 40
-TRACK = 0.24  # distance of side 0 and side 1 from the middle of a lane
+WIDE = 2.0  # a lane with conflicts is this much wider than one without
+TRACK = 0.55  # distance of side 0 and side 1 from the middle of their lane
 
 
 class Lane(NamedTuple):
@@ -42,6 +43,8 @@ class Lane(NamedTuple):
 
     group: int
     label: str
+    x: float  #: middle
+    width: float
     style: Style
     n_names: int
     n_conflicts: int
@@ -204,11 +207,12 @@ def graph_layout(
     keep = _kept(analysis, shown_groups[:MAX_LANES], focus, hops, conflicts_only)
     present = {int(g) for g in analysis.group[analysis.colour[keep]]}
     lane_of = {g: i for i, g in enumerate([g for g in shown_groups[:MAX_LANES] if g in present])}
+    lanes = _lanes(analysis, lane_of)
     rows, row_of = _rows(analysis, level, sorted({int(o) for o in analysis.dims.op[keep]}))
-    nodes, node_of = _nodes(analysis, level, keep, lane_of, rows, row_of)
+    nodes, node_of = _nodes(analysis, level, keep, lane_of, lanes, row_of)
     return GraphLayout(
         level,
-        _lanes(analysis, lane_of),
+        lanes,
         rows,
         nodes,
         _edges(analysis, nodes, node_of),
@@ -232,11 +236,14 @@ def _kept(analysis: Analysis, groups: Sequence[int], focus: Sequence[int], hops:
 def _lanes(analysis: Analysis, lane_of: dict[int, int]) -> tuple[Lane, ...]:
     styles = lane_styles(analysis)
     conflicts = Counter(int(analysis.group[c.colour]) for c in analysis.conflicts)
-    out = []
+    out: list[Lane] = []
+    left = 0.0
     for g in lane_of:
         group = analysis.groups[g]
-        text = group.name if len(group.colours) == 1 else f"{group.name} (×{len(group.colours)})"
-        out.append(Lane(g, text, styles.get(g, style(9)), group.n_names, conflicts[g]))
+        width = WIDE if conflicts[g] else 1.0
+        text = group.name if len(group.colours) == 1 else f"{group.name} ×{len(group.colours)}"
+        out.append(Lane(g, text, left + width / 2, width, styles.get(g, style(9)), group.n_names, conflicts[g]))
+        left += width
     return tuple(out)
 
 
@@ -295,7 +302,7 @@ def where(analysis: Analysis, op: int) -> str:
 
 
 def _nodes(
-    analysis: Analysis, level: str, keep: np.ndarray, lane_of: dict[int, int], rows: tuple[Row, ...], row_of: dict[int, int]
+    analysis: Analysis, level: str, keep: np.ndarray, lane_of: dict[int, int], lanes: tuple[Lane, ...], row_of: dict[int, int]
 ) -> tuple[tuple[Node, ...], np.ndarray]:
     dims, side = analysis.dims, sides(analysis)
     cells: dict[tuple[int, int, int], list[int]] = {}
@@ -305,7 +312,7 @@ def _nodes(
     node_of = np.full(dims.n, -1, dtype=np.int64)
     nodes: list[Node] = []
     for (y, lane, track), names in sorted(cells.items()):
-        middle = lane + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
+        middle = lanes[lane].x + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
         parts = [[n] for n in names] if level == "names" else [names]
         step = min(0.13, 0.3 / len(parts))
         for i, part in enumerate(parts):
@@ -337,14 +344,14 @@ def _path(a: Node, b: Node, column: dict[float, list[int]]) -> tuple[tuple[float
     between = 0
     if a.x == b.x:
         between = bisect.bisect_left(column[a.x], high) - bisect.bisect_right(column[a.x], low)
-    if low != high and (not between if a.x == b.x else high - low == 1):
+    if low == high or (not between if a.x == b.x else high - low == 1):
         return (a.x, b.x), (float(a.y), float(b.y))
     out = -1 if 0 in (a.track, b.track) and 1 not in (a.track, b.track) else 1  # away from the other track
     bow = out * min(0.3, 0.1 + 0.04 * math.log2(1 + high - low))
     ts = [i / 10 for i in range(11)]
     return (
         tuple(round(a.x + (b.x - a.x) * t + bow * 4 * t * (1 - t), 4) for t in ts),
-        tuple(round(a.y + (b.y - a.y) * t + (0.35 * 4 * t * (1 - t) if low == high else 0), 4) for t in ts),
+        tuple(round(a.y + (b.y - a.y) * t, 4) for t in ts),
     )
 
 
@@ -357,11 +364,14 @@ def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray)
     out = []
     for (a, b), found in sorted(between.items()):
         first, second = nodes[a], nodes[b]
-        if a == b:  # both names of a conflict ended in one node: a small loop still shows it
-            xs: tuple[float, ...] = (first.x - 0.09, first.x + 0.09)
+        if a == b:  # both names of a conflict ended in one node: a short bar still shows it
+            xs: tuple[float, ...] = (first.x - 0.15, first.x + 0.15)
             ys: tuple[float, ...] = (first.y + 0.3, first.y + 0.3)
-        else:
-            xs, ys = (first.x, second.x), (float(first.y), float(second.y))
+        else:  # where names are folded, names without a side may stand in between: pass above them
+            ts = [i / 8 for i in range(9)]
+            bow = 0.34 if any(n.y == first.y and n.lane == first.lane and n.track < 0 for n in nodes) else 0.0
+            xs = tuple(round(first.x + (second.x - first.x) * t, 4) for t in ts)
+            ys = tuple(round(first.y + (second.y - first.y) * t - bow * 4 * t * (1 - t), 4) for t in ts)
         tensors = list(dict.fromkeys(place_text(analysis, k) for k in found))
         title = f"{len(found)} conflicts" if len(found) > 1 else f"conflict {found[0]}"
         out.append(ConflictEdge(a, b, tuple(found), xs, ys, f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}"))
@@ -390,10 +400,9 @@ def _outlines(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) 
     for inside, sets in sorted(members.items()):
         xs = [nodes[i].x for i in inside]
         ys = [nodes[i].y for i in inside]
-        left, right, top, bottom = min(xs) - 0.14, max(xs) + 0.14, min(ys) - 0.42, max(ys) + 0.42
+        left, right, top, bottom = min(xs) - 0.22, max(xs) + 0.22, min(ys) - 0.42, max(ys) + 0.42
         n = sum(len(analysis.compatibility_sets[s].conflicts) for s in sets)
-        bits = len({analysis.compatibility_sets[s].resolution for s in sets})
-        label = f"set {sets[0]}" if len(sets) == 1 else f"{len(sets)} sets, {bits} {'bit' if bits == 1 else 'bits'}"
+        label = f"set {sets[0]}" if len(sets) == 1 else f"{len(sets)} sets"
         out.append(
             Outline(tuple(sets), (left, right, right, left), (top, top, bottom, bottom), f"{label} · {n} conflict{'s' if n > 1 else ''}")
         )

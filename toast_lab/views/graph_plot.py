@@ -89,7 +89,7 @@ class GraphPlot:
                 "width": [1.0 + 0.7 * math.log2(e.count) for e in layout.edges],
             }
         )
-        self.marks = ColumnDataSource({"x": [], "y": []})
+        self.marks = ColumnDataSource({"x": [], "y": [], "size": []})
         self.figure = self._draw()
 
     # -- selection ----------------------------------------------------------------------------------
@@ -103,7 +103,11 @@ class GraphPlot:
             self.nodes.selected.indices = sorted(picked)
             self.conflicts.selected.indices = red
             rows = sorted(picked)
-            self.marks.data = {"x": [self.layout.nodes[i].x for i in rows], "y": [self.layout.nodes[i].y for i in rows]}
+            self.marks.data = {
+                "x": [self.layout.nodes[i].x for i in rows],
+                "y": [self.layout.nodes[i].y for i in rows],
+                "size": [float(self.nodes.data["size"][i]) + 10 for i in rows],
+            }
             self._bring_into_view([self.layout.nodes[i].y for i in rows])
         finally:
             self._quiet = False
@@ -128,10 +132,11 @@ class GraphPlot:
     # -- drawing ------------------------------------------------------------------------------------
     def _draw(self) -> figure:
         layout = self.layout
-        n_rows, n_lanes = max(len(layout.rows), 1), max(len(layout.lanes), 1)
+        n_rows = max(len(layout.rows), 1)
+        width = max(sum(lane.width for lane in layout.lanes), 2.0)
         shown = min(n_rows, ROWS_AT_ONCE)
         plot = figure(
-            x_range=Range1d(-0.6, max(n_lanes, 2) - 0.4, bounds=(-1.5, max(n_lanes, 2) + 0.5)),
+            x_range=Range1d(-0.1, width + 0.1, bounds=(-1.0, width + 1.0)),
             y_range=Range1d(shown - 0.3, -0.75),
             x_axis_location="above",
             sizing_mode="stretch_both",
@@ -145,12 +150,12 @@ class GraphPlot:
         self._axes(plot)
         self._lanes(plot, n_rows)
         self._outlines(plot)
-        plot.multi_line("xs", "ys", source=self.edges, color="hue", line_width="width", line_alpha=0.5)
+        plot.multi_line("xs", "ys", source=self.edges, color="hue", line_width="width", line_alpha=0.5 if len(layout.edges) < 300 else 0.25)
         red = plot.multi_line(
             "xs", "ys", source=self.conflicts, color=CONFLICT, line_width=2.2, line_dash=[6, 3], line_alpha=0.95,
             selection_line_width=5, selection_line_alpha=1, nonselection_line_alpha=0.5, name="conflicts",
         )  # fmt: skip
-        plot.scatter("x", "y", source=self.marks, size=24, fill_color=None, line_color=ACCENT, line_width=2.5)
+        plot.scatter("x", "y", source=self.marks, size="size", fill_color=None, line_color=ACCENT, line_width=2.5)
         names = plot.scatter(
             "x", "y", source=self.nodes, size="size", marker="marker", fill_color="hue", line_color="white", line_width=0.8,
             fill_alpha=0.95, nonselection_fill_alpha=0.55, nonselection_line_alpha=0.6, selection_line_color="white", name="names",
@@ -176,14 +181,15 @@ class GraphPlot:
 
     def _axes(self, plot: figure) -> None:
         layout = self.layout
-        lanes = {i: f"{lane.style.symbol} {lane.label}" for i, lane in enumerate(layout.lanes)}
+        lanes = {lane.x: f"{lane.style.symbol} {lane.label}".replace(" ×", "\n×") for lane in layout.lanes}
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
-        plot.xaxis.major_label_text_font_size = "12px"
+        plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10.5px"
+        plot.xaxis.major_label_text_line_height = 1.1
         plot.xaxis.major_label_text_font_style = "bold"
-        if len(layout.lanes) > 9:
+        if len(layout.lanes) > 12:
             plot.xaxis.major_label_orientation = 0.5
-        labels = [_cut(row_text(layout, i), 40) for i in range(len(layout.rows))]
+        labels = [_cut(row_text(layout, i), 34) for i in range(len(layout.rows))]
         n = len(labels)
         plot.yaxis.ticker = (
             FixedTicker(ticks=list(range(n))) if n <= ROWS_AT_ONCE else BasicTicker(min_interval=1, desired_num_ticks=ROWS_AT_ONCE)
@@ -197,12 +203,12 @@ class GraphPlot:
         plot.ygrid.ticker = plot.yaxis.ticker
 
     def _lanes(self, plot: figure, n_rows: int) -> None:
-        lanes = range(len(self.layout.lanes))
+        lanes = self.layout.lanes
         if not lanes:
             return
         plot.quad(
-            left=[i - 0.46 for i in lanes], right=[i + 0.46 for i in lanes], top=[-0.75] * len(lanes), bottom=[n_rows - 0.3] * len(lanes),
-            fill_color=[lane.style.hue for lane in self.layout.lanes], fill_alpha=0.055, line_color=None,
+            left=[lane.x - lane.width / 2 + 0.04 for lane in lanes], right=[lane.x + lane.width / 2 - 0.04 for lane in lanes], top=[-0.75] * len(lanes), bottom=[n_rows - 0.3] * len(lanes),
+            fill_color=[lane.style.hue for lane in lanes], fill_alpha=0.055, line_color=None,
         )  # fmt: skip
 
     def _outlines(self, plot: figure) -> None:
@@ -214,7 +220,7 @@ class GraphPlot:
             line_color=CONFLICT, line_alpha=0.55, line_dash=[2, 3],
         )  # fmt: skip
         plot.text(
-            x=[max(o.xs) for o in outlines], y=[min(o.ys) for o in outlines], text=[o.label for o in outlines], text_align="right",
+            x=[min(o.xs) for o in outlines], y=[min(o.ys) for o in outlines], text=[o.label for o in outlines], text_align="left",
             text_baseline="bottom", text_font_size="10.5px", text_color=CONFLICT, text_font=value(FONT), y_offset=-1,
         )  # fmt: skip
 
@@ -230,11 +236,11 @@ def _node_columns(layout: GraphLayout) -> dict[str, Any]:
         "marker": [s.marker for s in styles],
         "size": np.array(
             [
-                (12.0 + (2.2 * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
+                (12.0 + (1.3 * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
                 for n, s in zip(layout.nodes, styles, strict=True)
             ]
         ),
-        "offset": np.array([8.0 + (1.1 * math.log2(len(n.names)) if folded else 0) for n in layout.nodes]),
+        "offset": np.array([8.0 + (0.65 * math.log2(len(n.names)) if folded else 0) for n in layout.nodes]),
         "text": [("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes],
         "title": frame["name"].tolist(),
         "sizes": frame["size"].tolist(),

@@ -68,7 +68,7 @@ def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
     boxes = boxed_with(analysis, conflict)
     facts = [
         ("conflict", f"{conflict}, colour {analysis.colour_name[found.colour]}"),
-        ("meets on", _some([_place(analysis, p) for p in found.places], 3)),
+        ("meets on", _some([_place(analysis, p) for p in found.places], 1)),
         ("side 0", _side(analysis, found.sides[0])),
         ("side 1", _side(analysis, found.sides[1])),
         ("set", f"{owner.index}, {len(owner.conflicts)} conflicts settled by one bit"),

@@ -95,7 +95,8 @@ class SearchCurves:
     def _line(plot: figure, at: float, words: str, hue: str, offset: int) -> None:
         if at > 0:
             plot.add_layout(Span(location=at, dimension="width", line_color=hue, line_dash="dashed", line_width=1.5))
-            plot.add_layout(Label(x=8, y=at, x_units="screen", text=words, text_color=hue, text_font_size="11px", y_offset=offset))
+            plot.add_layout(Label(x=8, y=at, x_units="screen", text=words, text_color=hue, text_font_size="11px", y_offset=offset,
+                                  background_fill_color="white", background_fill_alpha=0.8))  # fmt: skip
 
     def _figure(self, title: str, best: str, tried: str) -> figure:
         plot = figure(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from typing import Any
@@ -17,6 +16,7 @@ from toast_lab.views.compare_table import GROUPS, compare_plot, shown_frame
 
 _COLLECTIVE = re.compile(r"(all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute|permute)")
 MAX_LINES = 1500
+WIDTHS = {"plan": 120, "step": 66, "peak": 84, "fits": 40, "collectives": 124, "measured": 76, "compiled": 84, "ratio": 60, "error": 64, "on": 56}
 
 
 class ComparePage(pn.viewable.Viewer):
@@ -40,9 +40,9 @@ class ComparePage(pn.viewable.Viewer):
             look.text(h("h2", "more plans")), parallel, self.typed, self.typed_name, add, look.text(h("h2", "side by side")), self.a, self.b,
             width=290,
         )  # fmt: skip
-        self.table = look.table(shown_frame([]), height=190, sizing_mode="stretch_width", groups=GROUPS)
+        self.table = look.table(shown_frame([]), height=160, sizing_mode="stretch_width", groups=GROUPS, widths=WIDTHS)
         self.table.param.watch(lambda e: self._row(e.new), "selection")
-        self._plot = pn.pane.Bokeh(sizing_mode="stretch_width", height=210, margin=0)
+        self._plot = pn.pane.Bokeh(sizing_mode="stretch_width", height=200, margin=0)
         self._left, self._right = look.text(sizing_mode="stretch_both"), look.text(sizing_mode="stretch_both")
         halves = [
             pn.Column(half, sizing_mode="stretch_both", margin=0, scroll=True, stylesheets=[":host { border-top: 1px solid #dfe5ec; }"])
@@ -138,9 +138,8 @@ class ComparePage(pn.viewable.Viewer):
 
 
 def _event_text(data: Any) -> str:
-    if isinstance(data, dict):
-        return ", ".join(f"{k} {v}" for k, v in data.items())
-    return str(data)[:120]
+    stage, fraction = getattr(data, "stage", None), getattr(data, "fraction", 0)
+    return f"{stage} {fraction:.0%}" if stage and fraction else str(stage or data)[:120]
 
 
 def _lines(item: PlanItem | None) -> list[str]:
@@ -148,11 +147,9 @@ def _lines(item: PlanItem | None) -> list[str]:
 
 
 def _different(a: list[str], b: list[str]) -> tuple[set[int], set[int]]:
-    left, right = set(range(len(a))), set(range(len(b)))
-    for block in difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks() if len(a) + len(b) < 1200 else []:
-        left -= set(range(block.a, block.a + block.size))
-        right -= set(range(block.b, block.b + block.size))
-    return (left, right) if len(a) + len(b) < 1200 else (set(), set())
+    """Lines that the other listing does not have."""
+    left, right = set(a), set(b)
+    return {i for i, x in enumerate(a) if x not in right}, {i for i, x in enumerate(b) if x not in left}
 
 
 def _listing_html(item: PlanItem, lines: list[str], marked: set[int]) -> Safe:

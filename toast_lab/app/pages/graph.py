@@ -34,7 +34,8 @@ class GraphPage(pn.viewable.Viewer):
         self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
-        self.colours = look.table(colours_frame_empty(), height=250, sizing_mode="stretch_width", layout="fit_columns")
+        self.colours = look.table(colours_frame_empty(), height=250, sizing_mode="stretch_width", layout="fit_data_table",
+                                  widths={"": 24, "colour": 92, "size": 50, "names": 50, "conflicts": 48}, titles={"conflicts": "confl."})  # fmt: skip
         self.left = look.side(
             look.text(h("h2", "show")), self.level, self.only, self.singles, self.find, look.text(h("h2", "neighbourhood")), self.hops,
             self.focus, self.back, look.text(h("h2", "colours")), self.colours, width=290,
@@ -47,7 +48,8 @@ class GraphPage(pn.viewable.Viewer):
         self._manual = look.text()
         self._undo = look.button("Take the last action back", visible=False)
         self._undo.on_click(lambda _: self.session.undo_action())
-        self.right = look.side(self._facts, self._actions, self._manual, self._undo, width=330)
+        self._why = look.text()
+        self.right = look.side(self._facts, self._actions, self._manual, self._undo, self._why, width=330)
         for widget in (self.level, self.only, self.singles):
             widget.param.watch(lambda _: self.draw(), "value")
         self.hops.param.watch(lambda *_: self._focus and self.draw(), "value_throttled")
@@ -88,8 +90,7 @@ class GraphPage(pn.viewable.Viewer):
         self.plot = GraphPlot(layout, on_select=lambda names, conflicts: self.session.select(names, conflicts))
         self.plot.select(self.session.names, self.session.conflicts)
         self._pane.object = self.plot.figure
-        how = "M runs downwards; red dashes are conflicts, outlines are compatibility sets"
-        self._note.object = h("p", h("b", f"{len(layout.nodes):,} nodes"), h("span", f" · {layout.note} · {how}", cls="quiet"))
+        self._note.object = h("p", h("b", f"{len(layout.nodes):,} nodes"), h("span", f" · {layout.note}", cls="quiet"), cls="one")
 
     def _refocus(self, names: tuple[int, ...]) -> None:
         if not names and not self._focus:
@@ -132,7 +133,7 @@ class GraphPage(pn.viewable.Viewer):
             return
         if self.plot is not None:
             self.plot.select(session.names, session.conflicts)
-        self._facts.object = self._words()
+        self._facts.object, self._why.object = self._words(), self._chain()
         self.focus.disabled = not session.names
         self.show_actions()
 
@@ -142,16 +143,8 @@ class GraphPage(pn.viewable.Viewer):
         if session.conflicts:
             k = session.conflicts[0]
             more = len(session.conflicts) - 1
-            steps = [h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}") for n in inspect.chain(analysis, k)]
-            return join(
-                [
-                    h("h2", "conflict" + (f" (and {more} more in this place)" if more else "")),
-                    facts(inspect.conflict_facts(analysis, k)),
-                    h("h2", "why both have one colour"),
-                    h("ol", *steps[:14], cls="chain mono"),
-                    h("p", f"… {len(steps) - 14} more", cls="quiet") if len(steps) > 14 else "",
-                ]
-            )
+            more_text = f" (and {more} more in this place)" if more else ""
+            return join([h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))])
         if len(session.names) == 1:
             return join([h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))])
         if session.names:
@@ -161,9 +154,22 @@ class GraphPage(pn.viewable.Viewer):
             [
                 h("h2", "nothing selected"),
                 h("p", "Click a marker, a red conflict, a line of the listing or a row of the conflict table below.", cls="quiet"),
-                h("p", "A colour is a set of dims that must be cut alike; a conflict is where two of them meet on one tensor.", cls="quiet"),
+                h("h2", "how to read it"),
+                h("p", "A lane is a colour: dims that are cut alike. Program order runs down, and so does M, the thin lines.", cls="quiet"),
+                h("p", h("span", "Red dashes", cls="red"), " are conflicts: two dims of one colour on one tensor. The lane splits there into ",
+                  "side 0 (left) and side 1 (right); an outline is a compatibility set, settled by one bit.", cls="quiet"),
+                h("p", "Numbers count the names in a marker, or tell them apart.", cls="quiet"),
             ]
         )
+
+    def _chain(self) -> Safe:
+        analysis = self.session.analysis
+        if not self.session.conflicts or analysis is None:
+            return Safe("")
+        names = inspect.chain(analysis, self.session.conflicts[0])
+        steps = [h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}") for n in names]
+        rest = h("p", f"… {len(steps) - 14} more", cls="quiet") if len(steps) > 14 else ""
+        return join([h("h2", "why both dims have one colour"), h("ol", *steps[:14], cls="chain mono"), rest])
 
     def show_actions(self) -> None:
         """What sharding the selected colour would cost, and the manual plan so far."""

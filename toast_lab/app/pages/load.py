@@ -97,7 +97,7 @@ class LoadPage(pn.viewable.Viewer):
         for name, card in self._cards.items():
             card.button_type = "primary" if name in (model.name, model.source) else "default"
         layout = graph_layout(analysis)
-        self._title.object = h("p", h("b", model.name), h("span", f"  dimension graph · {layout.note}", cls="quiet"))
+        self._title.object = h("p", h("b", model.name), h("span", f"  dimension graph · {layout.note}", cls="quiet"), cls="one")
         self._graph.object = GraphPlot(layout).figure
         self._arguments.value = arguments_frame(analysis)
         self._facts.object = join([h("h2", "program"), facts(program_facts(analysis, model.source)), self._notes()])

@@ -1,0 +1,143 @@
+"""The dimension graph as data: lanes, tracks, folding, focus."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import toast_lab as tl
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.views import graph_layout as gl
+from toast_lab.views.graph_plot import GraphPlot, nodes_frame
+
+
+def analyse(which: str, **sizes: object) -> Analysis:
+    model = tl.load(which, **sizes)
+    return analyse_program(model.program, model.dim_names)
+
+
+@pytest.fixture(scope="module")
+def attention() -> Analysis:
+    return analyse("attention")
+
+
+@pytest.fixture(scope="module")
+def transformer() -> Analysis:
+    return analyse("transformer", d_model=64, hidden=128, heads=4, key_size=16, vocab=256, sequence=32)
+
+
+def test_attention_starts_with_its_names(attention: Analysis) -> None:
+    layout = gl.graph_layout(attention)
+    assert layout.level == "names"
+    assert [lane.label for lane in layout.lanes] == ["S", "D", "H1", "H2"]
+    assert [row.label for row in layout.rows][-3:] == ["c = broadcast_{0}(b)", "d = div(a, c)", "z = matmul(d, v)"]
+    assert len(layout.nodes) == attention.dims.n
+    assert len(layout.edges) == len(attention.dims.source)
+
+
+def test_a_large_program_starts_with_its_colours(transformer: Analysis) -> None:
+    layout = gl.graph_layout(transformer)
+    assert layout.level == "colours"
+    assert len(layout.nodes) < 60
+    assert [row.label for row in layout.rows] == ["arguments", "forward", "backward", "update"]
+
+
+def test_tracks_split_where_conflicts_are_and_join_elsewhere(attention: Analysis) -> None:
+    layout = gl.graph_layout(attention)
+    middle = layout.lanes[0].x
+    for conflict in attention.conflicts:
+        left, right = (layout.nodes[layout.node_of[n]] for n in conflict.sides)
+        assert (left.track, right.track) == (0, 1)
+        assert left.x < middle < right.x
+        assert left.y == right.y
+    free = [n for n in layout.nodes if n.track < 0]
+    assert {n.x for n in free if n.lane == 0} == {middle}
+
+
+def test_edges_never_leave_their_lane_and_run_down(transformer: Analysis) -> None:
+    layout = gl.graph_layout(transformer, "names")
+    for edge in layout.edges:
+        a, b = layout.nodes[edge.source], layout.nodes[edge.target]
+        lane = layout.lanes[a.lane]
+        assert a.lane == b.lane
+        assert a.y < b.y
+        assert all(lane.x - lane.width / 2 <= x <= lane.x + lane.width / 2 for x in edge.xs)
+
+
+def test_layout_is_deterministic(transformer: Analysis) -> None:
+    one, two = (gl.graph_layout(transformer, "functions") for _ in range(2))
+    assert one[:-2] == two[:-2]
+    assert np.array_equal(one.node_of, two.node_of)
+
+
+@pytest.mark.parametrize("level", gl.LEVELS)
+def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str) -> None:
+    layout = gl.graph_layout(transformer, level, singles=True)
+    shown = sorted(n for node in layout.nodes for n in node.names)
+    lanes = {lane.group for lane in layout.lanes}
+    real = [n for n in range(transformer.dims.n) if transformer.dims.size[n] > 1 and transformer.group[transformer.colour[n]] in lanes]
+    assert shown == real
+    assert sorted(k for c in layout.conflicts for k in c.conflicts) == [c.index for c in transformer.conflicts]
+    assert sorted(s for o in layout.outlines for s in o.sets) == [s.index for s in transformer.compatibility_sets]
+
+
+def test_repeated_layers_fold_and_say_how_often() -> None:
+    sizes = {"d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "sequence": 32}
+    one, three = (gl.graph_layout(analyse("transformer", layers=n, **sizes), "functions") for n in (1, 3))
+    assert {r.label for r in one.rows} == {r.label for r in three.rows}
+    repeats = {r.label: r.repeats for r in three.rows}
+    assert repeats["attention"] == 3
+    assert repeats["geglu"] == 3
+    assert repeats["loss_fn"] == 1
+
+
+def test_focus_keeps_what_is_near(attention: Analysis) -> None:
+    name = attention.conflicts[0].sides[0]
+    one, two = (gl.graph_layout(attention, focus=[name], hops=k) for k in (1, 2))
+    near = {n for node in one.nodes for n in node.names}
+    assert name in near
+    assert near == gl.neighbourhood(attention, [name], 1)
+    assert near < {n for node in two.nodes for n in node.names}
+    assert "within 1 hop of" in one.note
+
+
+def test_conflicts_only(transformer: Analysis) -> None:
+    layout = gl.graph_layout(transformer, "names", conflicts_only=True)
+    assert [lane.label for lane in layout.lanes] == ["sequence"]
+    assert sum(len(c.conflicts) for c in layout.conflicts) == len(transformer.conflicts)
+
+
+def test_conflicts_only_of_a_program_without_any_is_empty() -> None:
+    assert gl.graph_layout(analyse("mlp"), conflicts_only=True).nodes == ()
+
+
+def test_every_marker_has_a_row_in_the_table_twin(transformer: Analysis) -> None:
+    layout = gl.graph_layout(transformer, "functions")
+    frame = nodes_frame(layout)
+    assert len(frame) == len(layout.nodes)
+    assert frame["n_names"].sum() == sum(len(n.names) for n in layout.nodes)
+
+
+def test_a_tap_reports_names_and_conflicts(attention: Analysis) -> None:
+    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    plot = GraphPlot(gl.graph_layout(attention), on_select=lambda *found: seen.append(found))
+    plot.nodes.selected.indices = [3]
+    assert seen[-1] == (plot.layout.nodes[3].names, ())
+    plot.nodes.selected.indices = []
+    plot.conflicts.selected.indices = [1]
+    assert seen[-1][1] == plot.layout.conflicts[1].conflicts
+    assert set(seen[-1][0]) == set(attention.conflicts[seen[-1][1][0]].sides)
+
+
+def test_a_selection_from_elsewhere_is_shown_without_an_echo(attention: Analysis) -> None:
+    seen: list[object] = []
+    plot = GraphPlot(gl.graph_layout(attention), on_select=lambda *found: seen.append(found))
+    conflict = attention.conflicts[2]
+    plot.select(conflict.sides, [2])
+    assert plot.nodes.selected.indices == sorted(int(plot.layout.node_of[n]) for n in conflict.sides)
+    assert plot.conflicts.selected.indices == [2]
+    assert not seen
+
+
+def test_the_picture_is_drawn_on_canvas(attention: Analysis) -> None:
+    assert GraphPlot(gl.graph_layout(attention)).figure.output_backend == "canvas"

@@ -1,0 +1,139 @@
+"""Tables: listing, conflicts, search curves, comparison, summary."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+import toast_lab as tl
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.views import compare_table, inspect, program_table, search_curves, source_lines, summary
+from toast_lab.views.graph_layout import lane_styles
+from toast_lab.views.palette import style
+
+
+@pytest.fixture(scope="module")
+def attention() -> Analysis:
+    model = tl.load("attention")
+    return analyse_program(model.program, model.dim_names)
+
+
+def test_the_listing_is_the_papers(attention: Analysis) -> None:
+    lines = program_table.program_lines(attention)
+    assert [line.text for line in lines][8:10] == ["a : [S ●, S ●] = matmul(k, qt)", "b : [S ●] = reduce_{0,add}(a)"]
+    assert lines[8].where == "attention.py:17"
+    hues = {s.text.split()[0]: s.hue for line in lines for s in line.segments if s.hue}
+    assert hues == {attention.group_name[g]: s.hue for g, s in lane_styles(attention).items()}
+
+
+def test_styles_never_rest_on_hue_alone() -> None:
+    styles = [style(i) for i in range(10)]
+    assert len({s.hue for s in styles}) == len({s.marker for s in styles}) == len({s.symbol for s in styles}) == 10
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (0x14, 0x18, 0x1D)])
+def test_hues_can_be_told_from_light_and_dark(background: tuple[int, int, int]) -> None:
+    def luminance(rgb: tuple[int, ...]) -> float:
+        c = [v / 255 / 12.92 if v / 255 <= 0.03928 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in rgb]
+        return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]
+
+    for i in range(10):
+        hue = style(i).hue
+        a, b = sorted([luminance(tuple(int(hue[j : j + 2], 16) for j in (1, 3, 5))), luminance(background)])
+        assert (b + 0.05) / (a + 0.05) >= 3, hue
+
+
+def test_program_frame_has_a_row_for_each_result(attention: Analysis) -> None:
+    frame = program_table.program_frame(attention)
+    assert frame["result"].tolist() == ["x", "wq", "wk", "wv", "k", "v", "q", "qt", "a", "b", "c", "d", "z"]
+    assert frame.set_index("result").loc["a", "flops"] == 2 * 64 * 64 * 16
+
+
+def test_conflicts_frame(attention: Analysis) -> None:
+    frame = inspect.conflicts_frame(attention)
+    assert frame["tensor"].tolist() == ["a", "a in reduce", "c", "d", "d in dot_general"]
+    assert frame["line"].tolist() == [f"attention.py:{n}" for n in (17, 18, 19, 20, 21)]
+
+
+def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:
+    pairs = {frozenset(p) for p in zip(attention.dims.source.tolist(), attention.dims.target.tolist(), strict=True)}
+    for c in attention.conflicts:
+        path = inspect.chain(attention, c.index)
+        assert (path[0], path[-1]) == c.sides
+        assert all(frozenset(p) in pairs for p in zip(path, path[1:], strict=False))
+
+
+def test_facts_of_a_name_and_of_a_conflict(attention: Analysis) -> None:
+    facts = dict(inspect.conflict_facts(attention, 0))
+    assert facts["meets on"].startswith("a [64, 64], dims 0 and 1")
+    assert facts["source"] == "a = k @ qt"
+    assert "1 (a in reduce)" in facts["boxed with"]
+    name = dict(inspect.name_facts(attention, attention.conflicts[0].sides[0]))
+    assert name["splits"] == "a = matmul(k, qt)"
+    assert name["conflicts"] == "0"
+
+
+def test_user_frames_leave_out_libraries_and_the_tracer() -> None:
+    location = "/v/site-packages/optax/u.py:4 < /home/u/model.py:9 < /x/toast_lab/frontends.py:172 < <stdin>:5"
+    assert source_lines.user_frame(location) == source_lines.Frame("/home/u/model.py", 9)
+    assert source_lines.user_frame("") == source_lines.NOWHERE
+
+
+def simulation(index: int, best: float, improved: bool) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        index=index, elapsed_s=index / 10, best_time_s=best, best_peak_bytes=2e6, time_s=best * 2, peak_bytes=3e6, fits=True, improved=improved
+    )
+
+
+def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
+    points = [search_curves.point(simulation(i, 2e-6 / i, i != 2)) for i in (1, 2, 3)]
+    assert search_curves.curve_frame(points)["simulation"].tolist() == [1, 2, 3]
+    assert search_curves.improvements_frame(points)["simulation"].tolist() == [1, 3]
+    assert search_curves.shown_frame(points)["best step, estimated"].tolist() == ["667 ns", "2 µs"]
+    curves = search_curves.SearchCurves(memory_limit_bytes=2**24, unsharded_s=5e-6, unsharded_bytes=4e6)
+    curves.append(points[:1])
+    curves.append(points[1:])
+    assert curves.time_unit == "µs"
+    assert np.allclose(curves.source.data["best_s"], [2, 1, 2 / 3])
+    assert curves.memory.x_range is curves.time.x_range
+
+
+def plan_entry(attention: Analysis, actions: list[tuple[str, str]], run: object = None) -> compare_table.Entry:
+    problem = tl.Problem(attention, "4x2", "tpu-v5e")
+    plan = ShardingPlan.from_actions(problem, actions)
+    return compare_table.Entry("p", plan.actions, tl.price(problem, plan), run)
+
+
+def test_what_was_not_executed_is_missing_and_not_zero(attention: Analysis) -> None:
+    frame = compare_table.compare_frame([plan_entry(attention, [("S", "data")])])
+    assert frame["measured_s"].isna().all()
+    assert frame["ratio"].isna().all()
+    shown = compare_table.shown_frame([plan_entry(attention, [("S", "data")])])
+    assert shown[["measured", "compiled", "ratio", "error"]].iloc[0].tolist() == ["–"] * 4
+
+
+def test_executed_figures_stand_beside_the_estimate(attention: Analysis) -> None:
+    run = types.SimpleNamespace(median_s=1e-3, peak_bytes=2**20, max_relative_error=2e-8, devices="cpu:8")
+    entry = plan_entry(attention, [("S", "data")], run)
+    row = compare_table.compare_frame([entry]).iloc[0]
+    assert row["ratio"] == pytest.approx(1e-3 / entry.cost.time_s)
+    assert "all_gather" in row["collectives"]
+    shown = compare_table.shown_frame([entry]).iloc[0]
+    assert (shown["measured"], shown["compiled"], shown["error"], shown["on"]) == ("1 ms", "1.00 MiB", "2.0e-08", "cpu:8")
+    assert set(compare_table.shown_frame([entry]).columns) == {"plan", *(c for g in compare_table.GROUPS.values() for c in g)}
+    assert compare_table.compare_plot([entry]).output_backend == "canvas"
+
+
+def test_summary(attention: Analysis) -> None:
+    facts = dict(summary.program_facts(attention, "here"))
+    assert (facts["ops"], facts["conflicts"], facts["from"]) == ("10", "5", "here")
+    assert facts["arguments"].startswith("4 tensors")
+    assert summary.arguments_frame(attention)["colours"].tolist() == ["S, D", "D, H1", "D, H1", "D, H2"]
+
+
+def test_sizes_that_do_not_divide_are_told(attention: Analysis) -> None:
+    assert summary.coverage_notes(attention, {"a": 2}) == []
+    assert any(n.startswith("H1 has size 16") for n in summary.coverage_notes(attention, {"a": 3}))
