@@ -179,6 +179,13 @@ def test_accelerators_that_are_not_there(word: str) -> None:
         run(model, plan_of(model, {"d": 64}), word)
 
 
+def test_fewer_attached_than_the_mesh_needs() -> None:
+    here = len(jax.devices("cpu"))
+    assert devices.attached(devices.Devices("cpu", here)) == jax.devices("cpu")
+    with pytest.raises(InvalidProblem, match=rf"{here} cpu devices are attached, the mesh needs {here + 1}"):
+        devices.attached(devices.Devices("cpu", here + 1))
+
+
 def test_auto_falls_back_to_virtual_devices() -> None:
     model = frontends.load("mlp")
     made = run(model, plan_of(model, {"d": 4, "m": 16}), "auto", repeats=1, warmup=0)
