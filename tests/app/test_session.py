@@ -139,7 +139,10 @@ def test_a_wrong_model_or_size_is_a_message_and_changes_nothing(session: Session
     assert session.analysis is before
 
 
-@pytest.mark.parametrize(("mesh", "words"), [("banana", "cannot read the mesh"), ("data=0", "whole number above 0"), ("a=100,b=100", "at most 4096")])
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [("banana", "cannot read the mesh"), ("data=0", "whole number above 0"), ("a=100,b=100", "at most 4096")],
+)
 def test_a_wrong_mesh_is_refused_and_the_old_one_stays(session: Session, mesh: str, words: str) -> None:
     session.set_problem(mesh=mesh)
     assert words in session.messages[-1].text
@@ -206,7 +209,13 @@ def test_typed_plans(session: Session) -> None:
     assert session.plan_named("mine") is not None
     session.add_typed("S->data", "mine")
     assert session.plan_named("mine 2") is not None
-    for text, words in (("Z->data", "no colour is called"), ("S->x", "no mesh axis"), ("S", "cannot read the action"), ("", "type actions"), ("S@zz->data", "invalid literal")):
+    for text, words in (
+        ("Z->data", "no colour is called"),
+        ("S->x", "no mesh axis"),
+        ("S", "cannot read the action"),
+        ("", "type actions"),
+        ("S@zz->data", "invalid literal"),
+    ):
         n = len(session.plans)
         session.add_typed(text)
         assert words in session.messages[-1].text

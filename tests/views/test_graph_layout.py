@@ -75,7 +75,11 @@ def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str
     layout = gl.graph_layout(transformer, level, singles=True)
     shown = sorted(n for node in layout.nodes for n in node.names)
     lanes = {lane.group for lane in layout.lanes}
-    real = [n for n in range(transformer.dims.n) if transformer.dims.size[n] > 1 and transformer.group[transformer.colour[n]] in lanes]
+    real = [
+        n
+        for n in range(transformer.dims.n)
+        if transformer.dims.size[n] > 1 and transformer.group[transformer.colour[n]] in lanes
+    ]
     assert shown == real
     assert sorted(k for c in layout.conflicts for k in c.conflicts) == [c.index for c in transformer.conflicts]
     assert sorted(s for o in layout.outlines for s in o.sets) == [s.index for s in transformer.compatibility_sets]

@@ -84,7 +84,14 @@ def test_user_frames_leave_out_libraries_and_the_tracer() -> None:
 
 def simulation(index: int, best: float, improved: bool) -> types.SimpleNamespace:
     return types.SimpleNamespace(
-        index=index, elapsed_s=index / 10, best_time_s=best, best_peak_bytes=2e6, time_s=best * 2, peak_bytes=3e6, fits=True, improved=improved
+        index=index,
+        elapsed_s=index / 10,
+        best_time_s=best,
+        best_peak_bytes=2e6,
+        time_s=best * 2,
+        peak_bytes=3e6,
+        fits=True,
+        improved=improved,
     )
 
 
@@ -122,8 +129,16 @@ def test_executed_figures_stand_beside_the_estimate(attention: Analysis) -> None
     assert row["ratio"] == pytest.approx(1e-3 / entry.cost.time_s)
     assert "all_gather" in row["collectives"]
     shown = compare_table.shown_frame([entry]).iloc[0]
-    assert (shown["measured"], shown["compiled"], shown["error"], shown["on"]) == ("1 ms", "1.00 MiB", "2.0e-08", "cpu:8")
-    assert set(compare_table.shown_frame([entry]).columns) == {"plan", *(c for g in compare_table.GROUPS.values() for c in g)}
+    assert (shown["measured"], shown["compiled"], shown["error"], shown["on"]) == (
+        "1 ms",
+        "1.00 MiB",
+        "2.0e-08",
+        "cpu:8",
+    )
+    assert set(compare_table.shown_frame([entry]).columns) == {
+        "plan",
+        *(c for g in compare_table.GROUPS.values() for c in g),
+    }
     assert compare_table.compare_plot([entry]).output_backend == "canvas"
 
 

@@ -35,7 +35,9 @@ def explore(model: Model | str | Callable[..., Any] | None = None, *args: Any, p
     elif callable(model):
         loaded = from_jax(model, *args)
     else:
-        raise FrontendError(f"explore takes a Model, a function or the name of a built-in model, not a {type(model).__name__}")
+        raise FrontendError(
+            f"explore takes a Model, a function or the name of a built-in model, not a {type(model).__name__}"
+        )
     made = Loaded(loaded, analyse(loaded))
 
     def make() -> Explorer:
@@ -48,9 +50,17 @@ def explore(model: Model | str | Callable[..., Any] | None = None, *args: Any, p
 
     if in_notebook():
         return make()
-    import panel as pn
+    import socket
 
-    return pn.serve({"/": make}, port=port, address="127.0.0.1", show=show, title="TOAST Lab", websocket_origin=None, verbose=show)
+    from toast_lab.app.serve import start
+
+    if not port:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    print(f"TOAST Lab on http://127.0.0.1:{port} (stop with Ctrl-C)", flush=True)
+    start(make, port, "127.0.0.1", show=show)
+    return None
 
 
 def in_notebook() -> bool:

@@ -25,7 +25,9 @@ TICK_MS = 120
 class Explorer(pn.viewable.Viewer):
     """Everything, for a server page or a notebook cell."""
 
-    def __init__(self, session: Session | None = None, *, offered: str = "", refusal: str = "", height: int | None = None) -> None:
+    def __init__(
+        self, session: Session | None = None, *, offered: str = "", refusal: str = "", height: int | None = None
+    ) -> None:
         super().__init__()
         self.session = session or Session()
         self._refusal, self._offered = refusal, offered
@@ -41,7 +43,9 @@ class Explorer(pn.viewable.Viewer):
         self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
         self._head = pn.pane.HTML("", stylesheets=[look.HEADER], sizing_mode="stretch_width", margin=(6, 12, 0, 0))
         self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=250, margin=(8, 0, 0, 12))
-        self.cancel = look.button("Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0))
+        self.cancel = look.button(
+            "Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0)
+        )
         self.cancel.on_click(lambda _: self.session.cancel_job())
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
@@ -53,7 +57,14 @@ class Explorer(pn.viewable.Viewer):
         self.drawer = self._drawer()
         style = {"height": "100vh"} if height is None else {"height": f"{height}px"}
         self._root = pn.Column(
-            header, self._status, self._body, self.drawer, sizing_mode="stretch_width", styles=style, stylesheets=[look.ROOT], margin=0
+            header,
+            self._status,
+            self._body,
+            self.drawer,
+            sizing_mode="stretch_width",
+            styles=style,
+            stylesheets=[look.ROOT],
+            margin=0,
         )
         s = self.session
         s.param.watch(lambda *_: self.show_step(), "step")
@@ -79,7 +90,14 @@ class Explorer(pn.viewable.Viewer):
             stylesheets=[TABS],
         )  # fmt: skip
         self.tabs = tabs
-        self.fold = look.button("Hide", sizing_mode="fixed", width=64, height=26, margin=0, styles={"position": "absolute", "right": "8px", "top": "6px"})
+        self.fold = look.button(
+            "Hide",
+            sizing_mode="fixed",
+            width=64,
+            height=26,
+            margin=0,
+            styles={"position": "absolute", "right": "8px", "top": "6px"},
+        )
         self.fold.on_click(lambda _: self._toggle_drawer())
         return pn.Column(
             tabs, self.fold, height=DRAWER_HEIGHT, sizing_mode="stretch_width", margin=0,
@@ -109,7 +127,9 @@ class Explorer(pn.viewable.Viewer):
             }[step]()
             page = self._pages[step]
             centre = pn.Column(page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE])
-            self._bodies[step] = pn.Row(page.left, centre, page.right, sizing_mode="stretch_both", margin=0, stylesheets=[look.BODY])
+            self._bodies[step] = pn.Row(
+                page.left, centre, page.right, sizing_mode="stretch_both", margin=0, stylesheets=[look.BODY]
+            )
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
             body.visible = name == step
@@ -142,16 +162,26 @@ class Explorer(pn.viewable.Viewer):
         job = s.job
         running = job is not None and job.running
         self.cancel.disabled = not running
-        text = f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, {job.elapsed_s:.0f} s" if running and job is not None else "no job runs"
-        self._job.object = h("div", text, cls="quiet", style="text-align: right", title=job.title if job is not None else "")
+        text = (
+            f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, {job.elapsed_s:.0f} s"
+            if running and job is not None
+            else "no job runs"
+        )
+        self._job.object = h(
+            "div", text, cls="quiet", style="text-align: right", title=job.title if job is not None else ""
+        )
 
     def show_messages(self) -> None:
         """The last message under the header, all of them in the log."""
         found = self.session.messages
         last = found[-1] if found else None
         words = last.text if last is not None else "Choose a model to begin."
-        self._status.object = h("div", words, cls=f"status {last.level if last else ''}", role="status", aria_live="polite")
-        rows = [h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level) for m in reversed(found)]
+        self._status.object = h(
+            "div", words, cls=f"status {last.level if last else ''}", role="status", aria_live="polite"
+        )
+        rows = [
+            h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level) for m in reversed(found)
+        ]
         self._log.object = h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
 
     def show_selection(self) -> None:

@@ -167,7 +167,9 @@ class Registry:
         with self._lock:
             running = [j for j in self._jobs.values() if j.running]
             if len(running) >= MAX_RUNNING:
-                raise ToastError(f"{len(running)} jobs are running already; cancel one or wait: {', '.join(j.title for j in running)}")
+                raise ToastError(
+                    f"{len(running)} jobs are running already; cancel one or wait: {', '.join(j.title for j in running)}"
+                )
             folder = Path(tempfile.mkdtemp(prefix="toast-lab-job-"))
             job = Job(kind, title, folder)
             self._jobs[job.id] = job
@@ -183,11 +185,20 @@ class Registry:
                     job.result = target(*args, **watch, **kwargs)
                 else:
                     job.result = isolate.run_in_child(
-                        target, *args, time_limit_s=time_limit_s, env={"JAX_PLATFORMS": "cpu"}, what=title, **watch, **kwargs
+                        target,
+                        *args,
+                        time_limit_s=time_limit_s,
+                        env={"JAX_PLATFORMS": "cpu"},
+                        what=title,
+                        **watch,
+                        **kwargs,
                     )
                 job.state, job.message = JobState.DONE, f"{title}: done in {time.monotonic() - job.started:.1f} s"
             except isolate.Cancelled:
-                job.state, job.message = JobState.CANCELLED, f"{title}: cancelled after {time.monotonic() - job.started:.1f} s"
+                job.state, job.message = (
+                    JobState.CANCELLED,
+                    f"{title}: cancelled after {time.monotonic() - job.started:.1f} s",
+                )
             except ToastError as error:
                 job.state, job.message = JobState.FAILED, str(error)
             except Exception as error:  # a worker must never take the page down

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import panel as pn
@@ -38,14 +40,19 @@ pre {{ margin: 0; font-family: {MONO}; font-size: 11.5px; line-height: 1.5; whit
 pre .c {{ color: #9a4b00; font-weight: 600; }} pre .d {{ background: #fff3d6; display: inline-block; min-width: 100%; }}
 """
 
-HEADER = TEXT + """
+HEADER = (
+    TEXT
+    + """
 :host { display: block; }
 .bar { display: flex; gap: 14px; align-items: baseline; white-space: nowrap; overflow: hidden; }
 .brand { font-weight: 750; font-size: 16px; letter-spacing: -.01em; }
 .bar span { overflow: hidden; text-overflow: ellipsis; }
 """
+)
 
-STATUS = TEXT + """
+STATUS = (
+    TEXT
+    + """
 :host { position: relative; z-index: 30; overflow: visible; }
 .status { position: absolute; left: 0; right: 0; top: 0; padding: 4px 10px; border-radius: 6px; border: 1px solid #dfe5ec; background: #fff;
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
@@ -53,6 +60,7 @@ STATUS = TEXT + """
   overflow-wrap: anywhere; box-shadow: 0 3px 10px rgb(20 30 50 / 14%); }
 .status.good { border-color: #b5dcc5; background: #f1faf5; }
 """
+)
 
 CARD = """
 :host { background: #fff; border: 1px solid #dfe5ec; border-radius: 8px; padding: 12px; box-sizing: border-box; overflow: auto; }
@@ -61,18 +69,27 @@ CANVAS = """
 :host { background: #fff; border: 1px solid #dfe5ec; border-radius: 8px; padding: 8px; box-sizing: border-box; overflow: hidden; }
 """
 FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidden; }"
-BODY = ":host { flex: 1 1 0 !important; min-height: 0 !important; max-height: 100%; }" + """
+BODY = (
+    ":host { flex: 1 1 0 !important; min-height: 0 !important; max-height: 100%; }"
+    + """
 @media (max-width: 1100px) {
   :host { flex-direction: column !important; overflow: auto !important; height: auto !important; }
 }
 """
-SIDE = CARD + """
+)
+SIDE = (
+    CARD
+    + """
 * { flex-shrink: 0 !important; max-height: none !important; }
 @media (max-width: 1100px) { :host { width: auto !important; max-height: 420px; min-height: 120px; flex: 0 0 auto !important; } }
 """
-MIDDLE = ":host { min-height: 0 !important; min-width: 0 !important; }" + """
+)
+MIDDLE = (
+    ":host { min-height: 0 !important; min-width: 0 !important; }"
+    + """
 @media (max-width: 1100px) { :host { min-height: 620px !important; margin: 8px 0 !important; flex: 0 0 auto !important; } }
 """
+)
 ROOT = f"""
 :host {{ padding: 10px 12px; box-sizing: border-box; background: #f5f7fa; gap: 8px; font-family: {FONT}; }}
 @media (max-width: 1100px) {{ :host {{ height: auto !important; min-height: 100vh; }} }}
@@ -98,6 +115,14 @@ TABLE = f"""
 .tabulator-row.tabulator-selected {{ background: #e3eefc !important; color: #1c2430 !important; }}
 .tabulator-row.tabulator-selectable:hover {{ background: #eef3f9 !important; color: #1c2430; }}
 """
+
+
+def later(change: Callable[..., Any], *args: Any) -> None:
+    """Change Bokeh models of a page that is shown already, once its document is free to be changed.
+
+    Panel runs the events of some components outside the document's lock, where Bokeh refuses changes.
+    """
+    pn.state.execute(functools.partial(change, *args), schedule=True)
 
 
 def text(content: Any = "", **kwargs: Any) -> pn.pane.HTML:

@@ -81,6 +81,9 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
         from toast_lab.app.explorer import Explorer
         from toast_lab.app.session import STEPS, Session
 
+        host = (pn.state.headers or {}).get("Host", "")
+        if is_loopback(address) and host and not is_loopback(host.rpartition(":")[0].strip("[]")):
+            return pn.pane.Str("Not served under this name.")  # a foreign name was made to point here
         location = pn.state.location
         asked = _query(location)
         kept = _KEPT.get(asked.get("state", ""))
@@ -132,8 +135,6 @@ def serve(
         show: open a browser window.
         origins: further ``host:port`` from which pages may connect.
     """
-    import panel as pn
-
     if model is not None and ":" not in model:
         from toast_lab.models import registry
 
@@ -142,19 +143,69 @@ def serve(
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
     warm()
-    allowed = [f"{host}:{port}" for host in dict.fromkeys(("127.0.0.1", "localhost", *([address] if is_loopback(address) else ())))]
     print(f"TOAST Lab on http://{address}:{port} (stop with Ctrl-C)", flush=True)
     if refusal:
         print(refusal, flush=True)
-    pn.serve(
-        {"/": page(address, model)}, port=port, address=address, show=show, title="TOAST Lab",
-        websocket_origin=[*allowed, *origins], threaded=False, verbose=False,
-    )  # fmt: skip
+    start(page(address, model), port, address, show=show, origins=origins)
+
+
+def hosts(address: str, port: int, origins: tuple[str, ...] = ()) -> list[str]:
+    """``host:port`` under which our own pages are reached."""
+    own = ("127.0.0.1", "localhost", *([address] if is_loopback(address) else ()))
+    return [*dict.fromkeys(f"{host}:{port}" for host in own), *origins]
+
+
+def start(
+    make: Callable[[], Any], port: int, address: str, *, show: bool = False, origins: tuple[str, ...] = ()
+) -> None:
+    """Serve what ``make`` gives to each visitor, until interrupted.
+
+    A websocket has to come from our own pages, and on a loopback address a request has to name it: a foreign
+    name that was made to point here (DNS rebinding) is refused, and so is a websocket that hides its origin.
+    """
+    import panel as pn
+    from tornado.routing import Matcher, Rule
+    from tornado.web import RequestHandler
+
+    allowed = hosts(address, port, origins)
+
+    class Stranger(Matcher):
+        def match(self, request: Any) -> dict[str, Any] | None:
+            foreign = is_loopback(address) and request.host not in allowed
+            hidden = request.path.endswith("/ws") and not request.headers.get("Origin")
+            return {} if foreign or hidden else None
+
+    class Refuse(RequestHandler):
+        def prepare(self) -> None:
+            self.send_error(403)
+
+    server = pn.serve(
+        {"/": make},
+        port=port,
+        address=address,
+        show=show,
+        start=False,
+        title="TOAST Lab",
+        websocket_origin=allowed,
+        verbose=False,
+    )
+    server._tornado.default_router.rules.insert(0, Rule(Stranger(), Refuse))
+    server.start()
+    try:
+        server.io_loop.start()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        from toast_lab.app.jobs import JOBS
+
+        JOBS.cancel_all()
 
 
 def main(argv: list[str] | None = None) -> int:
     """``python -m toast_lab.app.serve``."""
-    parser = argparse.ArgumentParser(prog="python -m toast_lab.app.serve", description="Open the explorer in a browser.")
+    parser = argparse.ArgumentParser(
+        prog="python -m toast_lab.app.serve", description="Open the explorer in a browser."
+    )
     parser.add_argument("model", nargs="?", help="a built-in model or package.module:make")
     parser.add_argument("--port", type=int, default=5006)
     parser.add_argument("--address", default="127.0.0.1")

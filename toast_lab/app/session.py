@@ -180,7 +180,11 @@ class Session(param.Parameterized):
     @property
     def selected_group(self) -> int | None:
         """Colour group of what is selected."""
-        return int(self.analysis.group[self.analysis.colour[self.names[0]]]) if self.analysis is not None and self.names else None
+        return (
+            int(self.analysis.group[self.analysis.colour[self.names[0]]])
+            if self.analysis is not None and self.names
+            else None
+        )
 
     # -- plans --------------------------------------------------------------------------------------
     def plan_named(self, name: str) -> PlanItem | None:
@@ -197,8 +201,15 @@ class Session(param.Parameterized):
                 i += 1
             name = f"{name} {i}"
         old = self.plan_named(name)
-        same = old is not None and old.plan.key == plan.key and old.problem.mesh == problem.mesh and old.problem.machine == problem.machine
-        item = PlanItem(name, origin, plan, problem, price(problem, plan), old.run if old is not None and same else None)
+        same = (
+            old is not None
+            and old.plan.key == plan.key
+            and old.problem.mesh == problem.mesh
+            and old.problem.machine == problem.machine
+        )
+        item = PlanItem(
+            name, origin, plan, problem, price(problem, plan), old.run if old is not None and same else None
+        )
         self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
         return item
 
@@ -206,7 +217,11 @@ class Session(param.Parameterized):
     def manual_actions(self) -> tuple[str, ...]:
         """Actions of the manual plan so far."""
         item = self.plan_named("manual")
-        return item.plan.actions if item is not None and self.problem is not None and item.problem.mesh == self.problem.mesh else ()
+        return (
+            item.plan.actions
+            if item is not None and self.problem is not None and item.problem.mesh == self.problem.mesh
+            else ()
+        )
 
     def add_action(self, axis: str, bits: int = 0) -> None:
         """Shard the selected colour along ``axis`` in the manual plan."""
@@ -272,7 +287,9 @@ class Session(param.Parameterized):
                 raise InvalidPlan('type actions as "colour->axis", separated by commas; for instance batch->data')
             if len(items) > MAX_ACTIONS_TYPED:
                 raise InvalidPlan(f"{len(items)} actions, at most {MAX_ACTIONS_TYPED}")
-            item = self._add(name.strip() or "typed", "typed", lambda: ShardingPlan.from_actions(problem, items), replace=False)
+            item = self._add(
+                name.strip() or "typed", "typed", lambda: ShardingPlan.from_actions(problem, items), replace=False
+            )
             self.say(f"Added the plan {item.name}: {', '.join(item.plan.actions)}", "good")
 
     def add_data_parallel(self) -> None:
@@ -290,7 +307,9 @@ class Session(param.Parameterized):
                     taken.append(action)
             if not taken:
                 size = analysis.groups[group].size
-                raise InvalidPlan(f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides")
+                raise InvalidPlan(
+                    f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides"
+                )
             self._add("data parallel", "batch dimension", lambda: ShardingPlan.from_actions(problem, taken))
 
     def remove_plan(self, name: str) -> None:
@@ -303,7 +322,9 @@ class Session(param.Parameterized):
         """Does a job of this page run?"""
         return self.job is not None and (self.job.running or not self._settled)
 
-    def _start(self, kind: str, title: str, on_result: Callable[[Job], None], target: Any, *args: Any, **kwargs: Any) -> None:
+    def _start(
+        self, kind: str, title: str, on_result: Callable[[Job], None], target: Any, *args: Any, **kwargs: Any
+    ) -> None:
         if self.busy:
             raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
         self._seen, self._settled, self._on_result = 0, False, on_result
@@ -331,7 +352,13 @@ class Session(param.Parameterized):
         found, problem = job.result, self._search_problem
         assert problem is not None
         plan = ShardingPlan(
-            problem.analysis.program, problem.mesh, found.op_axis, found.value_axis, found.actions, found.key, problem.analysis.trees
+            problem.analysis.program,
+            problem.mesh,
+            found.op_axis,
+            found.value_axis,
+            found.actions,
+            found.key,
+            problem.analysis.trees,
         )
         self.best_actions, self.search_note = found.actions, found.message
         self._keep_search(plan, found.cost, problem)
@@ -383,10 +410,22 @@ class Session(param.Parameterized):
         with self.guarded():
             where = devices or f"cpu:{item.problem.mesh.n_devices}"
             kept = functools.partial(self._executed, item)
-            self._start("run", f"executing {name} on {where}", kept, worker.execute, self.model, item.plan, where, repeats, 900.0)
+            self._start(
+                "run",
+                f"executing {name} on {where}",
+                kept,
+                worker.execute,
+                self.model,
+                item.plan,
+                where,
+                repeats,
+                900.0,
+            )
 
     def _executed(self, item: PlanItem, job: Job) -> None:
-        self.plans = [p._replace(run=job.result) if p.name == item.name and p.plan.key == item.plan.key else p for p in self.plans]
+        self.plans = [
+            p._replace(run=job.result) if p.name == item.name and p.plan.key == item.plan.key else p for p in self.plans
+        ]
         self.say(f"{item.name}: executed on {job.result.devices}.", "good")
 
     def tick(self) -> list[Point]:

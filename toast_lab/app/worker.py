@@ -169,8 +169,12 @@ def load_own(which: str, sizes: dict[str, Any], *, on_event: Any, cancel: Any) -
     return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
 
 
-def execute(model: Model, plan: Any, devices: str, repeats: int, time_limit_s: float, *, on_event: Any, cancel: Any) -> Any:
+def execute(
+    model: Model, plan: Any, devices: str, repeats: int, time_limit_s: float, *, on_event: Any, cancel: Any
+) -> Any:
     """Execute a plan."""
     from toast_lab.runtime.run import run
 
-    return run(model, plan, devices=devices, repeats=repeats, on_event=on_event, cancel=cancel, time_limit_s=time_limit_s)
+    return run(
+        model, plan, devices=devices, repeats=repeats, on_event=on_event, cancel=cancel, time_limit_s=time_limit_s
+    )

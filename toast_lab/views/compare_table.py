@@ -63,7 +63,9 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
                 "collectives": collectives_text(e.cost),
                 "measured_s": float(run.median_s) if run is not None else None,
                 "measured_peak_bytes": float(run.peak_bytes) if run is not None and run.peak_bytes else None,
-                "max_relative_error": float(run.max_relative_error) if run is not None and run.max_relative_error is not None else None,
+                "max_relative_error": float(run.max_relative_error)
+                if run is not None and run.max_relative_error is not None
+                else None,
                 "ratio": float(run.median_s) / float(e.cost.time_s) if run is not None and e.cost.time_s else None,
                 "devices": str(run.devices) if run is not None else "",
             }
@@ -154,7 +156,9 @@ def _apart(xs: list[float], ys: list[float]) -> list[int]:
     wide, high = max(xs, default=1) or 1, max(ys, default=1) or 1
     out: list[int] = []
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        near = sum(1 for a, b in zip(xs[:i], ys[:i], strict=True) if abs(a - x) < 0.15 * wide and abs(b - y) < 0.07 * high)
+        near = sum(
+            1 for a, b in zip(xs[:i], ys[:i], strict=True) if abs(a - x) < 0.15 * wide and abs(b - y) < 0.07 * high
+        )
         out.append(5 + (13 * ((near + 1) // 2) * (-1 if near % 2 else 1)))
     return out
 
@@ -174,7 +178,10 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
         axis.axis_label_text_font_style = "normal"
         axis.axis_label_text_font = FONT
     hover = []
-    for kind, x, y, filled in (("estimated", "peak_bytes", "time_s", False), ("measured", "measured_peak_bytes", "measured_s", True)):
+    for kind, x, y, filled in (
+        ("estimated", "peak_bytes", "time_s", False),
+        ("measured", "measured_peak_bytes", "measured_s", True),
+    ):
         part = frame[frame[x].notna() & frame[y].notna()]
         styles = [style(i) for i in part.index]
         source = ColumnDataSource(
@@ -192,14 +199,25 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
         )
         hover.append(
             plot.scatter(
-                "x", "y", source=source, marker="marker", size=13, line_color="hue", line_width=2.2,
-                fill_color="hue" if filled else None, legend_label=kind,
+                "x",
+                "y",
+                source=source,
+                marker="marker",
+                size=13,
+                line_color="hue",
+                line_width=2.2,
+                fill_color="hue" if filled else None,
+                legend_label=kind,
             )  # fmt: skip
         )
         plot.text("x", "y", text="plan", source=source, x_offset="dx", y_offset="dy", text_align="align",
                    text_font_size="11px", text_color=NEUTRAL, text_font=value(FONT))  # fmt: skip
     if memory_limit_bytes is not None and len(frame) and frame["peak_bytes"].max() > 0.3 * memory_limit_bytes:
-        plot.add_layout(Span(location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"))
+        plot.add_layout(
+            Span(
+                location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"
+            )
+        )
     plot.x_range.start = 0
     plot.y_range.start = 0
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25

@@ -265,7 +265,9 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
 def _rows(analysis: Analysis, level: str, ops: list[int]) -> tuple[tuple[Row, ...], dict[int, int]]:
     program = analysis.program
     if level == "names":
-        return tuple(Row(op_label(analysis, op), where(analysis, op), (op,), 1) for op in ops), {op: i for i, op in enumerate(ops)}
+        return tuple(Row(op_label(analysis, op), where(analysis, op), (op,), 1) for op in ops), {
+            op: i for i, op in enumerate(ops)
+        }
     key = _row_key(analysis, level)
     members: dict[str, list[int]] = {}
     places: dict[str, str] = {}
@@ -273,7 +275,10 @@ def _rows(analysis: Analysis, level: str, ops: list[int]) -> tuple[tuple[Row, ..
         label, place = key(op)
         members.setdefault(label, []).append(op)
         places.setdefault(label, place)
-    rows = tuple(Row(label, places[label], tuple(m), _repeats(analysis, m) if places[label] else 1) for label, m in members.items())
+    rows = tuple(
+        Row(label, places[label], tuple(m), _repeats(analysis, m) if places[label] else 1)
+        for label, m in members.items()
+    )
     return rows, {op: i for i, m in enumerate(members.values()) for op in m}
 
 
@@ -302,7 +307,12 @@ def where(analysis: Analysis, op: int) -> str:
 
 
 def _nodes(
-    analysis: Analysis, level: str, keep: np.ndarray, lane_of: dict[int, int], lanes: tuple[Lane, ...], row_of: dict[int, int]
+    analysis: Analysis,
+    level: str,
+    keep: np.ndarray,
+    lane_of: dict[int, int],
+    lanes: tuple[Lane, ...],
+    row_of: dict[int, int],
 ) -> tuple[tuple[Node, ...], np.ndarray]:
     dims, side = analysis.dims, sides(analysis)
     cells: dict[tuple[int, int, int], list[int]] = {}
@@ -319,9 +329,22 @@ def _nodes(
             sizes = sorted({int(dims.size[n]) for n in part})
             text = "–".join(str(s) for s in ([sizes[0], sizes[-1]] if len(sizes) > 1 else sizes))
             label = analysis.name_text[part[0]].rpartition("#")[2] if level == "names" else f"{len(part)}"
-            title = analysis.name_text[part[0]] if len(part) == 1 else f"{len(part)} names of {analysis.dim_text(part[0])}"
+            title = (
+                analysis.name_text[part[0]] if len(part) == 1 else f"{len(part)} names of {analysis.dim_text(part[0])}"
+            )
             node_of[part] = len(nodes)
-            nodes.append(Node(round(middle + step * (i - (len(parts) - 1) / 2), 4), y, lane, track, tuple(part), label, title, text))
+            nodes.append(
+                Node(
+                    round(middle + step * (i - (len(parts) - 1) / 2), 4),
+                    y,
+                    lane,
+                    track,
+                    tuple(part),
+                    label,
+                    title,
+                    text,
+                )
+            )
     return tuple(nodes), node_of
 
 
@@ -374,7 +397,11 @@ def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray)
             ys = tuple(round(first.y + (second.y - first.y) * t - bow * 4 * t * (1 - t), 4) for t in ts)
         tensors = list(dict.fromkeys(place_text(analysis, k) for k in found))
         title = f"{len(found)} conflicts" if len(found) > 1 else f"conflict {found[0]}"
-        out.append(ConflictEdge(a, b, tuple(found), xs, ys, f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}"))
+        out.append(
+            ConflictEdge(
+                a, b, tuple(found), xs, ys, f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}"
+            )
+        )
     return tuple(out)
 
 
@@ -404,12 +431,19 @@ def _outlines(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) 
         n = sum(len(analysis.compatibility_sets[s].conflicts) for s in sets)
         label = f"set {sets[0]}" if len(sets) == 1 else f"{len(sets)} sets"
         out.append(
-            Outline(tuple(sets), (left, right, right, left), (top, top, bottom, bottom), f"{label} · {n} conflict{'s' if n > 1 else ''}")
+            Outline(
+                tuple(sets),
+                (left, right, right, left),
+                (top, top, bottom, bottom),
+                f"{label} · {n} conflict{'s' if n > 1 else ''}",
+            )
         )
     return tuple(out)
 
 
-def _note(analysis: Analysis, keep: np.ndarray, n_groups: int, focus: Sequence[int], hops: int, only: bool, singles: bool) -> str:
+def _note(
+    analysis: Analysis, keep: np.ndarray, n_groups: int, focus: Sequence[int], hops: int, only: bool, singles: bool
+) -> str:
     real = int((analysis.dims.size > 1).sum())
     parts = [f"{len(keep):,} of {real:,} names"]
     alone = sum(1 for g in analysis.groups if g.n_names == 1)

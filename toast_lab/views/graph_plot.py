@@ -150,7 +150,14 @@ class GraphPlot:
         self._axes(plot)
         self._lanes(plot, n_rows)
         self._outlines(plot)
-        plot.multi_line("xs", "ys", source=self.edges, color="hue", line_width="width", line_alpha=0.5 if len(layout.edges) < 300 else 0.25)
+        plot.multi_line(
+            "xs",
+            "ys",
+            source=self.edges,
+            color="hue",
+            line_width="width",
+            line_alpha=0.5 if len(layout.edges) < 300 else 0.25,
+        )
         red = plot.multi_line(
             "xs", "ys", source=self.conflicts, color=CONFLICT, line_width=2.2, line_dash=[6, 3], line_alpha=0.95,
             selection_line_width=5, selection_line_alpha=1, nonselection_line_alpha=0.5, name="conflicts",
@@ -165,13 +172,29 @@ class GraphPlot:
                       text_font=value(FONT), nonselection_text_alpha=0.8)  # fmt: skip
         hover = HoverTool(
             renderers=[names],
-            tooltips=[("name", "@title"), ("size", "@sizes"), ("colour", "@colour"), ("row", "@row"), ("line", "@where")],
+            tooltips=[
+                ("name", "@title"),
+                ("size", "@sizes"),
+                ("colour", "@colour"),
+                ("row", "@row"),
+                ("line", "@where"),
+            ],
         )
         red_hover = HoverTool(renderers=[red], tooltips=[("conflict", "@title")], line_policy="interp", visible=False)
         tap = TapTool(renderers=[names, red])
         scroll = WheelPanTool(dimension="height")
         zoom = WheelZoomTool()
-        plot.add_tools(hover, red_hover, tap, PanTool(), BoxZoomTool(), scroll, zoom, ResetTool(), SaveTool(filename="dimension-graph"))
+        plot.add_tools(
+            hover,
+            red_hover,
+            tap,
+            PanTool(),
+            BoxZoomTool(),
+            scroll,
+            zoom,
+            ResetTool(),
+            SaveTool(filename="dimension-graph"),
+        )
         plot.toolbar.active_scroll = scroll if n_rows > ROWS_AT_ONCE else None
         plot.toolbar.logo = None
         plot.toolbar.autohide = False
@@ -192,10 +215,13 @@ class GraphPlot:
         labels = [_cut(row_text(layout, i), 34) for i in range(len(layout.rows))]
         n = len(labels)
         plot.yaxis.ticker = (
-            FixedTicker(ticks=list(range(n))) if n <= ROWS_AT_ONCE else BasicTicker(min_interval=1, desired_num_ticks=ROWS_AT_ONCE)
+            FixedTicker(ticks=list(range(n)))
+            if n <= ROWS_AT_ONCE
+            else BasicTicker(min_interval=1, desired_num_ticks=ROWS_AT_ONCE)
         )
         plot.yaxis.formatter = CustomJSTickFormatter(
-            args={"labels": labels}, code="return Math.abs(tick - Math.round(tick)) < 1e-6 ? (labels[Math.round(tick)] ?? '') : ''"
+            args={"labels": labels},
+            code="return Math.abs(tick - Math.round(tick)) < 1e-6 ? (labels[Math.round(tick)] ?? '') : ''",
         )
         plot.yaxis.major_label_text_font_size = "11px"
         if layout.level in ("names", "lines"):

@@ -107,7 +107,8 @@ def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
     """Conflicts one box away: M takes both names of one to both names of the other."""
     dims = analysis.dims
     after = [
-        {int(n) for n in dims.successor[dims.ptr[name] : dims.ptr[name + 1]]} for name in analysis.conflicts[conflict].sides
+        {int(n) for n in dims.successor[dims.ptr[name] : dims.ptr[name + 1]]}
+        for name in analysis.conflicts[conflict].sides
     ]
     found = []
     for k in analysis.compatibility_sets[analysis.conflicts[conflict].set].conflicts:
@@ -139,7 +140,9 @@ def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
                 "line": where(analysis, op),
             }
         )
-    return pd.DataFrame(rows, columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"])
+    return pd.DataFrame(
+        rows, columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"]
+    )
 
 
 def _place(analysis: Analysis, place: object) -> str:

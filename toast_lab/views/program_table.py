@@ -49,7 +49,9 @@ def program_lines(analysis: Analysis) -> list[Line]:
                 if d:
                     segments.append(Segment(", "))
                 size = program.dims(value)[d]
-                segments.append(Segment(f"{analysis.dim_text(name)} {found.symbol}", found.hue) if found else Segment(str(size)))
+                segments.append(
+                    Segment(f"{analysis.dim_text(name)} {found.symbol}", found.hue) if found else Segment(str(size))
+                )
             segments.append(Segment("]"))
         if op >= program.n_arguments:
             operands = [value_text(program, v) for v in program.operands(op)]
@@ -84,7 +86,9 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
 def colours_frame(analysis: Analysis) -> pd.DataFrame:
     """One row a colour group: what an action can shard."""
     styles = lane_styles(analysis)
-    n_conflicts = {g.index: sum(1 for c in analysis.conflicts if analysis.group[c.colour] == g.index) for g in analysis.groups}
+    n_conflicts = {
+        g.index: sum(1 for c in analysis.conflicts if analysis.group[c.colour] == g.index) for g in analysis.groups
+    }
     return pd.DataFrame(
         [
             {

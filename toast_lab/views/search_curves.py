@@ -70,16 +70,26 @@ class SearchCurves:
         source: one row a simulation shown, in the units of the axes.
     """
 
-    def __init__(self, memory_limit_bytes: float = 0.0, unsharded_s: float = 1.0, unsharded_bytes: float = 2.0**30) -> None:
+    def __init__(
+        self, memory_limit_bytes: float = 0.0, unsharded_s: float = 1.0, unsharded_bytes: float = 2.0**30
+    ) -> None:
         self.time_unit, self.time_scale = time_unit(unsharded_s)
         self.byte_unit, self.byte_scale = byte_unit(unsharded_bytes)
         limit = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
-        self.time = self._figure(f"step time, estimated ({self.time_unit})", "best_s", "tried_s")
-        self.memory = self._figure(f"peak memory a device, estimated ({self.byte_unit}){limit}", "best_bytes", "tried_bytes")
+        self.time = self._figure(f"step time, estimated ({self.time_unit})", "best_s", "tried_s", "curve time")
+        self.memory = self._figure(
+            f"peak memory a device, estimated ({self.byte_unit}){limit}", "best_bytes", "tried_bytes", "curve memory"
+        )
         self.memory.x_range = self.time.x_range
         self.memory.xaxis.axis_label = "simulations"
-        self._line(self.memory, memory_limit_bytes / self.byte_scale, f"memory limit {bytes_text(memory_limit_bytes)}", CONFLICT, 2)
+        self._line(
+            self.memory,
+            memory_limit_bytes / self.byte_scale,
+            f"memory limit {bytes_text(memory_limit_bytes)}",
+            CONFLICT,
+            2,
+        )
         self._line(self.time, unsharded_s / self.time_scale, "unsharded", NEUTRAL, -16)
         self.root: BokehColumn = column(self.time, self.memory, sizing_mode="stretch_both")
 
@@ -88,7 +98,12 @@ class SearchCurves:
         if not points:
             return
         t, b = self.time_scale, self.byte_scale
-        rows = [p._replace(best_s=p.best_s / t, tried_s=p.tried_s / t, best_bytes=p.best_bytes / b, tried_bytes=p.tried_bytes / b) for p in points]
+        rows = [
+            p._replace(
+                best_s=p.best_s / t, tried_s=p.tried_s / t, best_bytes=p.best_bytes / b, tried_bytes=p.tried_bytes / b
+            )
+            for p in points
+        ]
         self.source.stream(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), rollover=rollover)
 
     @staticmethod
@@ -98,9 +113,9 @@ class SearchCurves:
             plot.add_layout(Label(x=8, y=at, x_units="screen", text=words, text_color=hue, text_font_size="11px", y_offset=offset,
                                   background_fill_color="white", background_fill_alpha=0.8))  # fmt: skip
 
-    def _figure(self, title: str, best: str, tried: str) -> figure:
+    def _figure(self, title: str, best: str, tried: str, name: str) -> figure:
         plot = figure(
-            title=title, sizing_mode="stretch_both", min_height=150, tools=[], output_backend="canvas", name=title,
+            title=title, sizing_mode="stretch_both", min_height=150, tools=[], output_backend="canvas", name=name,
             toolbar_location="right",
         )  # fmt: skip
         _style(plot)
@@ -109,8 +124,18 @@ class SearchCurves:
         plot.y_range.start = 0
         plot.xaxis.axis_label_text_color = NEUTRAL
         plot.xaxis.axis_label_text_font_style = "normal"
-        dots = plot.scatter("simulation", tried, source=self.source, size=4, color=NEUTRAL, alpha=0.35, legend_label="tried")
-        line = plot.step("simulation", best, source=self.source, color=ACCENT, line_width=2.5, mode="after", legend_label="best so far")
+        dots = plot.scatter(
+            "simulation", tried, source=self.source, size=4, color=NEUTRAL, alpha=0.35, legend_label="tried"
+        )
+        line = plot.step(
+            "simulation",
+            best,
+            source=self.source,
+            color=ACCENT,
+            line_width=2.5,
+            mode="after",
+            legend_label="best so far",
+        )
         plot.scatter([0, 20], [0, 0], size=1, alpha=0)  # gives an empty curve its axes
         plot.legend.location = "top_right"
         plot.legend.background_fill_alpha = 0.6

@@ -36,7 +36,10 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
         ("dimension names", f"{int((analysis.dims.size > 1).sum()):,}"),
         ("colours", f"{sum(1 for g in analysis.groups if g.n_names > 1):,} with more than one name"),
         ("conflicts", f"{len(analysis.conflicts):,}"),
-        ("compatibility sets", f"{len(analysis.compatibility_sets):,}, settled by {bits} independent bit{'' if bits == 1 else 's'}"),
+        (
+            "compatibility sets",
+            f"{len(analysis.compatibility_sets):,}, settled by {bits} independent bit{'' if bits == 1 else 's'}",
+        ),
         ("arguments", f"{program.n_arguments:,} tensors, {count_text(elements)} elements, {bytes_text(nbytes)}"),
         ("work", count_text(float((program.flops * program.trips).sum()), "FLOP")),
         ("without a rule", f"{len(program.missing_rules):,} ops" if program.missing_rules else "no op"),

@@ -16,7 +16,18 @@ from toast_lab.views.compare_table import GROUPS, compare_plot, shown_frame
 
 _COLLECTIVE = re.compile(r"(all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute|permute)")
 MAX_LINES = 1500
-WIDTHS = {"plan": 120, "step": 66, "peak": 84, "fits": 40, "collectives": 124, "measured": 76, "compiled": 84, "ratio": 60, "error": 64, "on": 56}
+WIDTHS = {
+    "plan": 120,
+    "step": 66,
+    "peak": 84,
+    "fits": 40,
+    "collectives": 124,
+    "measured": 76,
+    "compiled": 84,
+    "ratio": 60,
+    "error": 64,
+    "on": 56,
+}
 
 
 class ComparePage(pn.viewable.Viewer):
@@ -29,7 +40,11 @@ class ComparePage(pn.viewable.Viewer):
         parallel = look.button("Add data parallel")
         parallel.on_click(lambda _: session.add_data_parallel())
         self.typed = pn.widgets.TextAreaInput(
-            name="actions (colour->axis, ...)", placeholder="batch->data, hidden->model", rows=3, max_length=4000, **common
+            name="actions (colour->axis, ...)",
+            placeholder="batch->data, hidden->model",
+            rows=3,
+            max_length=4000,
+            **common,
         )
         self.typed_name = pn.widgets.TextInput(name="name of that plan", placeholder="typed", max_length=60, **common)
         add = look.button("Add typed plan")
@@ -45,7 +60,13 @@ class ComparePage(pn.viewable.Viewer):
         self._plot = pn.pane.Bokeh(sizing_mode="stretch_width", height=200, margin=0)
         self._left, self._right = look.text(sizing_mode="stretch_both"), look.text(sizing_mode="stretch_both")
         halves = [
-            pn.Column(half, sizing_mode="stretch_both", margin=0, scroll=True, stylesheets=[":host { border-top: 1px solid #dfe5ec; }"])
+            pn.Column(
+                half,
+                sizing_mode="stretch_both",
+                margin=0,
+                scroll=True,
+                stylesheets=[":host { border-top: 1px solid #dfe5ec; }"],
+            )
             for half in (self._left, self._right)
         ]
         self.centre = pn.Column(
@@ -54,14 +75,18 @@ class ComparePage(pn.viewable.Viewer):
             sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0,
         )  # fmt: skip
         self._facts = look.text()
-        self.devices = pn.widgets.Select(name="devices", options={"virtual CPU devices": "cpu", "attached accelerators": "auto"}, **common)
+        self.devices = pn.widgets.Select(
+            name="devices", options={"virtual CPU devices": "cpu", "attached accelerators": "auto"}, **common
+        )
         self.repeats = pn.widgets.IntInput(name="repeats", value=10, start=1, end=1000, **common)
         self.execute = look.button("Execute the selected plan", button_type="primary")
         self.execute.on_click(lambda _: self._execute())
         self.remove = look.button("Remove it from the table")
         self.remove.on_click(lambda _: self.selected and session.remove_plan(self.selected.name))
         self._progress = look.text()
-        self.right = look.side(self._facts, self.devices, self.repeats, self.execute, self._progress, self.remove, width=300)
+        self.right = look.side(
+            self._facts, self.devices, self.repeats, self.execute, self._progress, self.remove, width=300
+        )
         self.a.param.watch(lambda _: self._listings(), "value")
         self.b.param.watch(lambda _: self._listings(), "value")
         session.param.watch(lambda *_: self.show_plans(), "plans")
@@ -121,10 +146,16 @@ class ComparePage(pn.viewable.Viewer):
         job = self.session.job
         self.execute.disabled = self.session.busy or self.selected is None
         if job is None or job.kind != "run":
-            self._progress.object = h("p", "Runs in a process of its own; CPU times say nothing about accelerators.", cls="quiet")
+            self._progress.object = h(
+                "p", "Runs in a process of its own; CPU times say nothing about accelerators.", cls="quiet"
+            )
             return
         last = [e.data for e in job.events[-1:]]
-        state = f"{job.title}: {_event_text(last[0]) if last else 'starting'}, {job.elapsed_s:.0f} s" if job.running else job.message
+        state = (
+            f"{job.title}: {_event_text(last[0]) if last else 'starting'}, {job.elapsed_s:.0f} s"
+            if job.running
+            else job.message
+        )
         self._progress.object = h("p", state, cls="quiet")
 
     def _execute(self) -> None:
@@ -173,7 +204,9 @@ def _plan_words(item: PlanItem) -> Safe:
     ]
     parts: list[Any] = [
         h("h2", item.name),
-        h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono") if item.plan.actions else h("p", "no action", cls="quiet"),
+        h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono")
+        if item.plan.actions
+        else h("p", "no action", cls="quiet"),
         h("h2", "cost model ", h("span", "estimated", cls="tag estimated")),
         facts(estimated),
     ]

@@ -28,7 +28,9 @@ class GraphPage(pn.viewable.Viewer):
         self._drawing = False
         common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
         self.level = pn.widgets.Select(name="level", options={v: k for k, v in LEVELS.items()}, **common)
-        self.find = pn.widgets.TextInput(name="find a value, op or colour", placeholder="for instance dot_general", **common)
+        self.find = pn.widgets.TextInput(
+            name="find a value, op or colour", placeholder="for instance dot_general", **common
+        )
         self.hops = pn.widgets.IntSlider(name="hops around the selection", value=2, start=1, end=8, **common)
         self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **common)
         self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
@@ -85,12 +87,19 @@ class GraphPage(pn.viewable.Viewer):
         if analysis is None or self._drawing:
             return
         layout = graph_layout(
-            analysis, self.level.value, focus=self._focus, hops=self.hops.value, conflicts_only=self.only.value, singles=self.singles.value
+            analysis,
+            self.level.value,
+            focus=self._focus,
+            hops=self.hops.value,
+            conflicts_only=self.only.value,
+            singles=self.singles.value,
         )
         self.plot = GraphPlot(layout, on_select=lambda names, conflicts: self.session.select(names, conflicts))
         self.plot.select(self.session.names, self.session.conflicts)
         self._pane.object = self.plot.figure
-        self._note.object = h("p", h("b", f"{len(layout.nodes):,} nodes"), h("span", f" · {layout.note}", cls="quiet"), cls="one")
+        self._note.object = h(
+            "p", h("b", f"{len(layout.nodes):,} nodes"), h("span", f" · {layout.note}", cls="quiet"), cls="one"
+        )
 
     def _refocus(self, names: tuple[int, ...]) -> None:
         if not names and not self._focus:
@@ -114,7 +123,9 @@ class GraphPage(pn.viewable.Viewer):
         names = [n for o in ops for n in program.factors(o)]
         names += [n for n in range(analysis.dims.n) if word in analysis.dim_text(n).casefold()]
         if not names:
-            self.session.say(f'Nothing is called "{text.strip()}". Try a value, an op such as dot_general, or a colour.')
+            self.session.say(
+                f'Nothing is called "{text.strip()}". Try a value, an op such as dot_general, or a colour.'
+            )
             return
         self.session.select(tuple(dict.fromkeys(names)))
 
@@ -132,7 +143,7 @@ class GraphPage(pn.viewable.Viewer):
         if analysis is None:
             return
         if self.plot is not None:
-            self.plot.select(session.names, session.conflicts)
+            look.later(self.plot.select, session.names, session.conflicts)
         self._facts.object, self._why.object = self._words(), self._chain()
         self.focus.disabled = not session.names
         self.show_actions()
@@ -153,11 +164,24 @@ class GraphPage(pn.viewable.Viewer):
         return join(
             [
                 h("h2", "nothing selected"),
-                h("p", "Click a marker, a red conflict, a line of the listing or a row of the conflict table below.", cls="quiet"),
+                h(
+                    "p",
+                    "Click a marker, a red conflict, a line of the listing or a row of the conflict table below.",
+                    cls="quiet",
+                ),
                 h("h2", "how to read it"),
-                h("p", "A lane is a colour: dims that are cut alike. Program order runs down, and so does M, the thin lines.", cls="quiet"),
-                h("p", h("span", "Red dashes", cls="red"), " are conflicts: two dims of one colour on one tensor. The lane splits there into ",
-                  "side 0 (left) and side 1 (right); an outline is a compatibility set, settled by one bit.", cls="quiet"),
+                h(
+                    "p",
+                    "A lane is a colour: dims that are cut alike. Program order runs down, and so does M, the thin lines.",
+                    cls="quiet",
+                ),
+                h(
+                    "p",
+                    h("span", "Red dashes", cls="red"),
+                    " are conflicts: two dims of one colour on one tensor. The lane splits there into ",
+                    "side 0 (left) and side 1 (right); an outline is a compatibility set, settled by one bit.",
+                    cls="quiet",
+                ),
                 h("p", "Numbers count the names in a marker, or tell them apart.", cls="quiet"),
             ]
         )
@@ -183,7 +207,9 @@ class GraphPage(pn.viewable.Viewer):
             if not rows:
                 objects.append(look.text(h("p", session.why_no_action(), cls="quiet")))
         for row in rows:
-            label = f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}" + ("" if row.fits else ", does not fit")
+            label = f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}" + (
+                "" if row.fits else ", does not fit"
+            )
             button = look.button(label, left=True)
             button.on_click(lambda _, row=row: session.add_action(row.axis, row.bits))
             objects.append(button)
@@ -214,7 +240,10 @@ def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
         ("names", f"{group.n_names:,}"),
         ("mirrored colours", str(len(group.colours))),
         ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
-        ("arguments", ", ".join(arguments[:8]) + (f" and {len(arguments) - 8} more" if len(arguments) > 8 else "") or "none"),
+        (
+            "arguments",
+            ", ".join(arguments[:8]) + (f" and {len(arguments) - 8} more" if len(arguments) > 8 else "") or "none",
+        ),
         ("lane", "shown" if group.index in lane_groups(analysis) else "hidden"),
     ]
 

@@ -69,7 +69,12 @@ class LoadPage(pn.viewable.Viewer):
         known = {"mode": ["forward", "gradient", "train"], "dtype": ["float32", "bfloat16", "float16"]}
         for key, value in list(registry.sizes(name).items())[:SHOWN_SIZES]:
             value = (current or {}).get(key, value)
-            common: dict[str, Any] = {"name": key, "sizing_mode": "stretch_width", "margin": (1, 3), "stylesheets": [look.INPUT]}
+            common: dict[str, Any] = {
+                "name": key,
+                "sizing_mode": "stretch_width",
+                "margin": (1, 3),
+                "stylesheets": [look.INPUT],
+            }
             if key in known:
                 self._inputs[key] = pn.widgets.Select(value=value, options=known[key], **common)
             elif isinstance(value, int):
@@ -97,7 +102,9 @@ class LoadPage(pn.viewable.Viewer):
         for name, card in self._cards.items():
             card.button_type = "primary" if name in (model.name, model.source) else "default"
         layout = graph_layout(analysis)
-        self._title.object = h("p", h("b", model.name), h("span", f"  dimension graph · {layout.note}", cls="quiet"), cls="one")
+        self._title.object = h(
+            "p", h("b", model.name), h("span", f"  dimension graph · {layout.note}", cls="quiet"), cls="one"
+        )
         self._graph.object = GraphPlot(layout).figure
         self._arguments.value = arguments_frame(analysis)
         self._facts.object = join([h("h2", "program"), facts(program_facts(analysis, model.source)), self._notes()])
@@ -107,7 +114,11 @@ class LoadPage(pn.viewable.Viewer):
         sizes = dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)) if problem is not None else {}
         notes = coverage_notes(self.session.analysis, sizes) if self.session.analysis is not None else []
         if not notes:
-            return h("p", f"Every op has a sharding rule and every colour divides on mesh {problem.mesh if problem else ''}.", cls="quiet")
+            return h(
+                "p",
+                f"Every op has a sharding rule and every colour divides on mesh {problem.mesh if problem else ''}.",
+                cls="quiet",
+            )
         return join([h("h2", "worth knowing"), h("ul", *[h("li", n) for n in notes], cls="log")])
 
     def __panel__(self) -> Any:

@@ -29,11 +29,15 @@ class SearchPage(pn.viewable.Viewer):
         common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
         self.mesh = pn.widgets.TextInput(name="mesh (axis=size, ...)", value=session.mesh, **common)
         self.machine = pn.widgets.Select(name="machine", options=list(MACHINES), value=session.machine, **common)
-        self.memory = pn.widgets.FloatInput(name="memory limit a device, GiB", placeholder="the machine's", value=None, start=0.0, **common)
+        self.memory = pn.widgets.FloatInput(
+            name="memory limit a device, GiB", placeholder="the machine's", value=None, start=0.0, **common
+        )
         known = set(SEARCHES.values())
         methods = {**SEARCHES, **{m: m for m in METHODS if m not in known and m != "manual"}}
         self.method = pn.widgets.Select(name="method", options=methods, value=session.method, **common)
-        self.seconds = pn.widgets.FloatInput(name="budget, seconds", value=session.seconds, start=0.5, end=86400.0, step=5.0, **common)
+        self.seconds = pn.widgets.FloatInput(
+            name="budget, seconds", value=session.seconds, start=0.5, end=86400.0, step=5.0, **common
+        )
         self.seed = pn.widgets.IntInput(name="seed", value=session.seed, start=0, **common)
         self.run = look.button("Run the search", button_type="primary")
         self.pause = look.button("Pause", disabled=True)
@@ -76,14 +80,18 @@ class SearchPage(pn.viewable.Viewer):
 
     def _new_problem(self) -> None:
         problem = self.session.problem
-        self.curves = SearchCurves(problem.memory_limit_bytes, *problem.baseline) if problem is not None else SearchCurves()
+        self.curves = (
+            SearchCurves(problem.memory_limit_bytes, *problem.baseline) if problem is not None else SearchCurves()
+        )
         self.curves.append(self.session.points)
         self._curves_pane.object = self.curves.root
         self._twin_at = -1
         self.refresh()
 
     def _settings(self) -> None:
-        self.session.param.update(method=self.method.value, seconds=self.seconds.value or 20.0, seed=self.seed.value or 0)
+        self.session.param.update(
+            method=self.method.value, seconds=self.seconds.value or 20.0, seed=self.seed.value or 0
+        )
 
     def _run(self) -> None:
         self._settings()
@@ -100,7 +108,7 @@ class SearchPage(pn.viewable.Viewer):
         """New simulations for the curves."""
         if points and len(self.curves.source.data["simulation"]) > self.session.simulations:
             self._new_problem()
-        self.curves.append(points)
+        look.later(self.curves.append, points)
 
     def refresh(self) -> None:
         """Buttons, numbers and the table twin."""
@@ -125,8 +133,12 @@ class SearchPage(pn.viewable.Viewer):
     def _words(self, searching: bool, paused: bool) -> Safe:
         session, problem, job = self.session, self.session.problem, self.session.job
         if problem is None or not session.points:
-            state = "The worker starts; the first simulations come in a few seconds." if searching else (
-                "Run the search, or step it one simulation at a time. The curves show the best plan so far; grey dots are what was tried."
+            state = (
+                "The worker starts; the first simulations come in a few seconds."
+                if searching
+                else (
+                    "Run the search, or step it one simulation at a time. The curves show the best plan so far; grey dots are what was tried."
+                )
             )
             return join([h("h2", "search"), h("p", state, cls="quiet")])
         last = session.points[-1]
@@ -135,7 +147,10 @@ class SearchPage(pn.viewable.Viewer):
         rows = [
             ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.simulations:,}"),
-            ("best step", f"{seconds_text(last.best_s)}, {base[0] / last.best_s:.2f}× unsharded speed" if last.best_s else "–"),
+            (
+                "best step",
+                f"{seconds_text(last.best_s)}, {base[0] / last.best_s:.2f}× unsharded speed" if last.best_s else "–",
+            ),
             ("best peak", f"{bytes_text(last.best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
             ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
         ]
@@ -145,7 +160,9 @@ class SearchPage(pn.viewable.Viewer):
                 h("h2", "search ", h("span", "estimated", cls="tag estimated")),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono") if actions else h("p", "none: unsharded is the best so far", cls="quiet"),
+                h("ol", *actions, cls="chain mono")
+                if actions
+                else h("p", "none: unsharded is the best so far", cls="quiet"),
                 h("p", session.search_note, cls="quiet"),
             ]
         )

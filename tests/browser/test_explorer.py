@@ -1,0 +1,210 @@
+"""The path of a new user through the explorer, from the gallery to executed plans."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+SMALL = {
+    "layers": "1",
+    "d_model": "64",
+    "hidden": "128",
+    "heads": "4",
+    "key_size": "16",
+    "vocab": "256",
+    "sequence": "32",
+}
+SLOW = 90_000
+
+
+def go(page: Page, step: str) -> None:
+    page.get_by_role("button", name=re.compile(step)).click()
+
+
+def bokeh(page: Page, name: str, code: str) -> Any:
+    """Evaluate ``code`` with ``plot``, the view of the visible figure called ``name``."""
+    return page.evaluate(
+        """([name, code]) => {
+          const views = []
+          for (const root of Object.values(Bokeh.index)) {
+            for (const v of root.owner.find_by_name ? [] : []) views.push(v)
+          }
+          const all = []
+          const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
+          for (const root of Object.values(Bokeh.index)) walk(root)
+          const plot = all.find((v) => v.model.name === name && v.el.getBoundingClientRect().width > 0)
+          return new Function('plot', 'return ' + code)(plot)
+        }""",
+        [name, code],
+    )
+
+
+def pixel(page: Page, source: str, index: int) -> tuple[float, float]:
+    """Where a marker or the middle of a red line of the graph is on the screen."""
+    return tuple(
+        bokeh(
+            page,
+            "dimension graph",
+            f"""(() => {{
+              const r = plot.model.renderers.find((r) => r.name === '{source}')
+              const d = r.data_source.data
+              const mid = (v) => Array.isArray(v) || ArrayBuffer.isView(v) ? (v[0] + v[v.length - 1]) / 2 : v
+              const x = mid((d.x ?? d.xs)[{index}]), y = mid((d.y ?? d.ys)[{index}])
+              const box = plot.canvas_view.el.getBoundingClientRect()
+              return [box.left + plot.frame.x_scale.compute(x), box.top + plot.frame.y_scale.compute(y)]
+            }})()""",
+        )
+    )
+
+
+@pytest.fixture
+def explorer(served: Callable[..., str], strict_page: Page) -> Page:
+    strict_page.goto(served())
+    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    return strict_page
+
+
+def test_the_first_screen_is_there_within_three_seconds(served: Callable[..., str], strict_page: Page) -> None:
+    url = served()
+    strict_page.goto(url)  # the browser's cache of the libraries is cold only once
+    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    began = time.monotonic()
+    strict_page.goto(url)
+    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible()
+    strict_page.locator("canvas").first.wait_for()
+    seconds = time.monotonic() - began
+    print(f"first screen after {seconds:.2f} s")
+    assert seconds < 3
+
+
+def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
+    page = explorer
+    page.get_by_role("button", name=re.compile("^transformer")).click()
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
+    for name, value in SMALL.items():
+        field = page.get_by_label(name, exact=True)
+        field.fill(value)
+        field.press("Enter")
+    page.get_by_role("button", name="Load with these sizes").click()
+    expect(page.get_by_text("1,281 of 1,690 names")).to_be_visible(timeout=SLOW)
+
+    # the graph: a large program starts with its colours; a conflict is picked in the table
+    go(page, "Graph & conflicts")
+    expect(page.get_by_text("34 nodes")).to_be_visible(timeout=SLOW)
+    page.get_by_text("Conflicts", exact=True).click()
+    page.locator(".tabulator-row", has_text="scores_1").locator("visible=true").first.click()
+    expect(page.get_by_text("28 conflicts settled by one bit")).to_be_visible()
+    page.get_by_role("button", name="Focus on the selection").click()
+    expect(page.get_by_text("within 2 hops of the selection")).to_be_visible()
+    page.get_by_role("button", name=re.compile("^model, side 1")).click()
+    expect(page.get_by_text("manual plan: sequence@1->model").first).to_be_visible()
+
+    # the search: points come in, it stands still when told, and goes on
+    go(page, "3 Search")
+    page.get_by_label("machine").select_option("cpu")
+    page.get_by_role("button", name="Step").click()
+    expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Step").click()
+    expect(page.get_by_text("2 simulations", exact=True).first).to_be_visible()
+    assert bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()") == 2
+    page.get_by_role("button", name="Go on").click()
+    page.wait_for_function("() => true")
+    counts = []
+    for _ in range(40):
+        counts.append(bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()"))
+        if counts[-1] > 100:
+            break
+        time.sleep(0.2)
+    assert counts[-1] > 100
+    assert counts == sorted(counts)
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+
+    # the comparison: data parallel and the best plan, estimated and executed
+    go(page, "Compare & run")
+    page.get_by_role("button", name="Add data parallel").click()
+    row = page.locator(".tabulator-row", has_text="data parallel")
+    expect(row).to_be_visible()
+    page.get_by_role("button", name="Execute the selected plan").click()
+    expect(page.get_by_text("data parallel: executed on cpu:8.").first).to_be_visible(timeout=SLOW)
+    expect(row).to_contain_text("cpu:8")
+    best = page.locator(".tabulator-row", has_text="mcts (seed 0)")
+    best.click()
+    page.get_by_role("button", name="Execute the selected plan").click()
+    expect(page.get_by_text("mcts (seed 0): executed on cpu:8.").first).to_be_visible(timeout=SLOW)
+    expect(best).to_contain_text("cpu:8")
+    expect(page.get_by_text(re.compile("relative to unsharded")).first).to_be_visible()
+    expect(page.get_by_text(re.compile("mcts .seed 0., device-local")).first).to_be_visible()
+
+
+def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows(explorer: Page) -> None:
+    page = explorer
+    go(page, "Graph & conflicts")
+    expect(page.get_by_text("31 nodes")).to_be_visible()
+    page.wait_for_timeout(500)
+    page.mouse.click(*pixel(page, "names", 0))
+    expect(page.get_by_text("x dim 0 of [64, 32]")).to_be_visible()
+    expect(page.locator(".listing .row.on")).to_contain_text("x : [")
+    page.mouse.click(*pixel(page, "conflicts", 1))
+    expect(page.get_by_text("a [64, 64], dims 0 and 1, as used in")).to_be_visible()
+    expect(page.locator(".listing .row.on")).to_contain_text("reduce")
+    page.locator(".listing .row", has_text="div(a, c)").click()
+    expect(page.get_by_role("heading", name=re.compile("2 names"))).to_be_visible()
+    chosen = bokeh(
+        page,
+        "dimension graph",
+        "plot.model.renderers.find((r) => r.name === 'names').data_source.selected.indices.length",
+    )
+    assert chosen == 2
+
+
+def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
+    page = explorer
+    go(page, "3 Search")
+    mesh = page.get_by_label(re.compile("^mesh"))
+    mesh.fill("banana")
+    mesh.press("Enter")
+    expect(page.get_by_text("cannot read the mesh 'banana'").first).to_be_visible()
+    expect(mesh).to_have_value("data=4,model=2")
+    go(page, "Compare & run")
+    page.get_by_label(re.compile("^actions")).fill("Z->data")
+    page.get_by_role("button", name="Add typed plan").click()
+    expect(page.get_by_text("no colour is called 'Z'").first).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="unsharded")).to_be_visible()
+
+
+def test_a_reload_keeps_what_was_done(explorer: Page) -> None:
+    page = explorer
+    go(page, "Compare & run")
+    page.get_by_role("button", name="Add data parallel").click()
+    expect(page.locator(".tabulator-row", has_text="data parallel")).to_be_visible()
+    page.wait_for_url(re.compile("step=compare"))
+    page.reload()
+    expect(page.locator(".tabulator-row", has_text="data parallel")).to_be_visible(timeout=SLOW)
+
+
+def test_two_pages_do_not_see_each_other(served: Callable[..., str], explorer: Page) -> None:
+    go(explorer, "Compare & run")
+    explorer.get_by_role("button", name="Add data parallel").click()
+    expect(explorer.locator(".tabulator-row", has_text="data parallel")).to_be_visible()
+    other = explorer.context.new_page()
+    other.goto(served() + "/?step=compare")
+    expect(other.locator(".tabulator-row", has_text="unsharded")).to_be_visible(timeout=SLOW)
+    assert other.locator(".tabulator-row", has_text="data parallel").count() == 0
+    other.close()
+
+
+def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
+    page = explorer
+    page.set_viewport_size({"width": 900, "height": 800})
+    go(page, "Graph & conflicts")
+    expect(page.get_by_text("31 nodes")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 900
+    assert page.get_by_role("button", name="Focus on the selection").is_visible()
