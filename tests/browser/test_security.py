@@ -36,9 +36,14 @@ def handshake(url: str, origin: str | None, host: str | None = None) -> int:
     assert parts.hostname
     assert parts.port
     lines = [
-        "GET /ws HTTP/1.1", f"Host: {host or parts.netloc}", "Upgrade: websocket", "Connection: Upgrade",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: bokeh, x",
-    ]  # fmt: skip
+        "GET /ws HTTP/1.1",
+        f"Host: {host or parts.netloc}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Protocol: bokeh, x",
+    ]
     if origin:
         lines.append(f"Origin: {origin}")
     with socket.create_connection((parts.hostname, parts.port), timeout=30) as link:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:
     for c in attention.conflicts:
         path = inspect.chain(attention, c.index)
         assert (path[0], path[-1]) == c.sides
-        assert all(frozenset(p) in pairs for p in zip(path, path[1:], strict=False))
+        assert all(frozenset(p) in pairs for p in itertools.pairwise(path))
 
 
 def test_facts_of_a_name_and_of_a_conflict(attention: Analysis) -> None:

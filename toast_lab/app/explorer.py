@@ -37,9 +37,13 @@ class Explorer(pn.viewable.Viewer):
         self._quiet = False
         self._shown: Any = None
         self.nav = pn.widgets.RadioButtonGroup(
-            options={TITLES[s]: s for s in STEPS}, value=self.session.step, button_type="default", margin=0, height=34,
+            options={TITLES[s]: s for s in STEPS},
+            value=self.session.step,
+            button_type="default",
+            margin=0,
+            height=34,
             stylesheets=[look.BUTTON + NAV],
-        )  # fmt: skip
+        )
         self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
         self._head = pn.pane.HTML("", stylesheets=[look.HEADER], sizing_mode="stretch_width", margin=(6, 12, 0, 0))
         self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=250, margin=(8, 0, 0, 12))
@@ -49,11 +53,18 @@ class Explorer(pn.viewable.Viewer):
         self.cancel.on_click(lambda _: self.session.cancel_job())
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
-            self._head, self.nav, self._job, self.cancel, sizing_mode="stretch_width", margin=0, height=36,
-            stylesheets=["@media (max-width: 1100px) { :host { flex-wrap: wrap; height: auto !important; row-gap: 6px; } }"],
-        )  # fmt: skip
-        narrow = " @media (max-width: 1100px) { :host { flex: 0 0 auto !important; height: auto !important; overflow: visible; } }"
-        self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL + narrow])
+            self._head,
+            self.nav,
+            self._job,
+            self.cancel,
+            sizing_mode="stretch_width",
+            margin=0,
+            height=36,
+            stylesheets=[
+                "@media (max-width: 1100px) { :host { flex-wrap: wrap; height: auto !important; row-gap: 6px; } }"
+            ],
+        )
+        self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
         self.drawer = self._drawer()
         style = {"height": "100vh"} if height is None else {"height": f"{height}px"}
         self._root = pn.Column(
@@ -82,13 +93,17 @@ class Explorer(pn.viewable.Viewer):
         self.listing = listing_pane()
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
-        self.conflicts.on_click(lambda e: self.session.select((), (int(self.conflicts.value.iloc[e.row]["conflict"]),)))
+        self.conflicts.on_click(lambda e: self.session.select((), (int(self.conflicts.value["conflict"].iloc[e.row]),)))
         self._log = look.text(sizing_mode="stretch_both")
         log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
         tabs = pn.Tabs(
-            ("Listing", self.listing), ("Conflicts", self.conflicts), ("Log", log), sizing_mode="stretch_both", margin=0,
+            ("Listing", self.listing),
+            ("Conflicts", self.conflicts),
+            ("Log", log),
+            sizing_mode="stretch_both",
+            margin=0,
             stylesheets=[TABS],
-        )  # fmt: skip
+        )
         self.tabs = tabs
         self.fold = look.button(
             "Hide",
@@ -100,9 +115,13 @@ class Explorer(pn.viewable.Viewer):
         )
         self.fold.on_click(lambda _: self._toggle_drawer())
         return pn.Column(
-            tabs, self.fold, height=DRAWER_HEIGHT, sizing_mode="stretch_width", margin=0,
+            tabs,
+            self.fold,
+            height=DRAWER_HEIGHT,
+            sizing_mode="stretch_width",
+            margin=0,
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto; }"],
-        )  # fmt: skip
+        )
 
     def _toggle_drawer(self, opened: bool | None = None) -> None:
         opened = self.fold.name == "Show" if opened is None else opened
@@ -145,7 +164,7 @@ class Explorer(pn.viewable.Viewer):
         analysis = self.session.analysis
         if analysis is None:
             return
-        self._lines = self.listing.show(analysis)
+        self._lines = self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
         self.show_head()
@@ -211,7 +230,10 @@ class Explorer(pn.viewable.Viewer):
 
 DRAWER_HEIGHT = 250
 DOING = {"load": "loading", "search": "searching", "run": "executing"}
-NAV = ".bk-btn { padding: 4px 14px; font-weight: 600; } .bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }"
+NAV = """
+.bk-btn { padding: 4px 14px; font-weight: 600; }
+.bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
+"""
 TABS = ".bk-tab { font-family: system-ui, sans-serif; font-size: 12.5px; padding: 3px 12px; }"
 
 

@@ -42,7 +42,7 @@ class JobState(enum.Enum):
 class Event(NamedTuple):
     """One line of a job's log."""
 
-    index: int
+    number: int
     at_s: float  #: seconds since the job began
     data: Any
 
@@ -168,7 +168,8 @@ class Registry:
             running = [j for j in self._jobs.values() if j.running]
             if len(running) >= MAX_RUNNING:
                 raise ToastError(
-                    f"{len(running)} jobs are running already; cancel one or wait: {', '.join(j.title for j in running)}"
+                    f"{len(running)} jobs are running already; cancel one or wait for one: "
+                    f"{', '.join(j.title for j in running)}"
                 )
             folder = Path(tempfile.mkdtemp(prefix="toast-lab-job-"))
             job = Job(kind, title, folder)

@@ -80,9 +80,12 @@ export function render({ model }) {
     _stylesheets = [  # noqa: RUF012
         f"""
 :host {{ display: block; height: 100%; }}
-.listing {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px; line-height: 20px; color: #1c2430; }}
-.row {{ display: flex; gap: 24px; padding: 0 8px; cursor: pointer; white-space: pre; content-visibility: auto;
-  contain-intrinsic-height: 20px; border-left: 3px solid transparent; width: max-content; min-width: 100%; box-sizing: border-box; }}
+.listing {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px;
+  line-height: 20px; color: #1c2430; }}
+.row {{ display: flex; gap: 24px; padding: 0 8px; cursor: pointer; white-space: pre;
+  content-visibility: auto;
+  contain-intrinsic-height: 20px; border-left: 3px solid transparent; width: max-content;
+  min-width: 100%; box-sizing: border-box; }}
 .row:hover {{ background: #eef3f9; }}
 .row:focus-visible {{ outline: 1px solid #1f6feb; outline-offset: -1px; }}
 .row.on {{ background: #e3eefc; border-left-color: #1f6feb; }}
@@ -91,7 +94,7 @@ export function render({ model }) {
 """
     ]
 
-    def show(self, analysis: Analysis) -> list[Line]:
+    def fill(self, analysis: Analysis) -> list[Line]:
         """Show a program; gives the lines."""
         found = program_lines(analysis)
         self.lines = [[line.op, [list(s) for s in line.segments], line.where] for line in found]

@@ -38,7 +38,8 @@ def own_model(address: str, model: str | None) -> tuple[str, str]:
     if not is_loopback(address):
         where = address or "all interfaces"
         return "", (
-            f"Served on {where}, which others can reach, so only built-in models are offered: loading your own runs your code. "
+            f"Served on {where}, which others can reach, so only built-in models are offered: "
+            "loading your own runs your code. "
             "Serve on 127.0.0.1 for your own models."
         )
     return model or "", ""
@@ -81,7 +82,7 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
         from toast_lab.app.explorer import Explorer
         from toast_lab.app.session import STEPS, Session
 
-        host = (pn.state.headers or {}).get("Host", "")
+        host = str((pn.state.headers or {}).get("Host", ""))
         if is_loopback(address) and host and not is_loopback(host.rpartition(":")[0].strip("[]")):
             return pn.pane.Str("Not served under this name.")  # a foreign name was made to point here
         location = pn.state.location
@@ -103,7 +104,8 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
 
         def remember() -> None:
             if location is not None:
-                location.update_query(step=session.step, state=key)
+                values: dict[str, Any] = {"step": session.step, "state": key}
+                location.update_query(**values)
 
         session.param.watch(lambda *_: remember(), "step")
         pn.state.onload(remember)

@@ -11,60 +11,24 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import param
 
 from toast_lab.app import worker
+from toast_lab.app.items import ActionPrice, Message, PlanItem, batch_group
 from toast_lab.app.jobs import JOBS, Job, JobState, Registry
-from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
-from toast_lab.frontends import Model
 from toast_lab.models import registry
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
-from toast_lab.views.compare_table import Entry
 from toast_lab.views.search_curves import Point, point
 
 STEPS = ("load", "graph", "search", "compare")
 MAX_ACTIONS_TYPED = 64
-
-
-class Message(NamedTuple):
-    """Something the user should know."""
-
-    level: str  #: "info", "good" or "error"
-    text: str
-    at: float
-
-
-class ActionPrice(NamedTuple):
-    """What one more action would make of the manual plan; estimated."""
-
-    axis: str
-    bits: int
-    side: str  #: text of the resolution, empty where there is nothing to resolve
-    time_s: float
-    peak_bytes: float
-    fits: bool
-
-
-class PlanItem(NamedTuple):
-    """A plan, the problem that it solves, its price, and what its execution gave."""
-
-    name: str
-    origin: str
-    plan: ShardingPlan
-    problem: Problem
-    cost: Cost
-    run: Any = None
-
-    def entry(self) -> Entry:
-        """The plan as the comparison takes it."""
-        return Entry(self.name, self.plan.actions, self.cost, self.run)
 
 
 @functools.lru_cache(maxsize=16)
@@ -80,10 +44,10 @@ def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
 class Session(param.Parameterized):
     """State of one page."""
 
-    step = param.Selector(default="load", objects=list(STEPS))
-    model: Model | None = param.Parameter(default=None)
-    analysis: Analysis | None = param.Parameter(default=None)
-    problem: Problem | None = param.Parameter(default=None)
+    step: Any = param.Selector(default="load", objects=list(STEPS))
+    model: Any = param.Parameter(default=None, doc="Model")
+    analysis: Any = param.Parameter(default=None, doc="Analysis")
+    problem: Any = param.Parameter(default=None, doc="Problem")
     names = param.Parameter(default=(), doc="selected dimension names")
     conflicts = param.Parameter(default=(), doc="selected conflicts")
     plans = param.List(default=[])
@@ -263,7 +227,8 @@ class Session(param.Parameterized):
         found = problem.analysis.groups[group]
         if not found.shardable:
             return f"{found.name} cannot be sharded: no op can be split along it."
-        return f"No axis of {problem.mesh} changes anything here: {found.name} has size {found.size}, or it uses them all already."
+        return f"No axis of {problem.mesh} changes anything here: "
+            f"{found.name} has size {found.size}, or it uses them all already."
 
     def undo_action(self) -> None:
         """Take the last action of the manual plan back."""
@@ -308,7 +273,8 @@ class Session(param.Parameterized):
             if not taken:
                 size = analysis.groups[group].size
                 raise InvalidPlan(
-                    f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides"
+                    f"data parallel: {analysis.group_name[group]} has size {size}, "
+                    f"which no axis of {problem.mesh} divides"
                 )
             self._add("data parallel", "batch dimension", lambda: ShardingPlan.from_actions(problem, taken))
 
@@ -343,10 +309,22 @@ class Session(param.Parameterized):
             self.points, self.best_actions, self.search_note, self.simulations = [], (), "", 0
             self._search_problem = problem
             self._start(
-                "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
-                self.analysis, str(problem.mesh), problem.machine.name, self.method, self.seed, self.seconds, None, {},
-                limit_bytes=problem.memory_limit_bytes, controlled=True, time_limit_s=24 * 3600.0,
-            )  # fmt: skip
+                "search",
+                f"{self.method} on {problem.describe()}",
+                self._searched,
+                "toast_lab.app.worker:search",
+                self.analysis,
+                str(problem.mesh),
+                problem.machine.name,
+                self.method,
+                self.seed,
+                self.seconds,
+                None,
+                {},
+                limit_bytes=problem.memory_limit_bytes,
+                controlled=True,
+                time_limit_s=24 * 3600.0,
+            )
 
     def _searched(self, job: Job) -> None:
         found, problem = job.result, self._search_problem
@@ -479,22 +457,3 @@ class Session(param.Parameterized):
         elif name:
             new._on_result = getattr(new, name)
         return new
-
-
-def batch_group(analysis: Analysis) -> int:
-    """The colour group of the batch dimension: one that is called so, else dim 0 of the inputs.
-
-    Raises InvalidPlan if nothing looks like one.
-    """
-    for word in ("batch", "b", "n"):
-        for g in analysis.groups:
-            if g.name.casefold() == word and g.shardable:
-                return g.index
-    program = analysis.program
-    for a in range(program.n_arguments):
-        names = program.def_names(a)
-        if len(names) > 1:
-            g = int(analysis.group[analysis.colour[names[0]]])
-            if analysis.groups[g].shardable and analysis.groups[g].n_names > 1:
-                return g
-    raise InvalidPlan("no dimension looks like a batch; type an action list instead, for instance batch->data")

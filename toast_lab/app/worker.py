@@ -150,9 +150,16 @@ def search(
     flush()
     plan = result.plan
     return Found(
-        plan.op_axis, plan.value_axis, plan.key, plan.actions, result.cost, result.status.name, result.message, result.evaluations,
+        plan.op_axis,
+        plan.value_axis,
+        plan.key,
+        plan.actions,
+        result.cost,
+        result.status.name,
+        result.message,
+        result.evaluations,
         result.elapsed_s,
-    )  # fmt: skip
+    )
 
 
 # -- called in a thread: these make their own child, whose progress and end are theirs to handle ------

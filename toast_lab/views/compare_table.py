@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, Span, WheelZoomTool
 from bokeh.core.properties import value
+from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZoomTool
+from bokeh.models.annotations import Span
 from bokeh.plotting import figure
 
 from toast_lab.views.graph_plot import FONT, _style
@@ -16,9 +17,18 @@ from toast_lab.views.palette import CONFLICT, NEUTRAL, style
 
 GiB = 2.0**30
 COLUMNS = (
-    "plan", "actions", "time_s", "peak_bytes", "fits", "collectives",
-    "measured_s", "measured_peak_bytes", "max_relative_error", "ratio", "devices",
-)  # fmt: skip
+    "plan",
+    "actions",
+    "time_s",
+    "peak_bytes",
+    "fits",
+    "collectives",
+    "measured_s",
+    "measured_peak_bytes",
+    "max_relative_error",
+    "ratio",
+    "devices",
+)
 
 
 class Entry(NamedTuple):
@@ -168,16 +178,22 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
     frame = compare_frame(entries)
     step_unit, step_scale = time_unit(frame["time_s"].max() if len(frame) else 1.0)
     memory_unit, memory_scale = byte_unit(frame["peak_bytes"].max() if len(frame) else 1.0)
-    plot = figure(
-        sizing_mode="stretch_width", height=200, tools=[], output_backend="canvas", name="plans", toolbar_location="right",
-        x_axis_label=f"peak memory a device ({memory_unit})", y_axis_label=f"step time ({step_unit})",
-    )  # fmt: skip
+    plot: Any = figure(
+        sizing_mode="stretch_width",
+        height=200,
+        tools=[],
+        output_backend="canvas",
+        name="plans",
+        toolbar_location="right",
+        x_axis_label=f"peak memory a device ({memory_unit})",
+        y_axis_label=f"step time ({step_unit})",
+    )
     _style(plot)
     for axis in plot.axis:
         axis.axis_label_text_color = NEUTRAL
         axis.axis_label_text_font_style = "normal"
         axis.axis_label_text_font = FONT
-    hover = []
+    hover: list[Any] = []
     for kind, x, y, filled in (
         ("estimated", "peak_bytes", "time_s", False),
         ("measured", "measured_peak_bytes", "measured_s", True),
@@ -208,10 +224,20 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
                 line_width=2.2,
                 fill_color="hue" if filled else None,
                 legend_label=kind,
-            )  # fmt: skip
+            )
         )
-        plot.text("x", "y", text="plan", source=source, x_offset="dx", y_offset="dy", text_align="align",
-                   text_font_size="11px", text_color=NEUTRAL, text_font=value(FONT))  # fmt: skip
+        plot.text(
+            "x",
+            "y",
+            text="plan",
+            source=source,
+            x_offset="dx",
+            y_offset="dy",
+            text_align="align",
+            text_font_size="11px",
+            text_color=NEUTRAL,
+            text_font=value(FONT),
+        )
     if memory_limit_bytes is not None and len(frame) and frame["peak_bytes"].max() > 0.3 * memory_limit_bytes:
         plot.add_layout(
             Span(
@@ -227,8 +253,15 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
     plot.legend.padding = 2
     plot.legend.background_fill_alpha = 0.6
     plot.legend.label_text_font_size = "11px"
-    plot.add_tools(HoverTool(renderers=hover, tooltips=[("plan", "@plan"), ("", "@kind"), ("time", f"@y {step_unit}"), ("memory", f"@x {memory_unit}")]),
-                   PanTool(), WheelZoomTool(), ResetTool())  # fmt: skip
+    plot.add_tools(
+        HoverTool(
+            renderers=hover,
+            tooltips=[("plan", "@plan"), ("", "@kind"), ("time", f"@y {step_unit}"), ("memory", f"@x {memory_unit}")],
+        ),
+        PanTool(),
+        WheelZoomTool(),
+        ResetTool(),
+    )
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
     return plot

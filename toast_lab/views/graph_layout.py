@@ -73,11 +73,11 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """M between two nodes, ``count`` pairs of names."""
+    """M between two nodes."""
 
     source: int
     target: int
-    count: int
+    weight: int  #: pairs of names
     xs: tuple[float, ...]
     ys: tuple[float, ...]
 
@@ -263,7 +263,6 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
 
 
 def _rows(analysis: Analysis, level: str, ops: list[int]) -> tuple[tuple[Row, ...], dict[int, int]]:
-    program = analysis.program
     if level == "names":
         return tuple(Row(op_label(analysis, op), where(analysis, op), (op,), 1) for op in ops), {
             op: i for i, op in enumerate(ops)

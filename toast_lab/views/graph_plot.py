@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from bokeh.core.properties import value
 from bokeh.models import (
     BasicTicker,
     BoxZoomTool,
@@ -28,7 +29,6 @@ from bokeh.models import (
     WheelPanTool,
     WheelZoomTool,
 )
-from bokeh.core.properties import value
 from bokeh.plotting import figure
 
 from toast_lab.views.graph_layout import GraphLayout
@@ -86,7 +86,7 @@ class GraphPlot:
                 "xs": [list(e.xs) for e in layout.edges],
                 "ys": [list(e.ys) for e in layout.edges],
                 "hue": [layout.lanes[layout.nodes[e.source].lane].style.hue for e in layout.edges],
-                "width": [1.0 + 0.7 * math.log2(e.count) for e in layout.edges],
+                "width": [1.0 + 0.7 * math.log2(e.weight) for e in layout.edges],
             }
         )
         self.marks = ColumnDataSource({"x": [], "y": [], "size": []})
@@ -113,7 +113,7 @@ class GraphPlot:
             self._quiet = False
 
     def _bring_into_view(self, rows: list[int]) -> None:
-        view = self.figure.y_range
+        view: Any = self.figure.y_range
         if not rows or any(view.end <= y <= view.start for y in rows):
             return
         half = (view.start - view.end) / 2
@@ -135,9 +135,9 @@ class GraphPlot:
         n_rows = max(len(layout.rows), 1)
         width = max(sum(lane.width for lane in layout.lanes), 2.0)
         shown = min(n_rows, ROWS_AT_ONCE)
-        plot = figure(
-            x_range=Range1d(-0.1, width + 0.1, bounds=(-1.0, width + 1.0)),
-            y_range=Range1d(shown - 0.3, -0.75),
+        plot: Any = figure(
+            x_range=Range1d(start=-0.1, end=width + 0.1, bounds=(-1.0, width + 1.0)),
+            y_range=Range1d(start=shown - 0.3, end=-0.75),
             x_axis_location="above",
             sizing_mode="stretch_both",
             min_height=320,
@@ -159,17 +159,47 @@ class GraphPlot:
             line_alpha=0.5 if len(layout.edges) < 300 else 0.25,
         )
         red = plot.multi_line(
-            "xs", "ys", source=self.conflicts, color=CONFLICT, line_width=2.2, line_dash=[6, 3], line_alpha=0.95,
-            selection_line_width=5, selection_line_alpha=1, nonselection_line_alpha=0.5, name="conflicts",
-        )  # fmt: skip
+            "xs",
+            "ys",
+            source=self.conflicts,
+            color=CONFLICT,
+            line_width=2.2,
+            line_dash=[6, 3],
+            line_alpha=0.95,
+            selection_line_width=5,
+            selection_line_alpha=1,
+            nonselection_line_alpha=0.5,
+            name="conflicts",
+        )
         plot.scatter("x", "y", source=self.marks, size="size", fill_color=None, line_color=ACCENT, line_width=2.5)
         names = plot.scatter(
-            "x", "y", source=self.nodes, size="size", marker="marker", fill_color="hue", line_color="white", line_width=0.8,
-            fill_alpha=0.95, nonselection_fill_alpha=0.55, nonselection_line_alpha=0.6, selection_line_color="white", name="names",
-        )  # fmt: skip
+            "x",
+            "y",
+            source=self.nodes,
+            size="size",
+            marker="marker",
+            fill_color="hue",
+            line_color="white",
+            line_width=0.8,
+            fill_alpha=0.95,
+            nonselection_fill_alpha=0.55,
+            nonselection_line_alpha=0.6,
+            selection_line_color="white",
+            name="names",
+        )
         if len(layout.nodes) <= 400:
-            plot.text("x", "y", text="text", source=self.nodes, x_offset="offset", y_offset=-4, text_font_size="10px", text_color=NEUTRAL,
-                      text_font=value(FONT), nonselection_text_alpha=0.8)  # fmt: skip
+            plot.text(
+                "x",
+                "y",
+                text="text",
+                source=self.nodes,
+                x_offset="offset",
+                y_offset=-4,
+                text_font_size="10px",
+                text_color=NEUTRAL,
+                text_font=value(FONT),
+                nonselection_text_alpha=0.8,
+            )
         hover = HoverTool(
             renderers=[names],
             tooltips=[
@@ -204,7 +234,9 @@ class GraphPlot:
 
     def _axes(self, plot: figure) -> None:
         layout = self.layout
-        lanes = {lane.x: f"{lane.style.symbol} {lane.label}".replace(" ×", "\n×") for lane in layout.lanes}
+        lanes: dict[Any, Any] = {
+            lane.x: f"{lane.style.symbol} {lane.label}".replace(" ×", "\n×") for lane in layout.lanes
+        }
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
         plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10.5px"
@@ -233,22 +265,39 @@ class GraphPlot:
         if not lanes:
             return
         plot.quad(
-            left=[lane.x - lane.width / 2 + 0.04 for lane in lanes], right=[lane.x + lane.width / 2 - 0.04 for lane in lanes], top=[-0.75] * len(lanes), bottom=[n_rows - 0.3] * len(lanes),
-            fill_color=[lane.style.hue for lane in lanes], fill_alpha=0.055, line_color=None,
-        )  # fmt: skip
+            left=[lane.x - lane.width / 2 + 0.04 for lane in lanes],
+            right=[lane.x + lane.width / 2 - 0.04 for lane in lanes],
+            top=[-0.75] * len(lanes),
+            bottom=[n_rows - 0.3] * len(lanes),
+            fill_color=[lane.style.hue for lane in lanes],
+            fill_alpha=0.055,
+            line_color=None,
+        )
 
     def _outlines(self, plot: figure) -> None:
         outlines = self.layout.outlines
         if not outlines:
             return
         plot.patches(
-            xs=[list(o.xs) for o in outlines], ys=[list(o.ys) for o in outlines], fill_color=CONFLICT, fill_alpha=0.05,
-            line_color=CONFLICT, line_alpha=0.55, line_dash=[2, 3],
-        )  # fmt: skip
+            xs=[list(o.xs) for o in outlines],
+            ys=[list(o.ys) for o in outlines],
+            fill_color=CONFLICT,
+            fill_alpha=0.05,
+            line_color=CONFLICT,
+            line_alpha=0.55,
+            line_dash=[2, 3],
+        )
         plot.text(
-            x=[min(o.xs) for o in outlines], y=[min(o.ys) for o in outlines], text=[o.label for o in outlines], text_align="left",
-            text_baseline="bottom", text_font_size="10.5px", text_color=CONFLICT, text_font=value(FONT), y_offset=-1,
-        )  # fmt: skip
+            x=[min(o.xs) for o in outlines],
+            y=[min(o.ys) for o in outlines],
+            text=[o.label for o in outlines],
+            text_align="left",
+            text_baseline="bottom",
+            text_font_size="10.5px",
+            text_color=CONFLICT,
+            text_font=value(FONT),
+            y_offset=-1,
+        )
 
 
 def _node_columns(layout: GraphLayout) -> dict[str, Any]:

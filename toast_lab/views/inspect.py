@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.graph import Place
 from toast_lab.ir.program import FACTOR_CLASSES
 from toast_lab.views import source_lines
 from toast_lab.views.graph_layout import op_label, place_text, where
@@ -145,8 +146,8 @@ def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
     )
 
 
-def _place(analysis: Analysis, place: object) -> str:
-    value, use, first, second = place  # type: ignore[misc]
+def _place(analysis: Analysis, place: Place) -> str:
+    value, use, first, second = place
     program = analysis.program
     shape = ", ".join(map(str, program.dims(value)))
     text = f"{program.value_name[value]} [{shape}], dims {first} and {second}"

@@ -27,9 +27,17 @@ _CYCLE = (
 )
 
 MARKER_TEXT = {
-    "circle": "●", "square": "■", "triangle": "▲", "diamond": "◆", "inverted_triangle": "▼", "hex": "⬢",
-    "square_pin": "✦", "plus": "✚", "circle_dot": "◉", "square_dot": "▣",
-}  # fmt: skip
+    "circle": "●",
+    "square": "■",
+    "triangle": "▲",
+    "diamond": "◆",
+    "inverted_triangle": "▼",
+    "hex": "⬢",
+    "square_pin": "✦",
+    "plus": "✚",
+    "circle_dot": "◉",
+    "square_dot": "▣",
+}
 
 
 class Style(NamedTuple):

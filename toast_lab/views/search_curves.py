@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, HoverTool, Label, PanTool, ResetTool, Span, WheelZoomTool
 from bokeh.models import Column as BokehColumn
+from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZoomTool
+from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
@@ -110,14 +111,30 @@ class SearchCurves:
     def _line(plot: figure, at: float, words: str, hue: str, offset: int) -> None:
         if at > 0:
             plot.add_layout(Span(location=at, dimension="width", line_color=hue, line_dash="dashed", line_width=1.5))
-            plot.add_layout(Label(x=8, y=at, x_units="screen", text=words, text_color=hue, text_font_size="11px", y_offset=offset,
-                                  background_fill_color="white", background_fill_alpha=0.8))  # fmt: skip
+            plot.add_layout(
+                Label(
+                    x=8,
+                    y=at,
+                    x_units="screen",
+                    text=words,
+                    text_color=hue,
+                    text_font_size="11px",
+                    y_offset=offset,
+                    background_fill_color="white",
+                    background_fill_alpha=0.8,
+                )
+            )
 
     def _figure(self, title: str, best: str, tried: str, name: str) -> figure:
-        plot = figure(
-            title=title, sizing_mode="stretch_both", min_height=150, tools=[], output_backend="canvas", name=name,
+        plot: Any = figure(
+            title=title,
+            sizing_mode="stretch_both",
+            min_height=150,
+            tools=[],
+            output_backend="canvas",
+            name=name,
             toolbar_location="right",
-        )  # fmt: skip
+        )
         _style(plot)
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
@@ -144,9 +161,19 @@ class SearchCurves:
         plot.legend.label_text_font_size = "11px"
         plot.legend.padding = 4
         plot.add_tools(
-            HoverTool(renderers=[dots], tooltips=[("simulation", "@simulation"), ("tried", f"@{tried}"), ("best", f"@{best}"), ("fits", "@fits")]),
-            PanTool(), WheelZoomTool(dimensions="width"), ResetTool(),
-        )  # fmt: skip
+            HoverTool(
+                renderers=[dots],
+                tooltips=[
+                    ("simulation", "@simulation"),
+                    ("tried", f"@{tried}"),
+                    ("best", f"@{best}"),
+                    ("fits", "@fits"),
+                ],
+            ),
+            PanTool(),
+            WheelZoomTool(dimensions="width"),
+            ResetTool(),
+        )
         plot.toolbar.logo = None
         plot.toolbar.autohide = True
         line.level = "overlay"

@@ -9,8 +9,9 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text, text
-from toast_lab.app.session import PlanItem, Session
+from toast_lab.app.session import Session
 from toast_lab.lowering.listing import listing
 from toast_lab.views.compare_table import GROUPS, compare_plot, shown_frame
 
@@ -48,13 +49,24 @@ class ComparePage(pn.viewable.Viewer):
         )
         self.typed_name = pn.widgets.TextInput(name="name of that plan", placeholder="typed", max_length=60, **common)
         add = look.button("Add typed plan")
-        add.on_click(lambda _: session.add_typed(self.typed.value_input or self.typed.value, self.typed_name.value))
+        add.on_click(
+            lambda _: session.add_typed(
+                str(self.typed.value_input or self.typed.value), str(self.typed_name.value or "")
+            )
+        )
         self.a = pn.widgets.Select(name="A, left listing", options=[], **common)
         self.b = pn.widgets.Select(name="B, right listing", options=[], **common)
         self.left = look.side(
-            look.text(h("h2", "more plans")), parallel, self.typed, self.typed_name, add, look.text(h("h2", "side by side")), self.a, self.b,
+            look.text(h("h2", "more plans")),
+            parallel,
+            self.typed,
+            self.typed_name,
+            add,
+            look.text(h("h2", "side by side")),
+            self.a,
+            self.b,
             width=290,
-        )  # fmt: skip
+        )
         self.table = look.table(shown_frame([]), height=160, sizing_mode="stretch_width", groups=GROUPS, widths=WIDTHS)
         self.table.param.watch(lambda e: self._row(e.new), "selection")
         self._plot = pn.pane.Bokeh(sizing_mode="stretch_width", height=200, margin=0)
@@ -70,10 +82,20 @@ class ComparePage(pn.viewable.Viewer):
             for half in (self._left, self._right)
         ]
         self.centre = pn.Column(
-            look.text(h("p", h("b", "Plans"), h("span", "  select a row to execute it or to put it beside another", cls="quiet"))),
-            self.table, self._plot, pn.Row(*halves, sizing_mode="stretch_both", margin=0, min_height=180),
-            sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0,
-        )  # fmt: skip
+            look.text(
+                h(
+                    "p",
+                    h("b", "Plans"),
+                    h("span", "  select a row to execute it or to put it beside another", cls="quiet"),
+                )
+            ),
+            self.table,
+            self._plot,
+            pn.Row(*halves, sizing_mode="stretch_both", margin=0, min_height=180),
+            sizing_mode="stretch_both",
+            stylesheets=[look.CANVAS],
+            margin=0,
+        )
         self._facts = look.text()
         self.devices = pn.widgets.Select(
             name="devices", options={"virtual CPU devices": "cpu", "attached accelerators": "auto"}, **common
@@ -82,7 +104,7 @@ class ComparePage(pn.viewable.Viewer):
         self.execute = look.button("Execute the selected plan", button_type="primary")
         self.execute.on_click(lambda _: self._execute())
         self.remove = look.button("Remove it from the table")
-        self.remove.on_click(lambda _: self.selected and session.remove_plan(self.selected.name))
+        self.remove.on_click(lambda _: session.remove_plan(self._name))
         self._progress = look.text()
         self.right = look.side(
             self._facts, self.devices, self.repeats, self.execute, self._progress, self.remove, width=300
@@ -99,6 +121,9 @@ class ComparePage(pn.viewable.Viewer):
     def selected(self) -> PlanItem | None:
         """The plan of the selected row."""
         return self.session.plan_named(self._name)
+
+    def _add_typed(self) -> None:
+        self.session.add_typed(str(self.typed.value_input or self.typed.value), str(self.typed_name.value or ""))
 
     def _row(self, rows: list[int]) -> None:
         plans = self.session.plans

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.items import ActionPrice
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.views import inspect
@@ -36,12 +38,28 @@ class GraphPage(pn.viewable.Viewer):
         self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
-        self.colours = look.table(colours_frame_empty(), height=250, sizing_mode="stretch_width", layout="fit_data_table",
-                                  widths={"": 24, "colour": 92, "size": 50, "names": 50, "conflicts": 48}, titles={"conflicts": "confl."})  # fmt: skip
+        self.colours = look.table(
+            colours_frame_empty(),
+            height=250,
+            sizing_mode="stretch_width",
+            layout="fit_data_table",
+            widths={"": 24, "colour": 92, "size": 50, "names": 50, "conflicts": 48},
+            titles={"conflicts": "confl."},
+        )
         self.left = look.side(
-            look.text(h("h2", "show")), self.level, self.only, self.singles, self.find, look.text(h("h2", "neighbourhood")), self.hops,
-            self.focus, self.back, look.text(h("h2", "colours")), self.colours, width=290,
-        )  # fmt: skip
+            look.text(h("h2", "show")),
+            self.level,
+            self.only,
+            self.singles,
+            self.find,
+            look.text(h("h2", "neighbourhood")),
+            self.hops,
+            self.focus,
+            self.back,
+            look.text(h("h2", "colours")),
+            self.colours,
+            width=290,
+        )
         self._note = look.text()
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
         self.centre = pn.Column(self._note, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
@@ -90,7 +108,7 @@ class GraphPage(pn.viewable.Viewer):
             analysis,
             self.level.value,
             focus=self._focus,
-            hops=self.hops.value,
+            hops=int(self.hops.value or 1),
             conflicts_only=self.only.value,
             singles=self.singles.value,
         )
@@ -112,6 +130,13 @@ class GraphPage(pn.viewable.Viewer):
             self.level.value = "names"
         self._drawing = False
         self.draw()
+
+    def _hops_changed(self) -> None:
+        if self._focus:
+            self.draw()
+
+    def _take(self, row: ActionPrice) -> None:
+        self.session.add_action(row.axis, row.bits)
 
     def _find(self, text: str) -> None:
         analysis = self.session.analysis
@@ -172,7 +197,7 @@ class GraphPage(pn.viewable.Viewer):
                 h("h2", "how to read it"),
                 h(
                     "p",
-                    "A lane is a colour: dims that are cut alike. Program order runs down, and so does M, the thin lines.",
+                    "A lane is a colour: dims that are cut alike. Program order runs down, as does M, the thin lines.",
                     cls="quiet",
                 ),
                 h(
@@ -211,7 +236,7 @@ class GraphPage(pn.viewable.Viewer):
                 "" if row.fits else ", does not fit"
             )
             button = look.button(label, left=True)
-            button.on_click(lambda _, row=row: session.add_action(row.axis, row.bits))
+            button.on_click(functools.partial(lambda row, _: self._take(row), row))
             objects.append(button)
         self._actions.objects = objects
         item = session.plan_named("manual")
@@ -220,7 +245,8 @@ class GraphPage(pn.viewable.Viewer):
         if item is not None and base is not None and item.plan.actions:
             lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
             ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
-            cost = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed), {bytes_text(item.cost.peak_bytes)} a device"
+            speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
+            cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
             lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
         else:
             lines.append(h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet"))

@@ -50,16 +50,30 @@ class SearchPage(pn.viewable.Viewer):
         pair = pn.Row(self.seconds, pn.Spacer(width=8), self.seed, margin=0, sizing_mode="stretch_width")
         holds = pn.Row(self.pause, pn.Spacer(width=6), self.step, margin=0, sizing_mode="stretch_width")
         self.left = look.side(
-            look.text(h("h2", "problem")), self.mesh, self.machine, self.memory, look.text(h("h2", "search")), self.method, pair,
-            self.run, holds, self.stop, width=290,
-        )  # fmt: skip
+            look.text(h("h2", "problem")),
+            self.mesh,
+            self.machine,
+            self.memory,
+            look.text(h("h2", "search")),
+            self.method,
+            pair,
+            self.run,
+            holds,
+            self.stop,
+            width=290,
+        )
         self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
         self._twin = look.table(shown_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
         self._title = look.text()
         self.centre = pn.Column(
-            self._title, self._curves_pane, look.text(h("h2", "improvements (the same as a table)")), self._twin,
-            sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0,
-        )  # fmt: skip
+            self._title,
+            self._curves_pane,
+            look.text(h("h2", "improvements (the same as a table)")),
+            self._twin,
+            sizing_mode="stretch_both",
+            stylesheets=[look.CANVAS],
+            margin=0,
+        )
         self._facts = look.text()
         go = look.button("Compare with other plans →")
         go.on_click(lambda _: setattr(session, "step", "compare"))
@@ -121,9 +135,12 @@ class SearchPage(pn.viewable.Viewer):
         self.pause.name = "Go on" if paused else "Pause"
         problem = session.problem
         self._title.object = h(
-            "p", h("b", problem.describe() if problem is not None else "no model"), " ", h("span", "estimated", cls="tag estimated"),
+            "p",
+            h("b", problem.describe() if problem is not None else "no model"),
+            " ",
+            h("span", "estimated", cls="tag estimated"),
             h("span", f"  {session.simulations:,} simulations", cls="quiet"),
-        )  # fmt: skip
+        )
         improved = sum(1 for p in session.points if p.improved)
         if improved != self._twin_at:
             self._twin_at = improved
@@ -137,7 +154,8 @@ class SearchPage(pn.viewable.Viewer):
                 "The worker starts; the first simulations come in a few seconds."
                 if searching
                 else (
-                    "Run the search, or step it one simulation at a time. The curves show the best plan so far; grey dots are what was tried."
+                    "Run the search, or step it one simulation at a time. "
+                    "The curves show the best plan so far; grey dots are what was tried."
                 )
             )
             return join([h("h2", "search"), h("p", state, cls="quiet")])
