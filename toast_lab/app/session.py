@@ -227,8 +227,8 @@ class Session(param.Parameterized):
         found = problem.analysis.groups[group]
         if not found.shardable:
             return f"{found.name} cannot be sharded: no op can be split along it."
-        return f"No axis of {problem.mesh} changes anything here: "
-            f"{found.name} has size {found.size}, or it uses them all already."
+        size = f"{found.name} has size {found.size}, or it uses them all already."
+        return f"No axis of {problem.mesh} changes anything here: {size}"
 
     def undo_action(self) -> None:
         """Take the last action of the manual plan back."""
