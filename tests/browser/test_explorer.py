@@ -208,4 +208,24 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
     expect(page.get_by_text("31 nodes")).to_be_visible()
     page.wait_for_timeout(500)
     assert page.evaluate("document.documentElement.scrollWidth") <= 900
-    assert page.get_by_role("button", name="Focus on the selection").is_visible()
+    for part in (page.get_by_role("button", name="Focus on the selection"), page.locator("canvas").first):
+        part.scroll_into_view_if_needed()
+        box = part.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 900
+    covered = page.evaluate(
+        """() => {
+          const deep = (root) => [...root.querySelectorAll('*')].flatMap((e) => [e, ...(e.shadowRoot ? deep(e.shadowRoot) : [])])
+          const canvas = deep(document).find((e) => e.tagName === 'CANVAS' && e.getBoundingClientRect().width)
+          const box = canvas.getBoundingClientRect()
+          let at = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2)
+          while (at && at.shadowRoot) {
+            const inner = at.shadowRoot.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2)
+            if (!inner || inner === at) break
+            at = inner
+          }
+          return box.height < 300 || !at || !/canvas|events/i.test(at.tagName + at.className)
+        }"""
+    )
+    assert not covered, "the graph is cut off or lies under something else"

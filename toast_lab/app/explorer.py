@@ -45,7 +45,9 @@ class Explorer(pn.viewable.Viewer):
             stylesheets=[look.BUTTON + NAV],
         )
         self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
-        self._head = pn.pane.HTML("", stylesheets=[look.HEADER], sizing_mode="stretch_width", margin=(6, 12, 0, 0))
+        self._head = pn.pane.HTML(
+            "", stylesheets=[look.HEADER + HEAD], sizing_mode="stretch_width", margin=(6, 12, 0, 0)
+        )
         self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=250, margin=(8, 0, 0, 12))
         self.cancel = look.button(
             "Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0)
@@ -60,9 +62,6 @@ class Explorer(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             margin=0,
             height=36,
-            stylesheets=[
-                "@media (max-width: 1100px) { :host { flex-wrap: wrap; height: auto !important; row-gap: 6px; } }"
-            ],
         )
         self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
         self.drawer = self._drawer()
@@ -230,6 +229,7 @@ class Explorer(pn.viewable.Viewer):
 
 DRAWER_HEIGHT = 250
 DOING = {"load": "loading", "search": "searching", "run": "executing"}
+HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
 .bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }

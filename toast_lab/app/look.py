@@ -80,13 +80,15 @@ CANVAS = """
 """
 FILL = """
 :host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidden; }
-@media (max-width: 1100px) { :host { flex: 0 0 auto !important; height: auto !important; overflow: visible; } }
+@media (max-width: 1100px) { :host { flex: 0 0 auto !important; height: auto !important; min-height: auto !important;
+  overflow: visible; } }
 """
 BODY = (
     ":host { flex: 1 1 0 !important; min-height: 0 !important; max-height: 100%; }"
     + """
 @media (max-width: 1100px) {
-  :host { flex-direction: column !important; overflow: auto !important; height: auto !important; }
+  :host { flex: 0 0 auto !important; flex-direction: column !important; overflow: visible !important;
+    height: auto !important; min-height: auto !important; max-height: none !important; }
 }
 """
 )
@@ -101,7 +103,7 @@ SIDE = (
 MIDDLE = (
     ":host { min-height: 0 !important; min-width: 0 !important; }"
     + """
-@media (max-width: 1100px) { :host { min-height: 620px !important; margin: 8px 0 !important;
+@media (max-width: 1100px) { :host { height: 560px !important; min-height: 560px !important; width: auto !important; margin: 8px 0 !important;
   flex: 0 0 auto !important; } }
 """
 )
@@ -162,7 +164,7 @@ def table(frame: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     kwargs.setdefault("sizing_mode", "stretch_both")
     kwargs.setdefault("selectable", 1)
     kwargs.setdefault("layout", "fit_data_stretch")
-    kwargs.setdefault("configuration", {"columnDefaults": {"headerSort": False}})
+    kwargs.setdefault("configuration", {"columnDefaults": {"headerSort": False, "minWidth": 20}})
     return pn.widgets.Tabulator(
         frame,
         show_index=False,

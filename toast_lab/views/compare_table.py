@@ -157,7 +157,7 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
 
 GROUPS = {
     "estimated by the cost model": ["step", "peak", "fits", "collectives"],
-    "executed: measured step, compiled peak, measured / estimated": ["measured", "compiled", "ratio", "error", "on"],
+    "executed (ratio: measured / estimated)": ["measured", "compiled", "ratio", "error", "on"],
 }  #: headings over the columns of ``shown_frame``; ratio is measured over estimated
 
 
@@ -245,7 +245,9 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
             )
         )
     plot.x_range.start = 0
-    plot.y_range.start = 0
+    plot.y_range.start = (
+        -0.08 * float(frame[["time_s", "measured_s"]].astype(float).max().max() if len(frame) else 1) / step_scale
+    )
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25
     plot.legend.location = "top_left"
     plot.legend.orientation = "horizontal"

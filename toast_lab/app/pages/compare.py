@@ -18,12 +18,12 @@ from toast_lab.views.compare_table import GROUPS, compare_plot, shown_frame
 _COLLECTIVE = re.compile(r"(all_gather|all_reduce|reduce_scatter|all_to_all|collective_permute|permute)")
 MAX_LINES = 1500
 WIDTHS = {
-    "plan": 120,
+    "plan": 112,
     "step": 66,
     "peak": 84,
     "fits": 40,
     "collectives": 124,
-    "measured": 76,
+    "measured": 86,
     "compiled": 84,
     "ratio": 60,
     "error": 64,

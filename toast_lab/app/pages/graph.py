@@ -43,7 +43,7 @@ class GraphPage(pn.viewable.Viewer):
             height=250,
             sizing_mode="stretch_width",
             layout="fit_data_table",
-            widths={"": 24, "colour": 92, "size": 50, "names": 50, "conflicts": 48},
+            widths={"": 24, "colour": 84, "size": 48, "names": 56, "conflicts": 50},
             titles={"conflicts": "confl."},
         )
         self.left = look.side(
