@@ -208,7 +208,10 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
     expect(page.get_by_text("31 nodes")).to_be_visible()
     page.wait_for_timeout(500)
     assert page.evaluate("document.documentElement.scrollWidth") <= 900
-    for part in (page.get_by_role("button", name="Focus on the selection"), page.locator("canvas").first):
+    for part in (
+        page.get_by_role("button", name="Focus on the selection"),
+        page.locator("canvas").locator("visible=true").first,
+    ):
         part.scroll_into_view_if_needed()
         box = part.bounding_box()
         assert box is not None
@@ -216,7 +219,8 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
         assert box["x"] + box["width"] <= 900
     covered = page.evaluate(
         """() => {
-          const deep = (root) => [...root.querySelectorAll('*')].flatMap((e) => [e, ...(e.shadowRoot ? deep(e.shadowRoot) : [])])
+          const inner = (e) => [e, ...(e.shadowRoot ? deep(e.shadowRoot) : [])]
+          const deep = (root) => [...root.querySelectorAll('*')].flatMap(inner)
           const canvas = deep(document).find((e) => e.tagName === 'CANVAS' && e.getBoundingClientRect().width)
           const box = canvas.getBoundingClientRect()
           let at = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -9,29 +10,63 @@ from toast_lab.errors import FrontendError
 from toast_lab.frontends import Model, from_jax
 from toast_lab.frontends import load as load_model
 
-CELL_HEIGHT = 860
+CELL_HEIGHT = 900
 
 
-def explore(model: Model | str | Callable[..., Any] | None = None, *args: Any, port: int = 0, show: bool = True) -> Any:
+class InCell:
+    """The explorer in a notebook cell: a frame on a small server inside the kernel.
+
+    Everything then comes from this machine; rendered in the notebook's own page, Panel would fetch its scripts from a
+    content delivery network.
+
+    Attributes:
+        url: open it in a tab of its own for more room.
+    """
+
+    def __init__(self, url: str, server: Any) -> None:
+        self.url = url
+        self._server = server
+
+    def stop(self) -> None:
+        """End the server; the frame stays where it is but no longer answers."""
+        self._server.stop()
+
+    def _repr_html_(self) -> str:
+        size = f'width="100%" height="{CELL_HEIGHT}" style="border: 0"'
+        return f'<iframe src="{self.url}" {size} title="TOAST Lab"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"TOAST Lab on {self.url}"
+
+
+def explore(
+    model: Model | str | Callable[..., Any] | None = None,
+    *args: Any,
+    port: int = 0,
+    show: bool = True,
+    inline: bool = False,
+) -> Any:
     """Open the explorer.
 
     Args:
         model: a Model, the name of a built-in one, a JAX function, or nothing to begin with the gallery.
         args: arguments of the function, arrays or shapes.
-        port: where to serve outside a notebook; any free one by default.
-        show: open a browser window outside a notebook.
+        port: where to serve; any free one by default.
+        show: open a browser window, outside a notebook.
+        inline: in a notebook whose kernel runs elsewhere, give a Panel object that talks through the notebook.
 
     Returns:
         Inside a notebook the explorer, to be shown by the cell; elsewhere it is served on 127.0.0.1 until interrupted.
     """
+    from toast_lab.app import serve
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
     from toast_lab.app.worker import Loaded, analyse
 
-    if isinstance(model, str):
-        loaded = load_model(model)
-    elif model is None or isinstance(model, Model):
-        loaded = model or load_model("attention")
+    if model is None or isinstance(model, str):
+        loaded = load_model(model or "attention")
+    elif isinstance(model, Model):
+        loaded = model
     elif callable(model):
         loaded = from_jax(model, *args)
     else:
@@ -42,25 +77,32 @@ def explore(model: Model | str | Callable[..., Any] | None = None, *args: Any, p
 
     def make() -> Explorer:
         session = Session()
-        session.step = "graph"
+        session.step = "load" if model is None else "graph"
         session.show(made)
-        explorer = Explorer(session, height=CELL_HEIGHT if in_notebook() else None)
+        explorer = Explorer(session, height=CELL_HEIGHT if inline else None)
         explorer.watch()
         return explorer
 
-    if in_notebook():
+    if inline:
+        import panel as pn
+
+        pn.extension("tabulator", inline=True)
         return make()
-    import socket
-
-    from toast_lab.app.serve import start
-
-    if not port:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-    print(f"TOAST Lab on http://127.0.0.1:{port} (stop with Ctrl-C)", flush=True)
-    start(make, port, "127.0.0.1", show=show)
+    port = port or _free_port()
+    url = f"http://127.0.0.1:{port}"
+    if in_notebook():
+        server = serve.prepare(make, port, "127.0.0.1")
+        server.start()
+        return InCell(url, server)
+    print(f"TOAST Lab on {url} (stop with Ctrl-C)", flush=True)
+    serve.start(make, port, "127.0.0.1", show=show)
     return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def in_notebook() -> bool:

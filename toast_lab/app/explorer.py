@@ -71,7 +71,7 @@ class Explorer(pn.viewable.Viewer):
             self._status,
             self._body,
             self.drawer,
-            sizing_mode="stretch_width",
+            sizing_mode="stretch_both",
             styles=style,
             stylesheets=[look.ROOT],
             margin=0,
@@ -117,7 +117,7 @@ class Explorer(pn.viewable.Viewer):
             tabs,
             self.fold,
             height=DRAWER_HEIGHT,
-            sizing_mode="stretch_width",
+            sizing_mode="stretch_both",
             margin=0,
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto; }"],
         )

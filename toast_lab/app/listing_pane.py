@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
 import param
 from panel.custom import JSComponent
 
@@ -104,6 +103,3 @@ export function render({ model }) {
 def listing_pane(**kwargs: Any) -> ListingPane:
     """A listing that fills what holds it."""
     return ListingPane(sizing_mode="stretch_both", margin=0, **kwargs)
-
-
-pn.extension("tabulator", notifications=False)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
+import panel.models.tabulator
 
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
@@ -103,7 +104,8 @@ SIDE = (
 MIDDLE = (
     ":host { min-height: 0 !important; min-width: 0 !important; }"
     + """
-@media (max-width: 1100px) { :host { height: 560px !important; min-height: 560px !important; width: auto !important; margin: 8px 0 !important;
+@media (max-width: 1100px) { :host { height: 560px !important; min-height: 560px !important;
+  width: auto !important; margin: 8px 0 !important;
   flex: 0 0 auto !important; } }
 """
 )

@@ -157,10 +157,10 @@ def hosts(address: str, port: int, origins: tuple[str, ...] = ()) -> list[str]:
     return [*dict.fromkeys(f"{host}:{port}" for host in own), *origins]
 
 
-def start(
+def prepare(
     make: Callable[[], Any], port: int, address: str, *, show: bool = False, origins: tuple[str, ...] = ()
-) -> None:
-    """Serve what ``make`` gives to each visitor, until interrupted.
+) -> Any:
+    """A server, not yet started, of what ``make`` gives to each visitor.
 
     A websocket has to come from our own pages, and on a loopback address a request has to name it: a foreign
     name that was made to point here (DNS rebinding) is refused, and so is a websocket that hides its origin.
@@ -192,6 +192,14 @@ def start(
         verbose=False,
     )
     server._tornado.default_router.rules.insert(0, Rule(Stranger(), Refuse))
+    return server
+
+
+def start(
+    make: Callable[[], Any], port: int, address: str, *, show: bool = False, origins: tuple[str, ...] = ()
+) -> None:
+    """Serve what ``make`` gives to each visitor, until interrupted."""
+    server = prepare(make, port, address, show=show, origins=origins)
     server.start()
     try:
         server.io_loop.start()
