@@ -116,16 +116,16 @@ class Explorer(pn.viewable.Viewer):
         return pn.Column(
             tabs,
             self.fold,
-            height=DRAWER_HEIGHT,
+            styles={"height": f"{DRAWER_HEIGHT}px"},
             sizing_mode="stretch_both",
             margin=0,
-            stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto; }"],
+            stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
         )
 
     def _toggle_drawer(self, opened: bool | None = None) -> None:
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
-        self.drawer.height = DRAWER_HEIGHT if opened else 40
+        self.drawer.styles = {"height": f"{DRAWER_HEIGHT if opened else 40}px"}
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)

@@ -72,7 +72,7 @@ class GraphPage(pn.viewable.Viewer):
         self.right = look.side(self._facts, self._actions, self._manual, self._undo, self._why, width=330)
         for widget in (self.level, self.only, self.singles):
             widget.param.watch(lambda _: self.draw(), "value")
-        self.hops.param.watch(lambda *_: self._focus and self.draw(), "value_throttled")
+        self.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
         self.find.param.watch(lambda e: self._find(e.new), "value")
         self.focus.on_click(lambda _: self._refocus(tuple(self.session.names)))
         self.back.on_click(lambda _: self._refocus(()))
