@@ -61,6 +61,7 @@ def test_foreign_origins_are_refused(served: Callable[..., str]) -> None:
     url = served()
     assert handshake(url, "http://evil.example") == 403
     assert handshake(url, "http://127.0.0.1:1") == 403
+    assert handshake(url, None) == 403
     assert handshake(url, url.replace("127.0.0.1", "localhost")) == 101
     assert handshake(url, url) == 101
 
