@@ -400,6 +400,13 @@ def test_a_broken_pipe_under_a_table() -> None:
     assert status_and_error(process) == (141, "")
 
 
+def test_a_broken_pipe_at_the_last_flush() -> None:
+    process = started("models", stderr=subprocess.PIPE)  # so little that it is written at the end only
+    assert process.stdout is not None
+    process.stdout.close()
+    assert status_and_error(process) == (141, "")
+
+
 def wait_for(fd: int, text: str, seconds: float = 120) -> str:
     """Read from a terminal until it shows ``text``."""
     seen, end = "", time.monotonic() + seconds
@@ -462,7 +469,7 @@ def test_interrupting_anything_else_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0 s"), (3.2e-8, "32 ns"), (1.34e-5, "13.4 us"), (0.00231, "2.31 ms"), (75.0, "75 s")]
+    ("seconds", "text"), [(0.0, "0 s"), (3.2e-8, "32 ns"), (1.34e-5, "13.4 us"), (0.00131, "1.31 ms"), (75.0, "75 s")]
 )
 def test_times(seconds: float, text: str) -> None:
     assert common.time_text(seconds) == text
