@@ -89,6 +89,7 @@ def from_stablehlo(source: str | bytes | Path, *, name: str | None = None, time_
         "toast_lab.frontends:_parse_foreign",
         data,
         _identifier(name or "main"),
+        what,
         time_limit_s=time_limit_s,
         what=f"reading {what}",
     )
@@ -128,8 +129,11 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
 # -- the parts that run in a child -------------------------------------------------------------------
 
 
-def _parse_foreign(data: str | bytes, name: str) -> tuple[Program, str]:
-    parsed = read.parse(data, name=name)
+def _parse_foreign(data: str | bytes, name: str, what: str) -> tuple[Program, str]:
+    try:
+        parsed = read.parse(data, name=name)
+    except FrontendError as error:
+        raise FrontendError(f"{what}: {error}") from None
     return parsed.program, parsed.text
 
 

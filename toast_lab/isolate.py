@@ -73,7 +73,7 @@ def run_in_child(
         request.seek(0)
         child = subprocess.Popen(
             [sys.executable, "-m", "toast_lab.isolate", str(write_fd)],
-            stdin=request, stdout=log, stderr=log, pass_fds=(write_fd,), env={**os.environ, **(env or {})},
+            stdin=request, stdout=log, stderr=log, pass_fds=(write_fd,), env=_environment(env),
             start_new_session=True,
         )  # fmt: skip
         os.close(write_fd)
@@ -124,6 +124,13 @@ def run_in_child(
                     os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             listener.join(1)
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    # The child must find this package even where only the parent's sys.path leads to it.
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), home) if p)
+    return {**os.environ, "PYTHONPATH": path, **(extra or {})}
 
 
 def _rebuild(message: tuple[Any, ...], what: str) -> Exception:

@@ -99,12 +99,12 @@ class LocalMachine:
 
     def permute_of_chain(self, start: int) -> int:
         """Axes along which shards also move because the order of axes on a dim changes; 0 if none."""
-        i, s = start, self.steps
+        i, s, mask = start, self.steps, 0
         while i < len(s.kind) and self.same_chain(i, start):
             if s.kind[i] == st.PERMUTE:
-                return int(s.axes[i])
+                mask |= int(s.axes[i])
             i += 1
-        return 0
+        return mask
 
     def whole(self, value: int, locals_: dict) -> np.ndarray:
         shape = self.program.dims(value)

@@ -13,7 +13,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.sharding.mesh import make_mesh
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import parse_action
-from toast_lab.sharding.state import State, legal_actions
+from toast_lab.sharding.state import State, apply_move, legal_actions
 
 MESHES = [{"a": 2, "b": 4}, {"a": 8}, {"a": 2, "b": 2, "c": 2}, {"a": 3, "b": 2}]
 PROGRAMS = {
@@ -64,6 +64,20 @@ def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
         again.apply(action)
     same = np.array_equal(state.op_axis, again.op_axis) and np.array_equal(state.value_axis, again.value_axis)
     assert (state.key == again.key) == same
+
+
+@pytest.mark.parametrize("part", ["ops", "values"])
+def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
+    problem = Problem(analysed("attention"), {"a": 2})
+    space, state = problem.space, State(problem.space)
+    ops = slice(space.op_ptr[0], space.op_ptr[1] if part == "ops" else space.op_ptr[0])
+    values = slice(space.value_ptr[0], space.value_ptr[1] if part == "values" else space.value_ptr[0])
+    changed = apply_move(
+        state.op_axis, state.value_axis, state._key, 0, problem.mesh.array(), space.op[ops], space.op_name[ops],
+        problem.analysis.dims.size, space.value[values], space.value_dim[values], space.value_dim_size[values], False,
+    )  # fmt: skip
+    assert changed > 0
+    assert state.key != State(space).key
 
 
 @settings(max_examples=40)
@@ -133,6 +147,8 @@ def test_bad_meshes_are_refused(bad):
         (("B", "model"), "no mesh axis is called 'model'"),
         (("B", "b", 1), "B has 0 independent resolutions"),
         ("B b", 'write "colour->axis"'),
+        ("B@2->b", "must be 0s and 1s"),
+        ("B@x->b", "must be 0s and 1s"),
         (("B",), "cannot read the action"),
     ],
 )

@@ -23,10 +23,17 @@ def softmax_block(x, w1, w2, scale):
     return jnp.tanh((p @ x) @ w1) @ w2 + x, jnp.sum(a, axis=0)
 
 
+def two_sets(x):
+    """Two compatibility sets: resolving them differently takes an all_to_all."""
+    z = x @ x.T
+    return z + jnp.sum(z, axis=1)[None, :]
+
+
 PROGRAMS = {
     "mlp": lambda: (analysed("mlp", batch=16, inputs=8, hidden=16, outputs=8), None),
     "xxt": lambda: (analysed("xxt", rows=16, columns=8), None),
     "attention": lambda: (analysed("attention", sequence=16, d_model=8, key=8, value=8), None),
+    "two sets": lambda: (traced(two_sets, S((16, 8), F)), two_sets),
     "softmax block": lambda: (
         traced(softmax_block, S((16, 8), F), S((8, 16), F), S((16, 8), F), S((8,), F)),
         softmax_block,
@@ -71,6 +78,7 @@ def test_forty_random_plans(name, mesh):
         for got, want in zip(machine.run(arguments), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
     assert {"all_gather", "compute"} <= kinds
+    assert name != "two sets" or "all_to_all" in kinds
 
 
 def test_a_missing_gather_is_noticed():

@@ -20,7 +20,7 @@ from toast_lab.ir import canonical, kinds, rules, source_names
 from toast_lab.ir import program as p
 
 _ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
-_NAME = re.compile(r'^loc\("([^"]*)"')
+_NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a place, not a name
 
 
 class Parsed(NamedTuple):
@@ -48,10 +48,25 @@ def parse(
         module = _jaxlib.parse_module(context, source)
     except Exception as error:  # MLIRError is not an Exception subclass with a public name
         raise FrontendError(f"this is not well-formed StableHLO: {_first_lines(str(error))}") from None
+    _refuse_dynamic_shapes(module)
     canonical.canonicalise(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
     return Parsed(read_program(module, name, argument_paths, output_paths, donated), text)
+
+
+_TRACER = ("toast_lab/frontends.py",)  # our own call of jax.jit is no part of the user's program
+_DYNAMIC = re.compile(r"tensor<(?:[\d?]+x)*\?[^>]*>")
+
+
+def _refuse_dynamic_shapes(module: ir.Module) -> None:
+    # Before any pass: Shardy's cannot name rules of dynamic shapes, and its message says nothing to users.
+    found = list(dict.fromkeys(_DYNAMIC.findall(str(module.operation.get_asm(enable_debug_info=False)))))
+    if found:
+        raise FrontendError(
+            f"dynamic shapes: {', '.join(found[:20])}{' ...' if len(found) > 20 else ''}. "
+            "Export the model with fixed sizes."
+        )
 
 
 def _first_lines(message: str, limit: int = 4) -> str:
@@ -220,7 +235,7 @@ def _read_op(build: _Builder, numbers: dict[Any, int], op: Any) -> None:
         )
         operands = operands + captured
     printed = str(operation.location)
-    ranges = source_names.frames(printed)
+    ranges = [f for f in source_names.frames(printed) if not f.file.endswith(_TRACER)]
     stack = _NAME.match(printed)
     made = build.add(
         kind,

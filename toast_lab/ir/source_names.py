@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import linecache
 import re
 from typing import NamedTuple
 
@@ -36,9 +37,8 @@ def frames(location: str) -> list[Frame]:
 @functools.lru_cache(maxsize=256)
 def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
     try:
-        with open(file, encoding="utf-8") as handle:
-            tree = ast.parse(handle.read())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse("".join(linecache.getlines(file)))  # notebook cells have no file, but linecache knows them
+    except (SyntaxError, ValueError):
         return {}
     found = {}
     for node in ast.walk(tree):

@@ -27,7 +27,7 @@ class Names:
     program: Program
     op: np.ndarray  #: [N] the op that the name partitions
     size: np.ndarray  #: [N] int64
-    shardable: np.ndarray  #: [N] bool: size above 1 and a pass-through or reduction factor
+    shardable: np.ndarray  #: [N] bool: size above 1, a pass-through or reduction factor, not of constants
     source: np.ndarray  #: [E] name on the definition
     target: np.ndarray  #: [E] name on the use
     ptr: np.ndarray  #: [N+1] row starts into ``successor``: M as adjacency rows
@@ -42,7 +42,15 @@ class Names:
 def name_dimensions(program: Program) -> Names:
     """Compute names and M of ``program``."""
     op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.factor_ptr))
-    shardable = (program.factor_size > 1) & np.isin(program.factor_class, (PASS, REDUCTION))
+    # What is made of constants alone is made wherever it is used: there is nothing to decide about it.
+    constant = np.asarray(
+        [
+            len(program.results(o)) > 0 and all(program.value_is_constant[v] for v in program.results(o))
+            for o in range(program.n_ops)
+        ],
+        dtype=bool,
+    )
+    shardable = (program.factor_size > 1) & np.isin(program.factor_class, (PASS, REDUCTION)) & ~constant[op]
     edges = _map_edges(program)
     order = np.lexsort((edges[:, 1], edges[:, 0]))
     edges = edges[order]

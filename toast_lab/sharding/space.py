@@ -10,6 +10,7 @@ Reference: TOAST section 4.2.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
         name, _, bits = left.partition("@")
         if not sep:
             raise InvalidPlan(f'cannot read the action {item!r}; write "colour->axis" or "colour@bits->axis"')
-        parts: tuple = (name.strip(), axis.strip(), int(bits, 2) if bits else 0)
+        parts: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
     else:
         parts = tuple(item)  # type: ignore[arg-type]
         if len(parts) == 2:
@@ -94,6 +95,8 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
         if len(parts) != 3:
             raise InvalidPlan(f'cannot read the action {item!r}; give ("colour", "axis") or ("colour", "axis", bits)')
     colour, axis, bits = parts
+    if isinstance(bits, str) and not re.fullmatch("[01]+", bits):
+        raise InvalidPlan(f"resolution bits of {item!r} must be 0s and 1s, one for each resolution, not {bits!r}")
     if axis not in mesh.axes:
         raise InvalidPlan(
             f"no mesh axis is called {axis!r}{did_you_mean(str(axis), mesh.axes)}; axes: {', '.join(mesh.axes)}"

@@ -12,8 +12,8 @@ that they cannot disagree.  For each op in program order:
   whose every use gathers it straight back is an all_reduce.
 
 Axes on one dim are always ordered as the mesh orders them, so a layout is a set of (axis, dim) pairs and the
-order of actions leaves no trace in it.  Where that order makes a shard move (the axes kept are not the
-leading ones before and after) a collective_permute stands in the steps.  Values made of constants alone are
+order of actions leaves no trace in it.  Where that order makes shards move (the axes kept on a dim are not the
+leading ones before and after a step) a collective_permute stands in the steps.  Values made of constants alone are
 recomputed in whatever layout a use wants and cause no steps.
 
 Reference: TOAST section 2.1 (device-local code), Shardy's collectives.
@@ -187,16 +187,19 @@ def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes:
 
 
 @numba.njit(cache=True, nogil=True)
-def _moves_shards(before: int, after: int, n_axes: int) -> bool:
-    """Are the axes kept on some dim not the leading ones both before and after?"""
+def _moved_axes(before: int, after: int, n_axes: int) -> int:
+    """Axes between which shards move because the axes kept on a dim do not lead on it before and after; 0 if none."""
+    mask = 0
     for a in range(n_axes):
         dim = layout_dim(before, a)
         if dim < 0 or layout_dim(after, a) != dim:
             continue
         for b in range(a):  # axis a is kept: every axis before it on this dim must be kept too
             if (layout_dim(before, b) == dim) != (layout_dim(after, b) == dim):
-                return True
-    return False
+                for c in range(n_axes):
+                    if layout_dim(before, c) == dim or layout_dim(after, c) == dim:
+                        mask |= 1 << c
+    return mask
 
 
 @numba.njit(cache=True, nogil=True)
@@ -254,7 +257,7 @@ def _reshard(
             sliced |= bit
         elif old >= 0 and new < 0:
             gathered |= bit
-    permute = _moves_shards(before, after, n_axes)
+    moved = 0  # axes between which shards have to move before the next step that depends on their order
     for kind in (SLICE, REDUCE_SCATTER, ALL_REDUCE):
         mask = sliced if kind == SLICE else scattered if kind == REDUCE_SCATTER else reduced
         if mask:
@@ -263,48 +266,33 @@ def _reshard(
                 for a in range(n_axes):
                     if (mask >> a) & 1:
                         there = _put(there, a, layout_dim(after, a))
-            n = _emit(
-                steps,
-                n,
-                kind,
-                op,
-                value,
-                use,
-                mask,
-                here,
-                there,
-                whole_bytes / ways(here, axis_size),
-                whole_bytes / ways(there, axis_size),
-            )
+            large, small = whole_bytes / ways(here, axis_size), whole_bytes / ways(there, axis_size)
+            n = _emit(steps, n, kind, op, value, use, mask, here, there, large, small)
+            moved |= _moved_axes(here, there, n_axes)
             here = there
-    if permute:
-        local = whole_bytes / ways(here, axis_size)
-        mask = 0
-        for a in range(n_axes):
-            if layout_dim(before, a) >= 0 and layout_dim(after, a) == layout_dim(before, a):
-                mask |= 1 << a
-        n = _emit(steps, n, PERMUTE, op, value, use, mask, here, here, local, local)
-    for a in range(n_axes):
-        old, new = layout_dim(before, a), layout_dim(after, a)
+    local = whole_bytes / ways(here, axis_size)
+    # Axes that go from one dim to the same other dim go together; the last axis first, since it is the minor one.
+    for a in range(n_axes - 1, -1, -1):
+        old, new = layout_dim(here, a), layout_dim(after, a)
         if old >= 0 and new >= 0 and old != new:
-            there = _put(here, a, new)
-            local = whole_bytes / ways(here, axis_size)
-            n = _emit(steps, n, ALL_TO_ALL, op, value, use, 1 << a, here, there, local, local)
+            there, mask = here, 0
+            for b in range(n_axes):
+                if layout_dim(here, b) == old and layout_dim(after, b) == new:
+                    there = _put(there, b, new)
+                    mask |= 1 << b
+            moved |= _moved_axes(here, there, n_axes)
+            if moved:
+                n = _emit(steps, n, PERMUTE, op, value, use, moved, here, here, local, local)
+                moved = 0
+            n = _emit(steps, n, ALL_TO_ALL, op, value, use, mask, here, there, local, local)
             here = there
+    moved |= _moved_axes(here, after, n_axes)
+    if moved:
+        n = _emit(steps, n, PERMUTE, op, value, use, moved, here, here, local, local)
     if gathered:
         n = _emit(
-            steps,
-            n,
-            ALL_GATHER,
-            op,
-            value,
-            use,
-            gathered,
-            here,
-            after,
-            whole_bytes / ways(here, axis_size),
-            whole_bytes / ways(after, axis_size),
-        )
+            steps, n, ALL_GATHER, op, value, use, gathered, here, after, local, whole_bytes / ways(after, axis_size)
+        )  # fmt: skip
     return n
 
 
@@ -355,7 +343,7 @@ def buffers(t: Tables, n_axes: int) -> Steps:
     """Scratch arrays large enough for any plan of the program on ``n_axes`` mesh axes."""
     n_ops, n_uses, n_values = len(t.result_ptr) - 1, len(t.use_value), len(t.value_op)
     # Most programs need about one step per op; the bound holds for plans that reshard everything.
-    rows = n_ops + n_uses * (3 + n_axes) + n_values * (5 + n_axes) + 1
+    rows = n_ops + n_uses * (3 + 2 * n_axes) + n_values * (5 + 2 * n_axes) + 1
 
     def ints(dtype: type) -> np.ndarray:
         return np.empty(rows, dtype)
