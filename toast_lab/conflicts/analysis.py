@@ -176,7 +176,7 @@ class Analysis:
             return int(self.group[self.colour_name.index(name)])
         from toast_lab.errors import did_you_mean
 
-        shardable = [g.name for g in self.groups if g.shardable]
+        shardable = [g.name for g in self.groups if g.shardable and g.n_names > 1]
         raise ToastError(
             f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: {', '.join(shardable[:40])}"
         )

@@ -134,6 +134,9 @@ def price_steps(
     Writes ``step_time_s``, ``step_flops``, ``step_bytes`` (rows of steps), ``live`` (bytes alive at each op, [O+2]),
     ``buffer_end`` ([V], last op at which each written value is alive) and ``totals``: time_s, compute_s, comm_s,
     peak_bytes, overlapped time_s, op at the peak.
+
+    One long function on purpose: handing the tuples of arrays to helpers for ops and collectives took 365 instead
+    of 52 microseconds for 1,565 ops (references are counted for every array at every call), inlined or not.
     """
     n_axes = axis_size.shape[0]
     n_ops = s.flops.shape[0]
