@@ -214,7 +214,7 @@ def test_typed_plans(session: Session) -> None:
         ("S->x", "no mesh axis"),
         ("S", "cannot read the action"),
         ("", "type actions"),
-        ("S@zz->data", "invalid literal"),
+        ("S@zz->data", "must be 0s and 1s"),
     ):
         n = len(session.plans)
         session.add_typed(text)
