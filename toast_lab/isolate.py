@@ -77,7 +77,7 @@ def run_in_child(
             start_new_session=True,
         )  # fmt: skip
         os.close(write_fd)
-        messages: list[tuple[Any, ...]] = []
+        messages: list[tuple[float, tuple[Any, ...]]] = []  # with the time of arrival
         arrived = threading.Event()
 
         def listen() -> None:
@@ -86,9 +86,9 @@ def run_in_child(
                     message = _receive(pipe)
                     if message is None:
                         break
-                    messages.append(message)
+                    messages.append((time.monotonic(), message))
                     arrived.set()
-            messages.append(("end",))
+            messages.append((time.monotonic(), ("end",)))
             arrived.set()
 
         listener = threading.Thread(target=listen, daemon=True)
@@ -100,8 +100,10 @@ def run_in_child(
                 arrived.wait(0.1)
                 arrived.clear()
                 while seen < len(messages):
-                    message = messages[seen]
+                    at, message = messages[seen]
                     seen += 1
+                    if at > deadline:  # too late, even if a busy machine let us look only now
+                        break
                     if message[0] == "event" and on_event is not None:
                         on_event(message[1])
                     elif message[0] == "result":
