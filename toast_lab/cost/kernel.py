@@ -34,7 +34,6 @@ class Static(NamedTuple):
     trips: np.ndarray  #: [O]
     op_class: np.ndarray  #: [O]
     free: np.ndarray  #: [O] bool: op costs nothing (constants, views, arguments)
-    fusible: np.ndarray  #: [O] bool: op can take in or pass on fused values
     root: np.ndarray  #: [V] value whose memory a view shows
     written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
     last_op: np.ndarray  #: [V] last op that reads the value's memory, through views and fusion
@@ -107,7 +106,7 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
             last_op[operand] = max(last_op[operand], when)
             last_op[root[operand]] = max(last_op[root[operand]], when)
     return Static(
-        program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free, fusible,
+        program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free,
         root.astype(np.int32), written, last_op.astype(np.int32), runs_at.astype(np.int32),
         program.donated.astype(bool), t.value_bytes,
     )  # fmt: skip
@@ -126,13 +125,12 @@ def price_steps(
     step_flops: np.ndarray,
     step_bytes: np.ndarray,
     live: np.ndarray,
-    buffer_end: np.ndarray,
     totals: np.ndarray,
 ) -> None:
     """Price every step.
 
-    Writes ``step_time_s``, ``step_flops``, ``step_bytes`` (rows of steps), ``live`` (bytes alive at each op, [O+2]),
-    ``buffer_end`` ([V], last op at which each written value is alive) and ``totals``: time_s, compute_s, comm_s,
+    Writes ``step_time_s``, ``step_flops``, ``step_bytes`` (rows of steps), ``live`` (bytes alive at each op, [O+2])
+    and ``totals``: time_s, compute_s, comm_s,
     peak_bytes, overlapped time_s, op at the peak.
 
     One long function on purpose: handing the tuples of arrays to helpers for ops and collectives took 365 instead
@@ -239,7 +237,7 @@ def price_steps(
                 live[op] += steps.in_bytes[i]
                 live[op + 1] -= steps.in_bytes[i]
         step_time_s[i] = time_s
-    _buffers(s, t, steps, axis_size, live, buffer_end, n_ops)
+    _buffers(s, t, steps, axis_size, live, n_ops)
     peak, peak_op, here_bytes = 0.0, 0, 0.0
     for op in range(n_ops + 1):
         here_bytes += live[op]
@@ -275,13 +273,11 @@ def _buffers(
     steps: Steps,
     axis_size: np.ndarray,
     live: np.ndarray,
-    buffer_end: np.ndarray,
     n_ops: int,
 ) -> None:
     """Add the live ranges of arguments and written values; an operand that dies in an elementwise op is reused."""
     taken = np.zeros(n_ops + 1, np.int8)  # op already reuses an operand
     for value in range(t.value_op.shape[0]):
-        buffer_end[value] = -1
         op = t.value_op[value]
         if not s.written[value]:
             continue
@@ -300,6 +296,5 @@ def _buffers(
             if s.written[result] and s.bytes[result] / ways(steps.layout[result], axis_size) == size and end > start:
                 taken[end] = 1
                 end -= 1
-        buffer_end[value] = end
         live[start] += size
         live[min(end, n_ops) + 1] -= size

@@ -176,7 +176,6 @@ class Pricer:
         rows = len(self._steps.kind)
         self._time, self._flops, self._bytes = np.zeros(rows), np.zeros(rows), np.zeros(rows)
         self._live = np.zeros(program.n_ops + 2)
-        self._end = np.zeros(program.n_values, np.int32)
         self._totals = np.zeros(6)
         self._baseline = problem.baseline if scored else (1.0, 1.0)
 
@@ -185,7 +184,7 @@ class Pricer:
         self.n_steps = st.lower_into(self._tables, op_axis, value_axis, self._axis_size, self._steps)
         kernel.price_steps(
             self._static, self._rates, self._tables, self._steps, self.n_steps, op_axis, self._axis_size,
-            self._time, self._flops, self._bytes, self._live, self._end, self._totals,
+            self._time, self._flops, self._bytes, self._live, self._totals,
         )  # fmt: skip
         return self._totals
 
