@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,8 +26,68 @@ PAPER_OPS = {
 }
 
 
+# What loops and conditionals hand on; the first pseudo-ops make a value, the others do not.
+CONTROL_TEXTS = {
+    "while.enter": "carry({0})",
+    "while.result": "carried({own})",
+    "case.result": "one_of({yielded})",
+    "while.test": "test {0}",
+    "while.next": "next {own} = {0}",
+    "case.index": "switch {0}",
+    "case.yield": "yield {0}",
+}
+
+
+def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
+    """``carry(x)``, ``next h = %19``: a pseudo-op of a loop or a conditional."""
+    kind, owner = program.kind[op], int(program.owner[op])
+    own = value_text(program, program.results(owner)[0]) if program.results(owner) else ""
+    yielded = ", ".join(value_text(program, v) for v in _yielded(program).get(op, ()))
+    return CONTROL_TEXTS[kind].format(*operand_texts, own=own, yielded=yielded)
+
+
+@functools.lru_cache(maxsize=8)
+def _yielded(program: Program) -> dict[int, list[int]]:
+    """What the branches of a conditional give for each ``case.result``."""
+    found: dict[int, list[int]] = {}
+    for op in program.ops():
+        if program.kind[op] == "case.yield":
+            found.setdefault(int(program.owner[op]), []).append(program.operands(op)[0])
+    return found
+
+
+def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]]]]:
+    """How a listing is indented.
+
+    Returns:
+        ``(depth, labels)``: the depth of every op, and for some ops lines to print before them, each with its depth.
+    """
+    depth = [0] * program.n_ops
+    labels: dict[int, list[tuple[int, str]]] = {}
+    level: list[int] = []
+    number: dict[tuple[int, int], int] = {}
+    for i, region in enumerate(program.regions):
+        outer = level[region.parent] if region.parent >= 0 else 0
+        level.append(outer + 1)
+        text = {"cond": "condition:", "body": "body:"}.get(region.kind, "")
+        if region.kind == "loop":
+            body = next(r for r in program.regions[i + 1 :] if r.parent == i and r.kind == "body")
+            text = f"loop, {body.times:g} rounds:" if body.known else "loop, number of rounds unknown:"
+        elif region.kind == "branch":
+            # Branches of one conditional follow each other directly.
+            count = number.get((region.parent, region.begin), 0)
+            number[region.parent, region.end] = count + 1
+            text = f"branch {count}:"
+        labels.setdefault(region.begin, []).append((outer, text))
+        for op in range(region.begin, region.end):
+            depth[op] = max(depth[op], outer + 1)
+    return depth, labels
+
+
 def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
     """``matmul(x, w1)``, ``reduce_{1,add}(a)``: one op with its operands as given."""
+    if program.kind[op] in CONTROL_TEXTS:
+        return control_text(program, op, operand_texts)
     kind = PAPER_OPS.get(program.kind[op], program.kind[op])
     kind = kind.removeprefix("chlo.")
     detail = program.detail[op].replace(" ", "")
@@ -78,6 +140,8 @@ def listing(
     indent = " " * (len(program.name) + 5)
     lines = [f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {"]
     shown = shown_ops(program)
+    depth, labels = outline(program)
+    waiting = collections.deque(sorted(labels))
     width = max((len(program.value_name[v]) for op in shown for v in program.results(op)), default=0)
     for op in shown:
         operands = []
@@ -89,7 +153,9 @@ def listing(
         left = ", ".join(
             f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}" for v in results
         )
-        lines.append(f"  {left} = {op_text(program, op, operands)}")
+        while waiting and waiting[0] <= op:  # the op that opens a region may be a constant without a line
+            lines.extend("  " * (d + 1) + text for d, text in labels[waiting.popleft()])
+        lines.append("  " * (depth[op] + 1) + (f"{left} = " if results else "") + op_text(program, op, operands))
     lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
     return "\n".join([*lines, "}"])
 

@@ -21,6 +21,8 @@ from toast_lab.conflicts.compatibility import Sets
 from toast_lab.ir.program import Program
 from toast_lab.nda.names import Names
 
+_HANDS_ON = ("while.enter", "dynamic_slice", "slice", "reshape", "optimization_barrier", "convert")
+
 
 class Ties(NamedTuple):
     """Resolution classes over ``S`` compatibility sets."""
@@ -115,7 +117,8 @@ def argument_groups(program: Program) -> list[list[int]]:
     """Arguments whose uses have equal keys, as lists of argument indices; singletons included.
 
     The key of an argument is its shape and type and, for each use, the op kind, the operand position, the
-    rule and what becomes of the result two ops further on.  Where argument paths differ in list indices
+    rule and what becomes of the result a few ops further on; what only hands a tensor on (a loop, a slice, a reshape)
+    does not count as a step.  Where argument paths differ in list indices
     only (``layers[0].wq``, ``layers[3].wq``) the nearest uses decide, since the last layer's results
     flow elsewhere than the others'.
     """
@@ -143,17 +146,22 @@ def _use_keys(program: Program, depth: int) -> list[int]:
     base = [hash((program.dims(v), program.value_dtype[v])) for v in range(program.n_values)]
     current = base
     use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    uses: list[list[int]] = [[] for _ in range(program.n_values)]
+    for use, value in enumerate(program.use_value):
+        uses[value].append(use)
+    free = [k in _HANDS_ON for k in program.kind]
     for _ in range(depth):
-        uses: list[list[int]] = [[] for _ in range(program.n_values)]
-        for use, value in enumerate(program.use_value):
-            op = int(use_op[use])
-            start = program.factor_ptr[op]
-            row = tuple(f - start for f in program.use_names(use))
-            results = tuple(current[r] for r in program.results(op))
-            uses[value].append(
-                hash((program.kind[op], program.detail[op], use - int(program.use_ptr[op]), row, results))
-            )
-        current = [hash((base[v], tuple(sorted(u)))) for v, u in enumerate(uses)]
+        previous, current = current, list(base)
+        for value in range(program.n_values - 1, -1, -1):  # backwards, so that a free step sees what comes after it
+            keys = []
+            for use in uses[value]:
+                op = int(use_op[use])
+                start = program.factor_ptr[program.owner[op]]
+                row = tuple(f - start for f in program.use_names(use))
+                after = current if free[op] else previous
+                results = tuple(after[r] for r in program.results(op))
+                keys.append(hash((program.kind[op], program.detail[op], use - int(program.use_ptr[op]), row, results)))
+            current[value] = hash((base[value], tuple(sorted(keys))))
     return current
 
 

@@ -8,6 +8,11 @@ Memory is a live range analysis over program order: arguments (those that are no
 written values from their definition to their last use, gathered copies until their last use, the whole result
 before a reduce_scatter, and in-place reuse of an operand that dies in an elementwise op.
 
+Loops and conditionals: an op counts as often as it runs (``Program.trips``); what a loop reads from outside lives until
+the loop ends; what it hands on unchanged is the very buffer that came in.  Slices and gathers read no more than they
+deliver, and updates in place write no more than they bring, or a loop over stacked layers would read all of them in
+every round.
+
 Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for: free gathers
 and elementwise ops are a known way for a search to be fooled.
 """
@@ -21,9 +26,12 @@ import numpy as np
 
 from toast_lab.cost.collectives import axis_time_s
 from toast_lab.ir import program as p
-from toast_lab.sharding.steps import ALL_GATHER, COMPUTE, SLICE, Steps, Tables, ways
+from toast_lab.sharding.steps import ALL_GATHER, COMPUTE, SLICE, Steps, Tables, use_layout, ways
 
 FUSES = (p.ELEMENTWISE, p.REDUCE)
+WHOLE, DELIVERED, NOTHING = range(3)
+_SLICES = ("slice", "dynamic_slice", "gather")
+_UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # kind -> operand that is brought in
 
 
 class Static(NamedTuple):
@@ -40,6 +48,14 @@ class Static(NamedTuple):
     runs_at: np.ndarray  #: [O] op at which a fused op really runs
     donated: np.ndarray  #: [A]
     bytes: np.ndarray  #: [V] float64
+    in_place: np.ndarray  #: [O] bool: its first result may take the place of an operand that dies there
+    slices: np.ndarray  #: [O] bool: reads no more of its first operand than it delivers
+    reads: np.ndarray  #: [U] WHOLE, DELIVERED (no more than the op's result) or NOTHING (updated in place)
+    brings: np.ndarray  #: [O] the use whose size is what the op writes, -1: its whole result
+    region: np.ndarray  #: [O] innermost region, -1 outside all
+    region_parent: np.ndarray  #: [R + 1]
+    region_begin: np.ndarray  #: [R + 1]
+    region_end: np.ndarray  #: [R + 1]; 0 for all but loops, which alone make things live longer
 
 
 class Rates(NamedTuple):
@@ -64,14 +80,26 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
         ]
     )
     view = classes == p.VIEW
-    free = constant_op | view | (classes == p.ARGUMENT) | (classes == p.CONSTANT)
+    # Loop counters and the like: a few scalars never reach memory.
+    scalar = np.asarray(
+        [
+            classes[o] == p.ELEMENTWISE
+            and all(len(program.dims(v)) == 0 for v in (*program.operands(o), *program.results(o)))
+            for o in range(n_ops)
+        ]
+    )
+    free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
     sliceable = np.asarray([k in ("slice", "pad", "concatenate", "reverse", "transpose") for k in program.kind])
     fusible = np.isin(classes, FUSES) | sliceable
+    unchanged = _handed_on_unchanged(program)
     root = np.arange(n_values)
     for op in range(program.n_arguments, n_ops):
         if view[op] and len(program.results(op)) == len(program.operands(op)):
             for v, operand in zip(program.results(op), program.operands(op), strict=True):
                 root[v] = root[operand]
+        elif int(program.owner[op]) in unchanged:
+            for v in program.results(op):
+                root[v] = root[unchanged[int(program.owner[op])]]
     # Consumers through views, in reverse program order.
     consumers: list[set[int]] = [set() for _ in range(n_values)]
     for op in range(n_ops - 1, program.n_arguments - 1, -1):
@@ -93,7 +121,7 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
             (classes[op] == p.ELEMENTWISE or sliceable[op]) and len(consumers[v]) == 1 and len(program.results(op)) == 1
         ):
             (consumer,) = consumers[v]
-            if consumer < n_ops and fusible[consumer]:
+            if consumer < n_ops and fusible[consumer] and program.region[consumer] == program.region[op]:
                 written[v] = False
                 runs_at[op] = runs_at[consumer]
     last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
@@ -101,15 +129,48 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
         if t.value_output[v]:
             last_op[root[v]] = n_ops
     for op in range(program.n_arguments, n_ops):
-        when = int(runs_at[op])
         for operand in program.operands(op):
-            last_op[operand] = max(last_op[operand], when)
-            last_op[root[operand]] = max(last_op[root[operand]], when)
+            for value in {operand, int(root[operand])}:
+                when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
+                last_op[value] = max(last_op[value], when)
+    reads, brings = _partial_traffic(program, root, last_op)
+    in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (np.diff(program.result_ptr) > 0)
+    slices = np.asarray([k in _SLICES for k in program.kind])
+    regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
     return Static(
         program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free,
         root.astype(np.int32), written, last_op.astype(np.int32), runs_at.astype(np.int32),
-        program.donated.astype(bool), t.value_bytes,
+        program.donated.astype(bool), t.value_bytes, in_place, slices, reads, brings, program.region,
+        np.asarray([r.parent for r in regions], np.int32), np.asarray([r.begin for r in regions], np.int32),
+        np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
     )  # fmt: skip
+
+
+def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
+    """Loop values that every round returns as it got them: ``while.enter`` op -> value that entered."""
+    return {
+        int(program.owner[op]): program.operands(int(program.owner[op]))[0]
+        for op in program.ops()
+        if program.kind[op] == "while.next" and program.operands(op)[0] in program.results(int(program.owner[op]))
+    }
+
+
+def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``Static.reads`` and ``Static.brings``."""
+    reads, brings = np.full(program.n_uses, WHOLE, np.int8), np.full(program.n_ops, -1, np.int32)
+    for op in program.ops():
+        kind, first = program.kind[op], int(program.use_ptr[op])
+        if kind in _SLICES:
+            reads[first] = DELIVERED
+        elif kind in _UPDATES and len(program.results(op)) == 1:
+            source = int(root[program.use_value[first]])
+            maker = int(program.value_op[source])
+            owned = maker >= program.n_arguments or bool(program.donated[maker])
+            # A buffer that is still needed, or that does not exist yet, is written as a whole.
+            if owned and last_op[source] <= op and not program.value_is_constant[source]:
+                reads[first] = NOTHING
+                brings[op] = first + _UPDATES[kind]
+    return reads, brings
 
 
 @numba.njit(cache=True, nogil=True)
@@ -149,6 +210,11 @@ def price_steps(
         row = steps.copy[use]
         if row >= 0 and t.use_op[use] >= t.n_arguments:
             when = s.runs_at[t.use_op[use]]
+            inside = s.region[t.use_op[use]]
+            while inside >= 0:  # a copy from outside a loop is read in every round
+                if steps.op[row] < s.region_begin[inside] and s.region_end[inside] > when:
+                    when = s.region_end[inside] - 1
+                inside = s.region_parent[inside]
             if when > copy_last[row]:
                 copy_last[row] = when
     for i in range(n_steps):
@@ -163,19 +229,31 @@ def price_steps(
                     if op_axis[op, a] >= 0:
                         cut *= axis_size[a]
                 moved = 0.0
+                made = 0.0
+                for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                    if s.written[value] or s.slices[op]:
+                        size = s.bytes[value] / ways(
+                            _result_layout(steps, i, n_steps, value, op_axis, t, n_axes), axis_size
+                        )
+                        made += size
+                        if s.written[value] and s.brings[op] < 0:
+                            moved += size
                 for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                    if s.reads[use] == NOTHING:
+                        continue
                     value = t.use_value[use]
                     source = s.root[value]
                     if s.written[source]:
                         row = steps.copy[use]
                         piece = s.bytes[value] / ways(steps.after[row] if row >= 0 else steps.layout[value], axis_size)
                         whole = s.bytes[source] / ways(steps.layout[source], axis_size)
-                        moved += min(piece, whole) if row < 0 else piece
-                for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                    if s.written[value]:
-                        moved += s.bytes[value] / ways(
-                            _result_layout(steps, i, n_steps, value, op_axis, t, n_axes), axis_size
-                        )
+                        if row < 0:
+                            piece = min(piece, whole)
+                        if s.reads[use] == DELIVERED:
+                            piece = min(piece, made)
+                        moved += piece
+                    if use == s.brings[op]:
+                        moved += s.bytes[value] / ways(use_layout(t, op_axis, use, n_axes), axis_size)
                 flops = s.flops[op] / cut
                 step_flops[i] = flops
                 step_bytes[i] = moved * s.trips[op]
@@ -291,7 +369,7 @@ def _buffers(
         else:
             start = s.runs_at[op]
             end = max(end, start)
-        if end < n_ops and end >= t.n_arguments and taken[end] == 0 and s.op_class[end] == p.ELEMENTWISE:
+        if end < n_ops and end >= t.n_arguments and taken[end] == 0 and s.in_place[end]:
             result = t.result_ptr[end]
             if s.written[result] and s.bytes[result] / ways(steps.layout[result], axis_size) == size and end > start:
                 taken[end] = 1

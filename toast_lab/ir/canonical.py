@@ -11,6 +11,7 @@ from typing import Any
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 
+TERMINATORS = ("func.return", "return", "sdy.return")
 _SIDE_EFFECTS = {"custom_call", "infeed", "outfeed", "send", "recv", "rng", "composite"}
 
 
@@ -56,7 +57,8 @@ def canonicalise(module: ir.Module) -> ir.Module:
         for function in found.values():
             if function.operation != main.operation:
                 function.operation.erase()
-        _drop_dead(main)
+        for block in _blocks(main):
+            _drop_dead(block)
     return module
 
 
@@ -101,11 +103,22 @@ def _inline(call: Any, callee: Any) -> None:
     operation.erase()
 
 
-def _drop_dead(function: Any) -> None:
-    for block in _blocks(function):
-        for op in reversed(list(block.operations)):
-            operation = op.operation
-            if short_kind(op) in _SIDE_EFFECTS or not len(operation.results):
-                continue
-            if not any(True for result in operation.results for _ in result.uses):
-                operation.erase()
+def _drop_dead(block: Any) -> None:
+    """Drop ops of no use, last first, also inside loops and branches; a loop's own values stay."""
+    for op in reversed(list(block.operations)):
+        operation = op.operation
+        kind = short_kind(op)
+        if kind in TERMINATORS or not len(operation.results):
+            continue
+        if any(True for result in operation.results for _ in result.uses) or _has_side_effect(op):
+            if kind in ("while", "case", "if"):
+                for inner in _blocks(op):
+                    _drop_dead(inner)
+            continue
+        operation.erase()
+
+
+def _has_side_effect(op: Any) -> bool:
+    if short_kind(op) in _SIDE_EFFECTS:
+        return True
+    return any(_has_side_effect(inner) for block in _blocks(op) for inner in block.operations)

@@ -41,6 +41,9 @@ OPAQUE = {
 }
 OTHERS = {"transpose", "sort", "fft", "cholesky", "triangular_solve", "rng_bit_generator", "dynamic_reshape"}
 
+# what loops and conditionals become, see ``walk``
+CONTROL = {"while.enter", "while.test", "while.next", "while.result", "case.index", "case.yield", "case.result"}
+
 # CHLO ops carry no Shardy rule on purpose (they are to be expanded first); these act element by element.
 CHLO_ELEMENTWISE = {
     "chlo." + name
@@ -58,6 +61,8 @@ def op_class(kind: str) -> int:
     """Cost class of an op kind; ops not listed are elementwise if StableHLO's, opaque otherwise."""
     if kind in VIEWS:
         return p.VIEW
+    if kind in CONTROL:
+        return p.CONTROL
     if kind in CONSTANTS:
         return p.CONSTANT
     if kind in ("dot_general", "dot"):

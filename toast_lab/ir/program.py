@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +30,11 @@ CLASSES = (
     "indexing",
     "other",
     "opaque",
+    "control",
 )
-(ARGUMENT, CONSTANT, VIEW, ELEMENTWISE, DOT, CONVOLUTION, REDUCE, INDEXING, OTHER, OPAQUE) = range(len(CLASSES))
+(ARGUMENT, CONSTANT, VIEW, ELEMENTWISE, DOT, CONVOLUTION, REDUCE, INDEXING, OTHER, OPAQUE, CONTROL) = range(
+    len(CLASSES)
+)
 
 # Role of a factor.  PERMUTATION and NEED_REPLICATION factors are never sharded.
 FACTOR_CLASSES = ("pass", "reduction", "need_replication", "permutation")
@@ -40,9 +44,26 @@ PASS, REDUCTION, NEED_REPLICATION, PERMUTATION = range(4)
 MONOIDS = ("none", "add", "max", "min", "mul", "and", "or")
 
 
+class Region(NamedTuple):
+    """Ops ``begin`` to ``end`` (exclusive), which run by themselves inside region ``parent`` (-1: the program).
+
+    A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one way through a conditional.
+    """
+
+    kind: str
+    begin: int
+    end: int
+    parent: int
+    times: float  #: how often it runs each time its parent runs
+    known: bool  #: False: ``times`` is assumed, the input does not tell
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A straight-line tensor program.
+    """A tensor program as a list of ops, with loops and conditionals as stretches of it (``regions``).
+
+    A value that a loop or a conditional hands on has pseudo-ops of class "control" that share one set of factors: see
+    ``walk``.  ``owner`` is the op that has the factors; for every other op it is the op itself.
 
     Sizes: ``V`` values, ``O`` ops (arguments first), ``U`` operand uses, ``F`` factors; ``*_ptr`` arrays
     are row starts, one longer than the rows they index.  All arrays are read-only.
@@ -66,10 +87,13 @@ class Program:
     monoid: np.ndarray  #: [O] index into MONOIDS
     flops: np.ndarray  #: [O] float64 floating point operations of the whole op
     trips: np.ndarray  #: [O] float64 how often the op runs (1 outside loops)
+    owner: np.ndarray  #: [O] the op whose factors this op's dims are mapped to
+    region: np.ndarray  #: [O] innermost region, -1 outside all
     location: np.ndarray  #: [O] index into ``locations``
     locations: tuple[str, ...]  #: "file.py:12" innermost frame first, frames joined by " < "
     name_stack: tuple[str, ...]  #: [O] for instance "jit(f)/transpose(jvp)/dot_general"
     detail: tuple[str, ...]  #: [O] attributes for people: "dims=[1] add", "perm=[1, 0]"
+    regions: tuple[Region, ...]  #: loops and branches, outer ones first
     # -- rules ----------------------------------------------------------------------------------
     factor_ptr: np.ndarray  #: [O+1] factors (names) of op o
     factor_size: np.ndarray  #: [F] int64
@@ -141,6 +165,24 @@ class Program:
     def ops(self) -> Iterator[int]:
         """Indices of the real ops, in program order (argument pseudo-ops skipped)."""
         return iter(range(self.n_arguments, self.n_ops))
+
+    def region_end(self) -> np.ndarray:
+        """[O] first op after the innermost region of each op: what is made at an op is there up to that one."""
+        ends = np.asarray([*(r.end for r in self.regions), self.n_ops], dtype=np.int32)
+        return ends[self.region]
+
+    def kept_until(self, made: int, used: int) -> int:
+        """Last op for which a value must be kept that op ``made`` makes and op ``used`` uses.
+
+        A loop uses what it does not make itself in every round, hence up to its end.
+        """
+        last, region = used, int(self.region[used])
+        while region >= 0:
+            here = self.regions[region]
+            if here.kind == "loop" and made < here.begin:
+                last = max(last, here.end - 1)
+            region = here.parent
+        return last
 
     def nbytes(self, value: int) -> int:
         """Size of the whole, unsharded value in bytes."""

@@ -98,6 +98,26 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
     return Rule(sizes, [role] * len(sizes), ops, res, missing)
 
 
+def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
+    """A value that control flow hands on as it is: one factor a dim, its own or (``shared``) those of another op."""
+    dims: list[list[tuple[int, ...]]] = [[(i,) for i in range(len(shape))] for shape in (*operands, *results)]
+    sizes = [] if shared else list((*operands, *results)[0])
+    return Rule(sizes, [p.PASS] * len(sizes), dims[: len(operands)], dims[len(operands) :])
+
+
+def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
+    """``rule`` with the values that the op's region uses without naming them as operands: they stay whole."""
+    extra = separate(captured, [], p.NEED_REPLICATION)
+    offset = len(rule.sizes)
+    return Rule(
+        rule.sizes + extra.sizes,
+        rule.classes + extra.classes,
+        rule.operands + [[(f[0] + offset,) for f in dims] for dims in extra.operands],
+        rule.results,
+        rule.missing or f"{kind} uses outer values in its body",
+    )
+
+
 def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes) -> Rule:
     """The rule of one op of ``kind``: Shardy's, else ours, else an all-replicated one with the reason."""
     if shardy is not None:

@@ -8,7 +8,8 @@ argument, op result and function result, and an ``sdy.sharding_constraint``
 * behind that, where a value is kept otherwise than its op leaves it;
 * before every use that wants another sharding than the one in which the value is kept.
 
-With nothing left open, Shardy's propagation has nothing to decide, and the compiler carries out the plan.
+Loops and conditionals are pinned inside: the values that a body starts with, before what it returns, and behind the
+loop.  With nothing left open, Shardy's propagation has nothing to decide, and the compiler carries out the plan.
 
 Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical
+from toast_lab.ir import canonical, kinds, walk
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
 MESH_NAME = "mesh"
 _FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")  # annotations that the input came with
-
-# XLA's exporter adds the values that a body captures to the loop's own and then finds too few shardings on it.
-_CONTROL_FLOW = ("while", "case", "if")
 
 
 def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> str:
@@ -79,7 +77,7 @@ def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> s
         writer = _Writer(plan, reuse)
         main = canonical.main_function(module)
         writer.interface(main)
-        writer.body(main.operation.regions[0].blocks[0])
+        writer.body(main)
         _replace_meshes(module, plan)
         module.operation.attributes["mhlo.num_replicas"] = _int32(1)
         module.operation.attributes["mhlo.num_partitions"] = _int32(plan.mesh.n_devices)
@@ -127,64 +125,77 @@ class _Writer:
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
         main.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(r) for r in results])
 
-    def body(self, block: Any) -> None:
+    def body(self, main: Any) -> None:
         """Shardings of every op and constraints on every use that differs."""
         program = self.plan.program
-        ops = [op for op in block.operations if op.operation.name != "func.return"]
-        if len(ops) != program.n_ops - program.n_arguments:
+        items = walk.flatten(main).items
+        if len(items) != program.n_ops - program.n_arguments:
             wanted = program.n_ops - program.n_arguments
-            raise InvalidPlan(f"this plan shards {wanted} ops, @main of this module has {len(ops)}")
-        copies: dict[tuple[int, Spec], Any] = {}
-        for number, op in zip(program.ops(), ops, strict=True):
-            _check_same(program, number, op)
-            self._operands(number, op, copies)
+            raise InvalidPlan(f"this plan shards {wanted} ops, @main of this module has {len(items)}")
+        copies: dict[tuple[int, Spec], tuple[Any, int]] = {}
+        region_end = program.region_end()
+        for number, item in zip(program.ops(), items, strict=True):
+            _check_same(program, number, item)
+            self._operands(number, item, copies, region_end)
         # Last, so that the results' users are rewritten once and the operands above are the original values.
-        for number, op in zip(program.ops(), ops, strict=True):
-            self._results(number, op)
+        for number, item in zip(program.ops(), items, strict=True):
+            self._results(number, item)
 
-    def _operands(self, number: int, op: Any, copies: dict[tuple[int, Spec], Any]) -> None:
-        program = self.plan.program
+    def _operands(
+        self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
+    ) -> None:
+        program, operation = self.plan.program, item.operation
         first = int(program.use_ptr[number])
         # Uses beyond the operands are values that a region captures; propagation takes care of those.
-        for i, operand in enumerate(list(op.operation.operands)):
+        for i, position in enumerate(item.operands):
             use = first + i
+            operand = operation.operands[position]
             value, spec = int(program.use_value[use]), self.used[use]
             if not isinstance(operand.type, ir.RankedTensorType):
                 continue
             constant = bool(program.value_is_constant[value])
             if spec == self.kept[value] or (constant and not any(spec)):
                 continue
-            copy = copies.get((value, spec)) if self.reuse else None
-            if copy is None:
-                with ir.InsertionPoint(op), op.operation.location:
+            copy, made = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
+            if copy is None or number >= region_end[made]:  # what another body or branch brought there is not here
+                with ir.InsertionPoint(operation), operation.location:
                     copy = _jaxlib.sdy.sharding_constraint(operand, self.attribute(spec))
-                copies[value, spec] = copy
-            op.operation.operands[i] = copy
+                copies[value, spec] = copy, number
+            operation.operands[position] = copy
 
-    def _results(self, number: int, op: Any) -> None:
-        program, operation = self.plan.program, op.operation
-        _forget(operation.attributes)
+    def _results(self, number: int, item: walk.Item) -> None:
+        program, operation = self.plan.program, item.operation
+        control = item.kind in kinds.CONTROL
+        if not control:
+            _forget(operation.attributes)
         values = program.results(number)
         if not len(values) or all(program.value_is_constant[v] for v in values):
             return
         if operation.name == "sdy.sharding_constraint":  # the user's own: the plan says what it is to be
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        if canonical.short_kind(op) not in _CONTROL_FLOW:
+        # Loops and branches carry nothing themselves: XLA's exporter adds the values that a body captures to the
+        # loop's own and then finds too few shardings on it.
+        if not control and len(values) == len(operation.results):
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
                 [self.attribute(self.made[v]) for v in values]
             )
-        for value, result in zip(values, list(operation.results), strict=True):
+        for i, result in enumerate((*item.results, *item.twins)):
+            value = values[min(i, len(values) - 1)]
             specs = [self.made[value]] if program.dims(value) else []
             if self.kept[value] != self.made[value]:
                 specs.append(self.kept[value])
-            self._pin(operation, result, specs)
+            self._pin(result, specs)
 
-    def _pin(self, operation: Any, result: Any, specs: list[Spec]) -> None:
+    def _pin(self, result: Any, specs: list[Spec]) -> None:
         """Lead every use of ``result`` through constraints to ``specs``, in this order."""
         if not specs or not isinstance(result.type, ir.RankedTensorType):
             return
-        with ir.InsertionPoint.after(operation), operation.location:
+        if isinstance(result, ir.BlockArgument):
+            place, location = ir.InsertionPoint.at_block_begin(result.owner), result.owner.owner.location
+        else:
+            place, location = ir.InsertionPoint.after(result.owner), result.owner.location
+        with place, location:
             first = _jaxlib.sdy.ShardingConstraintOp(result, self.attribute(specs[0]))
             last = first
             for spec in specs[1:]:
@@ -224,10 +235,9 @@ def _ways(plan: ShardingPlan, axes: tuple[str, ...]) -> int:
     return ways
 
 
-def _check_same(program: Program, number: int, op: Any) -> None:
-    kind = canonical.short_kind(op)
-    if kind != program.kind[number] or len(op.operation.results) != len(program.results(number)):
-        raise InvalidPlan(f"this plan was made for {program.kind[number]} where this module has {kind}")
+def _check_same(program: Program, number: int, item: walk.Item) -> None:
+    if item.kind != program.kind[number] or len(item.results) != len(program.results(number)):
+        raise InvalidPlan(f"this plan was made for {program.kind[number]} where this module has {item.kind}")
 
 
 def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:

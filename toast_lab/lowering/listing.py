@@ -9,7 +9,7 @@ Reference: TOAST section 2.1 and figure 5b.
 from __future__ import annotations
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, shown_ops, value_text
+from toast_lab.conflicts.listing import op_text, outline, shown_ops, value_text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.sharding import steps as st
@@ -40,7 +40,8 @@ class _Listing:
     def __init__(self, analysis: Analysis, plan: ShardingPlan, names: bool) -> None:
         self.analysis, self.program, self.plan, self.names = analysis, plan.program, plan, names
         self.steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
-        self.lines: list[tuple[str, str, str]] = []  # (name, dims, right-hand side)
+        self.lines: list[tuple[int, str, str, str]] = []  # (depth, name, dims, right-hand side)
+        self.depth, self.labels = outline(self.program)
         self.taken = set(self.program.value_name)
         self.copy_name: dict[int, str] = {}  # step row -> name of its output
 
@@ -73,7 +74,12 @@ class _Listing:
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, st.STEP_KINDS[kind])
             self.lines.append(
-                (name, self.shape(value, int(s.after[row])), f"{verb} {self.axes(int(s.axes[row]))} {source}")
+                (
+                    self.depth[int(s.op[row])],
+                    name,
+                    self.shape(value, int(s.after[row])),
+                    f"{verb} {self.axes(int(s.axes[row]))} {source}",
+                )
             )
             source = name
         return source
@@ -84,6 +90,7 @@ class _Listing:
         i, n = 0, len(s.kind)
         while i < n:
             op = int(s.op[i])
+            self.lines.extend((depth, "", "", text) for depth, text in self.labels.get(op, ()))
             while i < n and s.kind[i] != st.COMPUTE:  # copies for this op's operands
                 use = int(s.use[i])
                 rows = [i]
@@ -115,7 +122,7 @@ class _Listing:
         right = op_text(program, op, operands)
         if all(program.value_is_constant[v] for v in program.results(op)) and program.results(op):
             right += "  # constant"  # recomputed in the layout that each use wants
-        self.lines.append((", ".join(names), ", ".join(shapes), right))
+        self.lines.append((self.depth[op], ", ".join(names), ", ".join(shapes), right))
         for v, name in zip(program.results(op), names, strict=True):
             if v in after:
                 self.chain(after[v], name, program.value_name[v])
@@ -126,8 +133,11 @@ class _Listing:
             f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}" for a in range(program.n_arguments)
         ]
         indent = " " * (len(program.name) + 5)
-        width = max((len(name) for name, _, _ in self.lines), default=0)
-        body = [f"  {name:<{width}} : {dims} = {right}" for name, dims, right in self.lines]
+        width = max((len(name) for _, name, _, _ in self.lines), default=0)
+        body = [
+            "  " * (depth + 1) + (f"{name:<{width}} : {dims} = {right}" if name else right)
+            for depth, name, dims, right in self.lines
+        ]
         results = ", ".join(value_text(program, int(v)) for v in program.outputs)
         return "\n".join(
             [

@@ -30,8 +30,8 @@ class Names:
     shardable: np.ndarray  #: [N] bool: size above 1, a pass-through or reduction factor, not of constants
     source: np.ndarray  #: [E] name on the definition
     target: np.ndarray  #: [E] name on the use
-    ptr: np.ndarray  #: [N+1] row starts into ``successor``: M as adjacency rows
-    successor: np.ndarray  #: [E]
+    ptr: np.ndarray  #: [N+1] row starts into ``successor``: M without what a loop hands to its next round
+    successor: np.ndarray  #: [at most E]
 
     @property
     def n(self) -> int:
@@ -54,8 +54,10 @@ def name_dimensions(program: Program) -> Names:
     edges = _map_edges(program)
     order = np.lexsort((edges[:, 1], edges[:, 0]))
     edges = edges[order]
+    # Paths stay within one round of a loop, as they stay within one layer of an unrolled one.
+    forward = edges[op[edges[:, 0]] < op[edges[:, 1]]]
     ptr = np.zeros(len(op) + 1, dtype=np.int64)
-    np.add.at(ptr, edges[:, 0] + 1, 1)
+    np.add.at(ptr, forward[:, 0] + 1, 1)
     names = Names(
         program,
         op,
@@ -64,7 +66,7 @@ def name_dimensions(program: Program) -> Names:
         edges[:, 0].copy(),
         edges[:, 1].copy(),
         np.cumsum(ptr),
-        edges[:, 1].copy(),
+        forward[:, 1].copy(),
     )
     for field in dataclasses.fields(names):
         value = getattr(names, field.name)

@@ -5,7 +5,8 @@ that they cannot disagree.  For each op in program order:
 
 * each operand goes from its value's axes to its use's axes: axis added = local slice, axis moved between
   dims = all_to_all, axis dropped = all_gather.  The same value brought to the same layout for several uses
-  is brought there once, and the copy is kept until its last use (XLA merges identical gathers likewise);
+  is brought there once, and the copy is kept until its last use (XLA merges identical gathers likewise); a copy made
+  inside a loop body or a branch serves that body only;
 * the op is computed on local shards;
 * each result goes from the op's natural axes to the value's axes; a partial result over a sharded reduction
   factor becomes a reduce_scatter where the value carries that axis, else an all_reduce.  A reduce_scatter
@@ -48,6 +49,9 @@ class Tables(NamedTuple):
     use_ptr: np.ndarray
     use_value: np.ndarray
     use_op: np.ndarray
+    use_owner: np.ndarray  #: [U] op whose split decides the use's layout
+    value_owner: np.ndarray  #: [V] op whose split decides the layout in which the value is made
+    region_end: np.ndarray  #: [O] first op after the innermost loop body or branch that the op is in
     use_dim_ptr: np.ndarray
     use_dim_factor: np.ndarray
     def_dim_factor: np.ndarray
@@ -95,6 +99,9 @@ def tables(program: Program) -> Tables:
         program.use_ptr,
         program.use_value,
         use_op,
+        program.owner[use_op],
+        program.owner[program.value_op],
+        program.region_end(),
         program.use_dim_ptr,
         program.use_dim_factor,
         program.def_dim_factor,
@@ -129,7 +136,7 @@ def _put(layout: int, axis: int, dim: int) -> int:
 def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
     """Layout that the op wants of one operand."""
     layout = 0
-    op = t.use_op[use]
+    op = t.use_owner[use]
     for a in range(n_axes):
         name = op_axis[op, a]
         if name >= 0:
@@ -144,7 +151,7 @@ def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
 def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> tuple[int, int]:
     """Layout in which an op leaves its result, and the mask of axes over which it is partial."""
     layout, partial = 0, 0
-    op = t.value_op[value]
+    op = t.value_owner[value]
     for a in range(n_axes):
         name = op_axis[op, a]
         if name < 0:
@@ -318,7 +325,8 @@ def lower_into(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, axis_size
                 if earlier >= use:
                     break
                 row = steps.copy[earlier]
-                if row >= 0 and steps.after[row] == wanted:
+                # What a loop body or a branch brought somewhere is not there outside.
+                if row >= 0 and steps.after[row] == wanted and op < t.region_end[steps.op[row]]:
                     steps.copy[use] = row
                     break
             if steps.copy[use] < 0:

@@ -297,7 +297,8 @@ def op_label(analysis: Analysis, op: int) -> str:
     if op < program.n_arguments:
         return results
     operands = [value_text(program, v) for v in program.operands(op)]
-    return f"{results} = {op_text(program, op, operands)}"
+    text = op_text(program, op, operands)
+    return f"{results} = {text}" if results else text
 
 
 def where(analysis: Analysis, op: int) -> str:

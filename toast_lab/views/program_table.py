@@ -55,7 +55,8 @@ def program_lines(analysis: Analysis) -> list[Line]:
             segments.append(Segment("]"))
         if op >= program.n_arguments:
             operands = [value_text(program, v) for v in program.operands(op)]
-            segments.append(Segment(f" = {op_text(program, op, operands)}"))
+            text = op_text(program, op, operands)
+            segments.append(Segment(f" = {text}" if segments else text))
         names = tuple(n for v in program.results(op) for n in program.def_names(v))
         out.append(Line(op, phase[op], tuple(segments), where(analysis, op), tuple(program.factors(op)) or names))
     return out

@@ -1,0 +1,120 @@
+"""What loops and branches cost: rounds multiply, buffers that are handed on count once, slices read what they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import toast_lab as tl
+
+F32 = "float32"
+L, D, B = 12, 64, 32
+
+
+def leaf(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, F32)
+
+
+def problem(fn: Any, *args: Any, mesh: str = "1", **options: Any) -> tl.Problem:
+    return tl.Problem(tl.analyse(tl.from_jax(fn, *args)), mesh, "tpu-v5e", **options)
+
+
+def cost(fn: Any, *args: Any, **options: Any) -> Any:
+    found = problem(fn, *args, **options)
+    return tl.price(found, tl.Plan.from_actions(found, []))
+
+
+def scanned(ws: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0]
+
+
+def unrolled(ws: jax.Array, x: jax.Array) -> jax.Array:
+    for i in range(ws.shape[0]):
+        x = jnp.tanh(x @ ws[i])
+    return x
+
+
+def test_a_scan_costs_as_much_compute_as_its_layers_one_by_one() -> None:
+    one, many = cost(scanned, leaf(L, D, D), leaf(B, D)), cost(unrolled, leaf(L, D, D), leaf(B, D))
+    flops = sum(row.flops for row in one.ops)
+    assert flops == sum(row.flops for row in many.ops) == L * 2 * B * D * D
+    dot = next(row for row in one.ops if row.kind == "dot_general")
+    assert dot.flops == flops
+    # A loop also copies each round's slice and counts its rounds, which unrolled code need not.
+    assert many.time_s < one.time_s < 3 * many.time_s
+
+
+def test_rounds_multiply_collectives() -> None:
+    times = []
+    for layers in (L, 2 * L):
+        found = problem(scanned, leaf(layers, D, D), leaf(B, D), mesh="4")
+        plan = tl.Plan.from_actions(found, [("ws.1", found.mesh.axes[0], "1")])
+        inside = [c for c in tl.price(found, plan).collectives if found.analysis.program.trips[c.op] == layers]
+        assert inside
+        times.append(sum(c.time_s for c in inside))
+    assert times[1] == pytest.approx(2 * times[0])
+
+
+def test_stacked_weights_are_read_once_in_all() -> None:
+    found = cost(scanned, leaf(L, D, D), leaf(B, D))
+    read = sum(row.moved_bytes for row in found.ops if row.kind in ("dynamic_slice", "dynamic_update_slice"))
+    stack = L * D * D * 4
+    assert stack <= read <= 2.01 * stack  # taken out of the stack and written down, besides the index
+
+
+def test_what_a_loop_hands_on_unchanged_is_no_second_copy() -> None:
+    found = cost(scanned, leaf(L, D, D), leaf(B, D))
+    stack, state = L * D * D * 4, B * D * 4
+    assert stack + state <= found.peak_bytes < stack + D * D * 4 + 6 * state
+
+
+def test_what_a_loop_reads_lives_until_it_ends() -> None:
+    big = 64 * B * D * 4
+
+    def fn(x: jax.Array, w: jax.Array, y: jax.Array) -> jax.Array:
+        wide = jnp.sin(y @ w)  # made before the loop, read early in each round
+        return jax.lax.fori_loop(0, 5, lambda i, h: jnp.tanh(jnp.tanh(h @ wide[:D]) @ w), x)
+
+    def early(x: jax.Array, w: jax.Array, y: jax.Array) -> jax.Array:
+        narrow = jnp.sin(y @ w)[:D]
+        return jax.lax.fori_loop(0, 5, lambda i, h: jnp.tanh(jnp.tanh(h @ narrow) @ w), x)
+
+    at = {}
+    for f in (fn, early):
+        found = problem(f, leaf(B, D), leaf(D, D), leaf(64 * B, D))
+        body = next(r for r in found.analysis.program.regions if r.kind == "body")
+        at[f] = tl.price(found, tl.Plan.from_actions(found, [])).timeline_bytes[body.end - 1]
+    assert at[fn] >= at[early] + 0.9 * big
+
+
+def test_updates_in_place_write_what_they_bring() -> None:
+    def step(cache: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice(cache, new, (at, 0))
+
+    args = leaf(4096, D), leaf(1, D), jax.ShapeDtypeStruct((), "int32")
+    moved = {}
+    for donate in (True, False):
+        model = tl.from_jax(step, *args, donate_argnums=(0,) if donate else ())
+        found = tl.Problem(tl.analyse(model), "1")
+        priced = tl.price(found, tl.Plan.from_actions(found, []))
+        moved[donate] = sum(row.moved_bytes for row in priced.ops if row.kind == "dynamic_update_slice")
+    row = D * 4
+    assert moved[True] <= 4 * row
+    assert moved[False] >= 2 * 4096 * row  # somebody else still needs the old cache: all of it is copied
+
+
+def test_a_gather_reads_the_rows_it_delivers() -> None:
+    found = cost(lambda table, ids: table[ids], leaf(100_000, D), jax.ShapeDtypeStruct((8,), "int32"))
+    (row,) = (r for r in found.ops if r.kind == "gather")
+    assert row.moved_bytes < 4 * 8 * D * 4
+
+
+def test_a_branch_counts_as_often_as_it_is_taken() -> None:
+    def fn(c: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.cond(c, lambda h: h @ w, lambda h: h, x)
+
+    found = cost(fn, jax.ShapeDtypeStruct((), bool), leaf(B, D), leaf(D, D))
+    assert sum(row.flops for row in found.ops) == pytest.approx(0.5 * 2 * B * D * D)

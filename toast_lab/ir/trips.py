@@ -1,0 +1,120 @@
+"""How often a loop runs, read from the module.
+
+JAX's ``scan`` and ``fori_loop`` count with an integer that starts at a constant, grows by a constant and is compared
+with a constant.  All three are looked for through the values that a loop hands on unchanged; any other loop has
+no trip count that is known before it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from toast_lab._jaxlib import ir
+
+_MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
+_SAME = ("stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier")
+_DEPTH = 16  # a bound on how far a constant is followed
+
+
+def trip_count(loop: Any) -> float | None:
+    """Trips of a ``stablehlo.while``, None if it does not count from one constant to another."""
+    condition, body = (r.blocks[0] for r in loop.regions)
+    test = _maker(_terminator(condition).operands[0])
+    if test is None or test.name != "stablehlo.compare":
+        return None
+    direction = str(test.attributes["comparison_direction"]).rstrip(">").split()[-1]
+    left, right = (_through(v) for v in test.operands)
+    counter = _position(left, condition)
+    if counter is None:
+        left, right, direction = right, left, _MIRRORED.get(direction, direction)
+        counter = _position(left, condition)
+    if counter is None:
+        return None
+    start, limit = constant(loop.operands[counter]), constant(right)
+    step = _step(_through(_terminator(body).operands[counter]), counter, body)
+    if start is None or limit is None or not step:
+        return None
+    return _count(start, limit, step, direction)
+
+
+def _count(start: int, limit: int, step: int, direction: str) -> float | None:
+    if direction in ("GT", "GE"):  # counting down is counting up in the mirror
+        start, limit, step, direction = -start, -limit, -step, _MIRRORED[direction]
+    if direction == "NE":
+        trips, rest = divmod(limit - start, step)
+        return float(trips) if trips >= 0 and rest == 0 else None
+    if direction == "LE":
+        limit, direction = limit + 1, "LT"
+    if direction != "LT":
+        return None
+    if start >= limit:
+        return 0.0
+    return float(math.ceil((limit - start) / step)) if step > 0 else None
+
+
+def _step(after: Any, counter: int, body: Any) -> int | None:
+    maker = _maker(after)
+    if maker is None or maker.name not in ("stablehlo.add", "stablehlo.subtract"):
+        return None
+    left, right = (_through(v) for v in maker.operands)
+    if maker.name == "stablehlo.add" and _position(right, body) == counter:
+        left, right = right, left
+    by = constant(right)
+    if _position(left, body) != counter or by is None:
+        return None
+    return by if maker.name == "stablehlo.add" else -by
+
+
+def constant(value: Any, depth: int = 0) -> int | None:
+    """The integer that a scalar value always is, None if it is not known."""
+    value = _through(value)
+    maker = _maker(value)
+    if maker is not None:
+        if maker.name == "stablehlo.constant":
+            return _integer(maker.attributes["value"])
+        if maker.name == "stablehlo.while" and depth < _DEPTH:
+            return _unchanged(maker, list(maker.results).index(value), depth)
+        return None
+    loop = value.owner.owner.operation  # a block argument: of a function, or of a loop
+    if loop.name != "stablehlo.while" or depth >= _DEPTH:
+        return None
+    return _unchanged(loop, value.arg_number, depth)
+
+
+def _unchanged(loop: Any, position: int, depth: int) -> int | None:
+    body = loop.regions[1].blocks[0]
+    if _position(_through(_terminator(body).operands[position]), body) != position:
+        return None
+    return constant(loop.operands[position], depth + 1)
+
+
+def _integer(attribute: Any) -> int | None:
+    text = str(attribute)
+    value = text[text.find("<") + 1 : text.find(">")]
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _through(value: Any) -> Any:
+    maker = _maker(value)
+    while maker is not None and maker.name in _SAME and len(maker.operands) == 1:
+        value = maker.operands[0]
+        maker = _maker(value)
+    return value
+
+
+def _maker(value: Any) -> Any:
+    return None if isinstance(value, ir.BlockArgument) else value.owner
+
+
+def _position(value: Any, block: Any) -> int | None:
+    if not isinstance(value, ir.BlockArgument) or value.owner != block:
+        return None
+    return int(value.arg_number)
+
+
+def _terminator(block: Any) -> Any:
+    return block.operations[len(block.operations) - 1].operation
