@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 
 from toast_lab.conflicts.compatibility import Sets
-from toast_lab.ir.program import Program
+from toast_lab.ir.program import NEED_REPLICATION, Program
 from toast_lab.nda.names import Names
 
 _HANDS_ON = ("while.enter", "dynamic_slice", "slice", "reshape", "optimization_barrier", "convert")
@@ -171,34 +171,65 @@ def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> 
     Colours are mirrored when the argument dims that carry them are the same dims of the same argument
     groups, all of them: the optimiser's moments of keys and of values look alike, their weights do not.
     Two colours that meet in one op are never put together: a mirrored action there would have to choose
-    between them, which is no mirror (stacked square layers ``x @ w1 @ w2`` are the plain example).
+    between them, which is no mirror (stacked square layers ``x @ w1 @ w2`` are the plain example).  The stacking
+    dims of one loop are mirrored too: whoever cuts stacked parameters by layers cuts all of them.
     """
-    program = names.program
     n = int(colour.max()) + 1 if len(colour) else 0
-    carried: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for g, group in enumerate(groups):
-        for a in group:
-            for d, name in enumerate(program.def_names(a)):
-                if names.size[name] > 1:
-                    carried[colour[name]].append((g, d))
-    alike: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
-    for c, keys in enumerate(carried):
-        if keys:
-            alike[tuple(sorted(keys))].append(c)
-    candidates = {c for members in alike.values() if len(members) > 1 for c in members}
-    ops: dict[int, set[int]] = {c: set() for c in candidates}
+    families = [*_carried_alike(names, colour, groups, n), *_stacked_together(names, colour)]
+    members = {c for family in families for c in family}
+    ops: dict[int, set[int]] = {c: set() for c in members}
     for name in range(names.n):
-        if int(colour[name]) in candidates and names.size[name] > 1:
+        if int(colour[name]) in members and names.size[name] > 1:
             ops[int(colour[name])].add(int(names.op[name]))
     home = list(range(n))
-    for members in alike.values():
+    for family in families:
         merged: list[int] = []  # leaders of the groups made of these colours
-        for c in members:
-            leader = next((m for m in merged if ops[m].isdisjoint(ops[c])), None) if len(members) > 1 else None
+        for c in dict.fromkeys(_leader(home, c) for c in family):
+            leader = next((m for m in merged if ops[m].isdisjoint(ops[c])), None)
             if leader is None:
                 merged.append(c)
             else:
                 home[c] = leader
                 ops[leader] |= ops[c]
     number: dict[int, int] = {}
-    return np.asarray([number.setdefault(home[c], len(number)) for c in range(n)], dtype=np.int32)
+    return np.asarray([number.setdefault(_leader(home, c), len(number)) for c in range(n)], dtype=np.int32)
+
+
+def _leader(home: list[int], colour: int) -> int:
+    while home[colour] != colour:
+        colour = home[colour]
+    return colour
+
+
+def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]], n: int) -> list[list[int]]:
+    """Colours on the same dims of the same argument groups, as lists of at least two."""
+    carried: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    for g, group in enumerate(groups):
+        for a in group:
+            for d, name in enumerate(names.program.def_names(a)):
+                if names.size[name] > 1:
+                    carried[colour[name]].append((g, d))
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
+    for c, keys in enumerate(carried):
+        if keys:
+            alike[tuple(sorted(keys))].append(c)
+    return [family for family in alike.values() if len(family) > 1]
+
+
+def _stacked_together(names: Names, colour: np.ndarray) -> list[list[int]]:
+    """Colours along which one loop stacks what its rounds take and give: the layers of one network."""
+    program = names.program
+    families: list[list[int]] = []
+    for region in program.regions:
+        if region.kind != "loop":
+            continue
+        found: dict[int, None] = {}
+        op = region.begin
+        while program.kind[op] == "while.enter":
+            for factor in program.factors(op):
+                if program.factor_class[factor] == NEED_REPLICATION and program.factor_size[factor] > 1:
+                    found[int(colour[factor])] = None
+            op += 1
+        if len(found) > 1:
+            families.append(list(found))
+    return families

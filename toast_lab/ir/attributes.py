@@ -10,8 +10,9 @@ import numpy as np
 
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import canonical, kinds, rules
+from toast_lab.ir import kinds, rules
 from toast_lab.ir import program as p
+from toast_lab.ir.dead import short_kind
 
 _ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
 
@@ -48,7 +49,7 @@ def monoid(kind: str, operation: Any) -> int:
     if kind not in ("reduce", "scatter", "reduce_window", "select_and_scatter"):
         return 0
     region = operation.regions[1 if kind == "select_and_scatter" else 0]
-    body = [canonical.short_kind(op) for op in region.blocks[0].operations]
+    body = [short_kind(op) for op in region.blocks[0].operations]
     if len(body) == 2 and body[0] in kinds.BODY_MONOID:
         return p.MONOIDS.index(kinds.BODY_MONOID[body[0]])
     return 0

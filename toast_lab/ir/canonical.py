@@ -10,15 +10,8 @@ from typing import Any
 
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
-
-TERMINATORS = ("func.return", "return", "sdy.return")
-_SIDE_EFFECTS = {"custom_call", "infeed", "outfeed", "send", "recv", "rng", "composite"}
-
-
-def short_kind(op: Any) -> str:
-    """Kind of an op: StableHLO names lose their prefix, other dialects keep it."""
-    name: str = op.operation.name
-    return name.removeprefix("stablehlo.")
+from toast_lab.ir.dead import blocks, drop_dead
+from toast_lab.ir.loops import slim_loops
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
@@ -57,13 +50,11 @@ def canonicalise(module: ir.Module) -> ir.Module:
         for function in found.values():
             if function.operation != main.operation:
                 function.operation.erase()
-        for block in _blocks(main):
-            _drop_dead(block)
+        for block in blocks(main):
+            drop_dead(block)
+            slim_loops(block)
+            drop_dead(block)  # what only a dropped loop value needed
     return module
-
-
-def _blocks(op: Any) -> list[Any]:
-    return [block for region in op.operation.regions for block in region.blocks]
 
 
 def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[str]) -> None:
@@ -74,7 +65,7 @@ def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[st
         raise FrontendError(
             f"function @{name} calls itself ({' -> '.join([*stack, name])}); recursion cannot be sharded"
         )
-    for block in _blocks(function):
+    for block in blocks(function):
         _expand_block(block, found, done, [*stack, name])
     done.add(name)
 
@@ -90,7 +81,7 @@ def _expand_block(block: Any, found: dict[str, Any], done: set[str], stack: list
             _expand(found[callee_name], found, done, stack)
             _inline(op, found[callee_name])
         else:
-            for inner in _blocks(op):
+            for inner in blocks(op):
                 _expand_block(inner, found, done, stack)
 
 
@@ -101,24 +92,3 @@ def _inline(call: Any, callee: Any) -> None:
     for result, value in zip(operation.results, made, strict=True):
         result.replace_all_uses_with(value)
     operation.erase()
-
-
-def _drop_dead(block: Any) -> None:
-    """Drop ops of no use, last first, also inside loops and branches; a loop's own values stay."""
-    for op in reversed(list(block.operations)):
-        operation = op.operation
-        kind = short_kind(op)
-        if kind in TERMINATORS or not len(operation.results):
-            continue
-        if any(True for result in operation.results for _ in result.uses) or _has_side_effect(op):
-            if kind in ("while", "case", "if"):
-                for inner in _blocks(op):
-                    _drop_dead(inner)
-            continue
-        operation.erase()
-
-
-def _has_side_effect(op: Any) -> bool:
-    if short_kind(op) in _SIDE_EFFECTS:
-        return True
-    return any(_has_side_effect(inner) for block in _blocks(op) for inner in block.operations)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from toast_lab.ir import canonical
+from toast_lab.ir.dead import TERMINATORS, short_kind
 from toast_lab.ir.program import Region
 from toast_lab.ir.trips import trip_count
 
@@ -83,8 +83,8 @@ class _Walk:
         last = None
         for op in block.operations:
             operation = op.operation
-            kind = canonical.short_kind(op)
-            if kind in canonical.TERMINATORS:
+            kind = short_kind(op)
+            if kind in TERMINATORS:
                 last = operation
             elif kind == "while":
                 self.loop(operation, region)

@@ -1,0 +1,41 @@
+"""Dead code: ops whose results nobody uses, also inside loops and branches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TERMINATORS = ("func.return", "return", "sdy.return")
+_SIDE_EFFECTS = {"custom_call", "infeed", "outfeed", "send", "recv", "rng", "composite"}
+
+
+def short_kind(op: Any) -> str:
+    """Kind of an op: StableHLO names lose their prefix, other dialects keep it."""
+    name: str = op.operation.name
+    return name.removeprefix("stablehlo.")
+
+
+def blocks(op: Any) -> list[Any]:
+    """All blocks of an op's regions."""
+    return [block for region in op.operation.regions for block in region.blocks]
+
+
+def drop_dead(block: Any) -> None:
+    """Drop ops of no use, last first, also inside loops and branches; a loop's own values stay."""
+    for op in reversed(list(block.operations)):
+        operation = op.operation
+        kind = short_kind(op)
+        if kind in TERMINATORS or not len(operation.results):
+            continue
+        if any(True for result in operation.results for _ in result.uses) or has_side_effect(op):
+            if kind in ("while", "case", "if"):
+                for inner in blocks(op):
+                    drop_dead(inner)
+            continue
+        operation.erase()
+
+
+def has_side_effect(op: Any) -> bool:
+    """May the op, or one inside it, do more than give results?"""
+    if short_kind(op) in _SIDE_EFFECTS:
+        return True
+    return any(has_side_effect(inner) for block in blocks(op) for inner in block.operations)
