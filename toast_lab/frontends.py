@@ -20,6 +20,8 @@ from toast_lab.ir import read
 from toast_lab.ir.program import Program
 
 DimNames = Mapping[str, tuple[str, ...]]
+ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
+OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")  #: what a user's make may add
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,10 +34,16 @@ class Model:
     dim_names: DimNames = dataclasses.field(default_factory=dict)
     trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
     source: str = ""  #: what to say when asked where this came from
+    expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)  #: actions by name, see ``registry.Example``
+    parameter_count: int | None = None  #: trained numbers, if known
+    paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
 
     def __str__(self) -> str:
         p = self.program
-        return f"{self.name}: {p.n_ops - p.n_arguments} ops, {p.n_arguments} arguments, {len(p.outputs)} results"
+        text = f"{self.name}: {p.n_ops - p.n_arguments} ops, {p.n_arguments} arguments, {len(p.outputs)} results"
+        if self.parameter_count is not None:
+            text += f", {self.parameter_count:,} parameters"
+        return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")
 
 
 def from_jax(
@@ -99,8 +107,9 @@ def from_stablehlo(source: str | bytes | Path, *, name: str | None = None, time_
 def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cancel: Any = None, **sizes: Any) -> Model:
     """A built-in model by name, or the user's own as ``"package.module:make"``.
 
-    ``make(**sizes)`` gives ``(fn, args)`` or ``(fn, args, options)`` with ``donate_argnums`` and ``dim_names``.  It
-    runs in a child process with a time limit.  Raises FrontendError or RunFailed with what went wrong.
+    ``make(**sizes)`` gives ``(fn, args)`` or ``(fn, args, options)``, options being a dict with ``donate_argnums``,
+    ``dim_names``, ``expert_plans`` and ``parameter_count``, as in ``models.registry.Example``.  It runs in a child
+    process with a time limit.  Raises FrontendError or RunFailed with what went wrong.
     """
     if ":" not in which:
         from toast_lab.models import registry
@@ -113,8 +122,17 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
             dim_names=example.dim_names,
             name=_function_name(example.fn),
         )
-        return dataclasses.replace(model, name=which, source=f"built-in model {which}")
-    text, interface, name, dim_names = _in_child(
+        facts = registry.FACTS.get(which)
+        at_paper_size = facts is not None and facts.parameter_count == example.parameter_count
+        return dataclasses.replace(
+            model,
+            name=which,
+            source=f"built-in model {which}",
+            expert_plans=dict(example.expert_plans),
+            parameter_count=example.parameter_count,
+            paper_parameters=facts.paper_parameters if facts and at_paper_size else "",
+        )
+    text, interface, name, options = _in_child(
         "toast_lab.frontends:_make_foreign",
         which,
         sizes,
@@ -123,7 +141,10 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
         on_event=on_event,
         cancel=cancel,
     )
-    return _build(text, interface, name, dim_names, which)
+    model = _build(text, interface, name, options.get("dim_names", {}), which)
+    return dataclasses.replace(
+        model, expert_plans=options.get("expert_plans", {}), parameter_count=options.get("parameter_count")
+    )
 
 
 # -- the parts that run in a child -------------------------------------------------------------------
@@ -137,7 +158,7 @@ def _parse_foreign(data: str | bytes, name: str, what: str) -> tuple[Program, st
     return parsed.program, parsed.text
 
 
-def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], str, DimNames]:
+def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], str, dict[str, Any]]:
     import importlib
     import traceback
 
@@ -162,7 +183,7 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any
     if not isinstance(made, tuple) or len(made) < 2 or not callable(made[0]):
         raise FrontendError(f"{which} must return (fn, args) or (fn, args, options), got {type(made).__name__}")
     if hasattr(made, "_asdict"):
-        options = {k: v for k, v in made._asdict().items() if k in ("donate_argnums", "dim_names")}
+        options = {k: v for k, v in made._asdict().items() if k in OPTIONS}
     else:
         options = dict(made[2]) if len(made) > 2 else {}
     args = made[1] if isinstance(made[1], tuple | list) else (made[1],)
@@ -172,7 +193,8 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any
         pickle.dumps(interface["trees"])
     except Exception:
         interface["trees"] = None  # custom pytree nodes do not survive the trip; paths still do
-    return text, interface, _function_name(made[0]), dict(options.get("dim_names", {}))
+    kept = {k: dict(options.get(k) or {}) for k in ("dim_names", "expert_plans")}
+    return text, interface, _function_name(made[0]), {**kept, "parameter_count": options.get("parameter_count")}
 
 
 def _in_child(target: str, *args: Any, **kwargs: Any) -> Any:

@@ -52,11 +52,36 @@ def test_a_users_module(write: Callable[[str], str]) -> None:
 
 
 def test_options(write: Callable[[str], str]) -> None:
-    options = "{'donate_argnums': (1,), 'dim_names': {'w': ('in', 'out')}}"
+    options = (
+        "{'donate_argnums': (1,), 'dim_names': {'w': ('in', 'out')}, 'parameter_count': 16,"
+        " 'expert_plans': {'megatron': (('out', 'model'),)}}"
+    )
     name = write(f"def make():\n    return net, ({{'w': shape(4, 4)}}, shape(4, 4)), {options}\n")
     model = load(f"{name}:make")
     assert model.program.donated.tolist() == [False, True]
     assert dict(model.dim_names) == {"w": ("in", "out")}
+    assert model.expert_plans == {"megatron": (("out", "model"),)}
+    assert model.parameter_count == 16
+    assert str(model).endswith(", 16 parameters")
+
+
+def test_options_of_an_example(write: Callable[[str], str]) -> None:
+    name = write(
+        "from toast_lab.models.registry import Example\n"
+        "def make():\n"
+        "    plans = {'fsdp': (('w', 'data'),)}\n"
+        "    return Example(jnp.sin, (shape(4),), (), {'x': ('w',)}, plans, 4)\n"
+    )
+    model = load(f"{name}:make")
+    assert (model.dim_names, model.expert_plans) == ({"x": ("w",)}, {"fsdp": (("w", "data"),)})
+    assert model.parameter_count == 4
+
+
+def test_options_may_be_left_out(write: Callable[[str], str]) -> None:
+    name = write("def make():\n    return net, ({'w': shape(4, 4)}, shape(4, 4))\n")
+    model = load(f"{name}:make")
+    assert (model.dim_names, model.expert_plans, model.parameter_count) == ({}, {}, None)
+    assert "parameters" not in str(model)
 
 
 def test_progress_is_reported(write: Callable[[str], str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from toast_lab.errors import FrontendError
+from toast_lab.errors import FrontendError, InvalidPlan
 from toast_lab.frontends import load
 from toast_lab.models import registry, transformer
 
@@ -112,3 +112,20 @@ def test_dim_names_fit_the_arguments(name: str) -> None:
         ]
         mode_dependent = name == "transformer" and key in ("tokens", "targets")
         assert fitting or mode_dependent, key
+
+
+# -- what the registry says of the models without importing them ---------------------------------------
+
+
+@pytest.mark.parametrize("name", registry.FACTS)
+def test_facts_are_what_the_default_sizes_give(name: str) -> None:
+    example, facts = registry.make(name), registry.FACTS[name]
+    assert example.parameter_count == facts.parameter_count
+    assert tuple(example.expert_plans) == facts.expert_plans
+
+
+def test_expert_plans_on_axes_of_other_names() -> None:
+    plan = (("batch", "data"), ("sequence", "model", 1))
+    assert registry.on_axes(plan, {"data": "x", "model": "y"}) == [("batch", "x"), ("sequence", "y", 1)]
+    with pytest.raises(InvalidPlan, match="needs a mesh axis for 'model' too; given: data=x"):
+        registry.on_axes(plan, {"data": "x"})

@@ -14,12 +14,20 @@ from toast_lab.models import registry
 
 def run(args: argparse.Namespace) -> int:
     """Print the built-in models with their sizes."""
-    data = {
-        "models": [
-            {"name": name, "about": about, "sizes": sizes(target)} for name, (target, about) in registry.MODELS.items()
-        ]
-    }
+    data = {"models": [_describe(name, target, about) for name, (target, about) in registry.MODELS.items()]}
     return common.emit(args, data, lambda out: _show(out, data["models"]))
+
+
+def _describe(name: str, target: str, about: str) -> dict[str, Any]:
+    facts = registry.FACTS.get(name)
+    return {
+        "name": name,
+        "about": about,
+        "sizes": sizes(target),
+        "parameter_count": facts.parameter_count if facts else None,
+        "paper_parameters": facts.paper_parameters if facts else None,
+        "expert_plans": list(facts.expert_plans) if facts else [],
+    }
 
 
 def sizes(target: str) -> dict[str, Any]:
@@ -39,4 +47,15 @@ def sizes(target: str) -> dict[str, Any]:
 def _show(out: common.Out, models: list[dict[str, Any]]) -> None:
     rows = [(m["name"], m["about"], " ".join(f"{k}={v}" for k, v in m["sizes"].items())) for m in models]
     out.table("Built-in models", ("name", "~what it is", "~sizes for --set, with their defaults"), rows)
+    counted = [
+        (m["name"], f"{m['parameter_count']:,}", m["paper_parameters"], ", ".join(m["expert_plans"]))
+        for m in models
+        if m["parameter_count"] is not None
+    ]
+    if counted:
+        out.table(
+            "The paper's models at their default sizes",
+            ("name", ">parameters", ">in the paper", "~expert plans"),
+            counted,
+        )
     out.print('Your own: "package.module:make", where make(**sizes) gives (fn, args); or a StableHLO file.')

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from toast_lab.errors import FrontendError, did_you_mean
+from toast_lab.errors import FrontendError, InvalidPlan, did_you_mean
 
 
 class Example(NamedTuple):
-    """A model ready to trace."""
+    """A model ready to trace.
+
+    ``expert_plans`` are shardings that experts use for this model, by name, each a sequence of actions as
+    ``Plan.from_actions`` takes them: ``(colour, axis)``, or ``(colour, axis, bits)`` where a conflict is settled.
+    Colours are names of argument dims (``dim_names``).  Axes are roles: "data" cuts the examples, "model" the
+    weights' inner dims, "seq" the positions.  A plan uses some of the roles only; on a mesh that calls its axes so
+    it is used as it is, for another one ``on_axes`` renames them.  Order matters, as it does for every plan.
+    Reference: TOAST section 5.1.
+    """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     donate_argnums: tuple[int, ...] = ()
     dim_names: Mapping[str, tuple[str, ...]] = {}
+    expert_plans: Mapping[str, tuple[tuple[Any, ...], ...]] = {}
+    parameter_count: int | None = None  #: trained numbers, a shared one counted once
+
+
+class Facts(NamedTuple):
+    """What is known of a model of the paper at its default sizes."""
+
+    parameter_count: int
+    paper_parameters: str  #: as the paper gives it, rounded
+    expert_plans: tuple[str, ...]  #: names of ``Example.expert_plans``
 
 
 MODELS: dict[str, tuple[str, str]] = {
@@ -28,6 +47,31 @@ MODELS: dict[str, tuple[str, str]] = {
         "Gemma-style Transformer: forward, gradient or Adam training step",
     ),
 }
+
+#: The paper's models.  Written down, so that listing them imports no model; the tests hold it to what ``make`` gives.
+FACTS: dict[str, Facts] = {}
+
+
+def on_axes(actions: Iterable[tuple[Any, ...]], axes: Mapping[str, str]) -> list[tuple[Any, ...]]:
+    """An expert plan's actions on a mesh whose axes have other names: ``on_axes(plan, {"data": "x", "model": "y"})``.
+
+    Raises InvalidPlan listing the roles that ``axes`` leaves out.
+    """
+    actions = list(actions)
+    missing = sorted({role for _, role, *_ in actions} - set(axes))
+    if missing:
+        raise InvalidPlan(
+            f"this expert plan needs a mesh axis for {', '.join(map(repr, missing))} too; given: "
+            f"{', '.join(f'{role}={axis}' for role, axis in axes.items()) or 'none'}"
+        )
+    return [(colour, axes[role], *bits) for colour, role, *bits in actions]
+
+
+def count_parameters(params: Any) -> int:
+    """How many numbers the arrays or shapes of a pytree hold together."""
+    import jax
+
+    return sum(math.prod(leaf.shape) for leaf in jax.tree_util.tree_leaves(params))
 
 
 def maker(name: str) -> Callable[..., Example]:
