@@ -46,10 +46,28 @@ MODELS: dict[str, tuple[str, str]] = {
         "toast_lab.models.transformer:make",
         "Gemma-style Transformer: forward, gradient or Adam training step",
     ),
+    "t2b": ("toast_lab.models.gemma:t2b", "the paper's T2B, Gemma 1 with 2 billion parameters"),
+    "t7b": ("toast_lab.models.gemma:t7b", "the paper's T7B, Gemma 1 with 7 billion parameters"),
+    "itx": (
+        "toast_lab.models.itx:make",
+        "the paper's inference Transformer: prefill, or decoding step with a KV cache",
+    ),
 }
 
 #: The paper's models.  Written down, so that listing them imports no model; the tests hold it to what ``make`` gives.
-FACTS: dict[str, Facts] = {}
+TRANSFORMER_PLANS = (
+    "data", "fsdp", "megatron", "megatron+sp", "data+megatron", "data+megatron+sp", "fsdp+megatron", "fsdp+megatron+sp",
+    "fsdp+sequence", "fsdp+sequence+megatron",
+)  # fmt: skip
+FACTS: dict[str, Facts] = {
+    "t2b": Facts(2_506_434_560, "2B", TRANSFORMER_PLANS),
+    "t7b": Facts(8_538_074_112, "7B", TRANSFORMER_PLANS),
+    "itx": Facts(
+        5_069_115_392,
+        "5B",
+        ("data", "megatron", "data+megatron", "multi-query+megatron", "data+multi-query+megatron"),
+    ),
+}
 
 
 def on_axes(actions: Iterable[tuple[Any, ...]], axes: Mapping[str, str]) -> list[tuple[Any, ...]]:

@@ -2,21 +2,24 @@
 
 RMSNorm, rotary embeddings, multi-query attention (any number of key/value heads that divides the
 query heads), GeGLU and tied embeddings, in plain JAX with parameters in nested dicts and lists, so
-that argument paths read like ``params['layers'][0]['wq']``.
+that argument paths read like ``params['layers'][0]['wq']``.  With ``scan`` the layers are stacked instead,
+``params['layers']['wq']`` has a leading dim "layers", and one loop body serves all of them.
 
 ``make`` only builds shapes: no weight is ever allocated.  Reference: TOAST section 5.1 (T2B, T7B).
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from toast_lab.models.registry import Example
+from toast_lab.models.registry import Example, count_parameters
 
 MODES = ("forward", "gradient", "train")
 
@@ -34,10 +37,12 @@ class Config(NamedTuple):
     batch: int = 8
     sequence: int = 256
     dtype: str = "float32"
+    scan: bool = False  #: layers stacked along a leading dim, run by one loop
+    remat: bool = False  #: the backward pass computes each layer again instead of keeping what is inside it
 
     def check(self) -> None:
         """Raise ValueError naming every size that cannot work."""
-        wrong = [f"{k}={v}" for k, v in self._asdict().items() if k != "dtype" and v < 1]
+        wrong = [f"{k}={v}" for k, v in self._asdict().items() if k not in ("dtype", "scan", "remat") and v < 1]
         if self.heads % max(1, self.kv_heads):
             wrong.append(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
         if self.key_size % 2:
@@ -63,28 +68,40 @@ DIM_NAMES = {
 }
 
 
+PER_LAYER = ("attn_norm", "mlp_norm", "wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down")
+
+
+def dim_names(c: Config) -> dict[str, tuple[str, ...]]:
+    """Names of the argument dims; where every head has its own key and value, theirs are heads like any other."""
+    names = {
+        k: tuple("heads" if d == "kv_heads" and c.kv_heads == c.heads else d for d in v) for k, v in DIM_NAMES.items()
+    }
+    return {k: ("layers", *v) if c.scan and k in PER_LAYER else v for k, v in names.items()}
+
+
 def param_shapes(c: Config) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of ``c``."""
+    stacked = (c.layers,) if c.scan else ()
 
     def s(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(c.dtype))
 
     def layer() -> dict[str, Any]:
         return {
-            "attn_norm": s(c.d_model),
-            "wq": s(c.d_model, c.heads, c.key_size),
-            "wk": s(c.d_model, c.kv_heads, c.key_size),
-            "wv": s(c.d_model, c.kv_heads, c.key_size),
-            "wo": s(c.heads, c.key_size, c.d_model),
-            "mlp_norm": s(c.d_model),
-            "w_gate": s(c.d_model, c.hidden),
-            "w_up": s(c.d_model, c.hidden),
-            "w_down": s(c.hidden, c.d_model),
+            "attn_norm": s(*stacked, c.d_model),
+            "wq": s(*stacked, c.d_model, c.heads, c.key_size),
+            "wk": s(*stacked, c.d_model, c.kv_heads, c.key_size),
+            "wv": s(*stacked, c.d_model, c.kv_heads, c.key_size),
+            "wo": s(*stacked, c.heads, c.key_size, c.d_model),
+            "mlp_norm": s(*stacked, c.d_model),
+            "w_gate": s(*stacked, c.d_model, c.hidden),
+            "w_up": s(*stacked, c.d_model, c.hidden),
+            "w_down": s(*stacked, c.hidden, c.d_model),
         }
 
     return {
         "embed": s(c.vocab, c.d_model),
-        "layers": [layer() for _ in range(c.layers)],
+        "layers": layer() if c.scan else [layer() for _ in range(c.layers)],
         "final_norm": s(c.d_model),
     }
 
@@ -95,13 +112,19 @@ def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(variance + 1e-6) * (1 + scale)
 
 
-def rotary(x: jax.Array) -> jax.Array:
-    """Rotary position embedding of ``x: [batch, sequence, heads, key]``."""
+def rotary(x: jax.Array, start: jax.Array | int = 0) -> jax.Array:
+    """Rotary position embedding of ``x: [batch, sequence, heads, key]``, whose first position is ``start``.
+
+    Angles are computed in float32, since narrower types cannot tell late positions apart.
+    """
     key = x.shape[-1]
-    position = jnp.arange(x.shape[1], dtype=x.dtype)
-    frequency = 10000.0 ** (-jnp.arange(0, key, 2, dtype=x.dtype) / key)
+    position = jnp.arange(x.shape[1], dtype=jnp.float32)
+    if not isinstance(start, int) or start:
+        position = position + start
+    frequency = 10000.0 ** (-jnp.arange(0, key, 2, dtype=jnp.float32) / key)
     angle = position[:, None] * frequency[None, :]
     sin, cos = jnp.sin(angle)[None, :, None, :], jnp.cos(angle)[None, :, None, :]
+    sin, cos = sin.astype(x.dtype), cos.astype(x.dtype)
     first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
@@ -115,8 +138,9 @@ def attention(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     if groups == 1:
         scores = jnp.einsum("bshk,btk->bhst", q, k[:, :, 0, :])
     else:
-        k = jnp.repeat(k, heads // groups, axis=2)
-        v = jnp.repeat(v, heads // groups, axis=2)
+        if groups < heads:
+            k = jnp.repeat(k, heads // groups, axis=2)
+            v = jnp.repeat(v, heads // groups, axis=2)
         scores = jnp.einsum("bshk,bthk->bhst", q, k)
     scores = scores / math.sqrt(q.shape[-1])
     length = x.shape[1]
@@ -137,33 +161,64 @@ def geglu(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     return jnp.einsum("bsf,fd->bsd", gate * up, p["w_down"])
 
 
-def forward(params: dict[str, Any], tokens: jax.Array) -> jax.Array:
-    """Logits ``[batch, sequence, vocab]`` of ``tokens: [batch, sequence]``."""
+def layer(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """One Transformer layer."""
+    x = x + attention(p, rms_norm(x, p["attn_norm"]))
+    x = x + geglu(p, rms_norm(x, p["mlp_norm"]))
+    return x
+
+
+def forward(params: dict[str, Any], tokens: jax.Array, remat: bool = False) -> jax.Array:
+    """Logits ``[batch, sequence, vocab]`` of ``tokens: [batch, sequence]``; stacked layers run in a loop."""
     x = params["embed"][tokens]
     x = x * math.sqrt(x.shape[-1])
-    for layer in params["layers"]:
-        x = x + attention(layer, rms_norm(x, layer["attn_norm"]))
-        x = x + geglu(layer, rms_norm(x, layer["mlp_norm"]))
+    one = jax.checkpoint(layer) if remat else layer
+    if isinstance(params["layers"], dict):
+        x, _ = jax.lax.scan(lambda x, p: (one(p, x), None), x, params["layers"])
+    else:
+        for p in params["layers"]:
+            x = one(p, x)
     x = rms_norm(x, params["final_norm"])
     return jnp.einsum("bsd,vd->bsv", x, params["embed"])
 
 
-def loss_fn(params: dict[str, Any], tokens: jax.Array, targets: jax.Array) -> jax.Array:
+def loss_fn(params: dict[str, Any], tokens: jax.Array, targets: jax.Array, remat: bool = False) -> jax.Array:
     """Mean cross entropy of the next token."""
-    logits = forward(params, tokens)
+    logits = forward(params, tokens, remat)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, targets))
 
 
 def train_step(
-    params: dict[str, Any], opt_state: Any, tokens: jax.Array, targets: jax.Array
+    params: dict[str, Any], opt_state: Any, tokens: jax.Array, targets: jax.Array, remat: bool = False
 ) -> tuple[dict[str, Any], Any, jax.Array]:
     """One Adam step: ``(params, opt_state, loss)``."""
-    loss, grads = jax.value_and_grad(loss_fn)(params, tokens, targets)
+    loss, grads = jax.value_and_grad(loss_fn)(params, tokens, targets, remat)
     updates, opt_state = OPTIMISER.update(grads, opt_state, params)
     return optax.apply_updates(params, updates), opt_state, loss
 
 
 OPTIMISER = optax.adam(1e-3)
+
+# -- expert plans ------------------------------------------------------------------------------------
+
+DATA = (("batch", "data"),)
+FSDP = (*DATA, ("d_model", "data"))  # after the batch: what has no batch dim, parameters and their moments, is cut so
+MEGATRON = (("hidden", "model"), ("heads", "model"), ("vocab", "model"))
+SP = (("sequence", "model", 1),)  # after Megatron: what it leaves whole on the model axis is cut by position
+SEQUENCE = (("sequence", "seq", 1),)  # on an axis of its own
+
+EXPERT_PLANS: dict[str, tuple[tuple[Any, ...], ...]] = {
+    "data": DATA,
+    "fsdp": FSDP,
+    "megatron": MEGATRON,
+    "megatron+sp": (*MEGATRON, *SP),
+    "data+megatron": (*DATA, *MEGATRON),
+    "data+megatron+sp": (*DATA, *MEGATRON, *SP),
+    "fsdp+megatron": (*FSDP, *MEGATRON),
+    "fsdp+megatron+sp": (*FSDP, *MEGATRON, *SP),
+    "fsdp+sequence": (*FSDP, *SEQUENCE),
+    "fsdp+sequence+megatron": (*FSDP, *SEQUENCE, *MEGATRON),
+}
 
 
 def make(
@@ -178,20 +233,40 @@ def make(
     sequence: int = 256,
     dtype: str = "float32",
     mode: str = "train",
+    scan: bool = False,
+    remat: bool = False,
 ) -> Example:
     """A Transformer of any size; ``mode`` is "forward", "gradient" or "train".
 
+    ``scan`` stacks the layers and runs them in a loop, ``remat`` keeps a layer's input only for the backward pass;
+    neither changes what is computed.  Expert plans: data parallelism, FSDP, Megatron, and sequence parallelism on
+    Megatron's axis ("sp") or on an axis of its own ("sequence"); roles of the axes as in ``registry.Example``.
+
     Raises ValueError listing every impossible size.
     """
-    config = Config(layers, d_model, hidden, heads, kv_heads, key_size, vocab, batch, sequence, dtype)
+    config = Config(layers, d_model, hidden, heads, kv_heads, key_size, vocab, batch, sequence, dtype, scan, remat)
+    return build(config, mode)
+
+
+def build(config: Config, mode: str) -> Example:
+    """The Transformer of ``config`` in one of the ``MODES``.  Raises ValueError listing every impossible size."""
     config.check()
     params = param_shapes(config)
-    tokens = jax.ShapeDtypeStruct((batch, sequence), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((config.batch, config.sequence), jnp.int32)
+
+    def with_remat(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.partial(fn, remat=True) if config.remat else fn
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    donated: tuple[int, ...] = ()
     if mode == "forward":
-        return Example(forward, (params, tokens), (), DIM_NAMES)
-    if mode == "gradient":
-        return Example(jax.value_and_grad(loss_fn), (params, tokens, tokens), (), DIM_NAMES)
-    if mode == "train":
+        fn, args = with_remat(forward), (params, tokens)
+    elif mode == "gradient":
+        fn, args = jax.value_and_grad(with_remat(loss_fn)), (params, tokens, tokens)
+    elif mode == "train":
         state = jax.eval_shape(OPTIMISER.init, params)
-        return Example(train_step, (params, state, tokens, tokens), (0, 1), DIM_NAMES)
-    raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        fn, args, donated = with_remat(train_step), (params, state, tokens, tokens), (0, 1)
+    else:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    return Example(fn, args, donated, dim_names(config), EXPERT_PLANS, count_parameters(params))
