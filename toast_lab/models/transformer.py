@@ -204,21 +204,31 @@ OPTIMISER = optax.adam(1e-3)
 DATA = (("batch", "data"),)
 FSDP = (*DATA, ("d_model", "data"))  # after the batch: what has no batch dim, parameters and their moments, is cut so
 MEGATRON = (("hidden", "model"), ("heads", "model"), ("vocab", "model"))
-SP = (("sequence", "model", 1),)  # after Megatron: what it leaves whole on the model axis is cut by position
-SEQUENCE = (("sequence", "seq", 1),)  # on an axis of its own
 
-EXPERT_PLANS: dict[str, tuple[tuple[Any, ...], ...]] = {
-    "data": DATA,
-    "fsdp": FSDP,
-    "megatron": MEGATRON,
-    "megatron+sp": (*MEGATRON, *SP),
-    "data+megatron": (*DATA, *MEGATRON),
-    "data+megatron+sp": (*DATA, *MEGATRON, *SP),
-    "fsdp+megatron": (*FSDP, *MEGATRON),
-    "fsdp+megatron+sp": (*FSDP, *MEGATRON, *SP),
-    "fsdp+sequence": (*FSDP, *SEQUENCE),
-    "fsdp+sequence+megatron": (*FSDP, *SEQUENCE, *MEGATRON),
-}
+
+def expert_plans(c: Config, mode: str) -> dict[str, tuple[tuple[Any, ...], ...]]:
+    """Data parallelism, FSDP, Megatron, and sequence parallelism on Megatron's axis ("sp") or an axis of its own.
+
+    Sequence parallelism cuts attention scores by the position of the query, such that keys and values are gathered,
+    rather than by that of the key, such that the softmax and its result are summed over devices.
+    """
+    # The bit that means so depends on how the products are written, one key head being a case of its own, and with
+    # remat there are two: what is computed again in the backward pass is resolved apart.
+    queries = 0 if c.kv_heads > 1 else 0b11 if c.remat and mode != "forward" else 1
+    sp = (("sequence", "model", queries),)  # after Megatron: what it leaves whole on its axis is cut by position
+    sequence = (("sequence", "seq", queries),)
+    return {
+        "data": DATA,
+        "fsdp": FSDP,
+        "megatron": MEGATRON,
+        "megatron+sp": (*MEGATRON, *sp),
+        "data+megatron": (*DATA, *MEGATRON),
+        "data+megatron+sp": (*DATA, *MEGATRON, *sp),
+        "fsdp+megatron": (*FSDP, *MEGATRON),
+        "fsdp+megatron+sp": (*FSDP, *MEGATRON, *sp),
+        "fsdp+sequence": (*FSDP, *sequence),
+        "fsdp+sequence+megatron": (*FSDP, *sequence, *MEGATRON),
+    }
 
 
 def make(
@@ -239,8 +249,7 @@ def make(
     """A Transformer of any size; ``mode`` is "forward", "gradient" or "train".
 
     ``scan`` stacks the layers and runs them in a loop, ``remat`` keeps a layer's input only for the backward pass;
-    neither changes what is computed.  Expert plans: data parallelism, FSDP, Megatron, and sequence parallelism on
-    Megatron's axis ("sp") or on an axis of its own ("sequence"); roles of the axes as in ``registry.Example``.
+    neither changes what is computed.  For the plans see ``expert_plans``.
 
     Raises ValueError listing every impossible size.
     """
@@ -269,4 +278,4 @@ def build(config: Config, mode: str) -> Example:
         fn, args, donated = with_remat(train_step), (params, state, tokens, tokens), (0, 1)
     else:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    return Example(fn, args, donated, dim_names(config), EXPERT_PLANS, count_parameters(params))
+    return Example(fn, args, donated, dim_names(config), expert_plans(config, mode), count_parameters(params))
