@@ -4,9 +4,14 @@ The paper counts one set for each forward and one for each backward layer, hence
 of boxes the saved softmax values join both into one set, hence 2 here; ``phases="separate"`` keeps them apart.
 """
 
+import re
+from collections import Counter
+
 import pytest
 
-from tests.helpers import small_transformer
+from tests.helpers import analysed, small_transformer
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.space import Action, build_space
 
 LAYERS = (1, 2, 4, 8)
 
@@ -49,3 +54,66 @@ def test_without_the_constant_rule_one_mask_would_tie_all_layers():
     for i, first in enumerate(ops):
         for second in ops[i + 1 :]:
             assert first.isdisjoint(second)
+
+
+# -- actions -----------------------------------------------------------------------------------------
+
+
+def actions(analysis):
+    """Texts of all moves on one axis."""
+    space = build_space(analysis, Mesh(("a",), (2,)))
+    return sorted(
+        space.text(Action(int(group), int(bits), 0)) for group, bits in zip(space.group, space.bits, strict=True)
+    )
+
+
+ACTIONS = [
+    "batch->a", "d_model->a", "heads->a", "hidden->a", "key->a", "sequence@0->a", "sequence@1->a", "value->a",
+    "vocab->a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["forward", "gradient", "train"])
+@pytest.mark.parametrize("layers", [2, 4])
+def test_distinct_actions_are_the_same_at_every_depth(mode, layers):
+    """All of them, those that touch a few names only too."""
+    assert actions(small_transformer(layers=layers, mode=mode)) == ACTIONS
+
+
+@pytest.mark.parametrize("name", ["t2b", "t7b"])
+def test_distinct_actions_at_paper_size(name):
+    whole = analysed(name, mode="train")
+    assert len(whole.groups[whole.group_index("hidden")].colours) == {"t2b": 18, "t7b": 28}[name]
+    assert actions(whole) == ACTIONS
+    for layers in (2, 4):
+        assert actions(analysed(name, layers=layers, mode="train")) == ACTIONS
+
+
+@pytest.mark.parametrize("layers", [2, 4])
+def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
+    """With remat the forward pass of a layer and its second run in the backward pass are resolved apart."""
+    found = actions(small_transformer(layers=layers, mode="train", remat=True))
+    assert found == sorted(
+        [text for text in ACTIONS if "sequence" not in text]
+        + [f"sequence@{bits}->a" for bits in ("00", "01", "10", "11")]
+    )
+
+
+def corresponding(text):
+    """An action without its bits."""
+    return re.sub(r"@[01]+", "", text)
+
+
+@pytest.mark.xfail(reason="loops", strict=False)
+@pytest.mark.parametrize("mode", ["forward", "gradient", "train"])
+@pytest.mark.parametrize("layers", [2, 4])
+def test_scanned_layers_offer_the_actions_of_unrolled_ones(mode, layers):
+    """By dim name: batch, d_model, heads, hidden, key, sequence (two resolutions), value, vocab; never the layers."""
+    unrolled = small_transformer(layers=layers, mode=mode)
+    scanned = small_transformer(layers=layers, mode=mode, scan=True)
+    assert Counter(map(corresponding, actions(scanned))) == Counter(map(corresponding, ACTIONS))
+    assert actions(scanned) == actions(unrolled)
+    stacked = scanned.program.value_name.index("params['layers']['wq']")
+    names = [scanned.name_text[n].partition("#")[0] for n in scanned.program.def_names(stacked)]
+    assert names == ["layers", "d_model", "heads", "key"]
+    assert not scanned.groups[scanned.group_index("layers")].shardable
