@@ -201,6 +201,20 @@ def test_models_knows_the_sizes_without_importing_them(toast: Any) -> None:
     assert {m["name"]: m["sizes"] for m in data["models"]} == {name: registry.sizes(name) for name in registry.MODELS}
 
 
+def test_models_shows_parameters_beside_the_papers_and_expert_plans(toast: Any) -> None:
+    from toast_lab.models import registry
+
+    data = {m["name"]: m for m in json.loads(toast("models", "--json")[1])["models"]}
+    assert data["mlp"]["parameter_count"] is None
+    assert data["mlp"]["expert_plans"] == []
+    out = toast("models")[1]
+    for name, facts in registry.FACTS.items():
+        found = data[name]
+        assert (found["parameter_count"], found["paper_parameters"]) == (facts.parameter_count, facts.paper_parameters)
+        assert found["expert_plans"] == list(facts.expert_plans)
+        assert re.search(rf"^{name} +{facts.parameter_count:,} +{facts.paper_parameters}", out, re.MULTILINE)
+
+
 # -- plans -------------------------------------------------------------------------------------------
 
 

@@ -81,6 +81,8 @@ def test_the_embedding_is_tied() -> None:
 def test_all_impossible_sizes_are_listed() -> None:
     with pytest.raises(FrontendError) as caught:
         load("transformer", layers=0, heads=6, kv_heads=4, key_size=7, batch=-1)
+    with pytest.raises(FrontendError, match="itx: impossible sizes: prompt=0; key_size=7 is odd"):
+        load("itx", prompt=0, key_size=7)
     text = str(caught.value)
     for part in ("layers=0", "batch=-1", "heads=6 is not a multiple of kv_heads=4", "key_size=7 is odd"):
         assert part in text
@@ -88,8 +90,20 @@ def test_all_impossible_sizes_are_listed() -> None:
 
 
 def test_an_unknown_mode() -> None:
+    with pytest.raises(FrontendError, match="mode must be one of decode, prefill, not 'train'"):
+        load("itx", mode="train")
     with pytest.raises(FrontendError, match="mode must be one of forward, gradient, train, not 'training'"):
         load("transformer", mode="training")
+
+
+@pytest.mark.parametrize("name", registry.MODELS)
+def test_every_choice_of_a_word_loads(name: str) -> None:
+    choices, defaults = registry.choices(name), registry.sizes(name)
+    assert set(choices) == {k for k in ("mode", "dtype") if k in defaults}
+    for key, words in choices.items():
+        assert defaults[key] in words
+        for word in words:
+            registry.make(name, **{**SMALL[name], key: word})
 
 
 @pytest.mark.parametrize("name", SMALL)

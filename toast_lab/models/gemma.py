@@ -28,7 +28,9 @@ in T2B (4.3 billion in all) and 6,341,787,648 more in T7B (14.9 billion).
 from __future__ import annotations
 
 from toast_lab.models.registry import Example
-from toast_lab.models.transformer import Config, build
+from toast_lab.models.transformer import MODES, Config, build
+
+__all__ = ["MODES", "t2b", "t7b"]
 
 
 def t2b(

@@ -108,6 +108,13 @@ def sizes(name: str) -> dict[str, Any]:
     return {k: p.default for k, p in inspect.signature(maker(name)).parameters.items()}
 
 
+def choices(name: str) -> dict[str, tuple[str, ...]]:
+    """What may be chosen for the parameters that are words: the module's ``MODES``, and the usual element types."""
+    module = importlib.import_module(maker(name).__module__)
+    words = {"mode": getattr(module, "MODES", ()), "dtype": ("float32", "bfloat16", "float16")}
+    return {k: tuple(v) for k, v in words.items() if v and k in sizes(name)}
+
+
 def make(name: str, **kwargs: Any) -> Example:
     """Build a built-in model; unknown sizes are refused by name."""
     known = sizes(name)

@@ -14,7 +14,7 @@ from toast_lab.views.graph_layout import graph_layout
 from toast_lab.views.graph_plot import GraphPlot
 from toast_lab.views.summary import arguments_frame, coverage_notes, program_facts
 
-SHOWN_SIZES = 12
+SHOWN_SIZES = 14
 
 
 class LoadPage(pn.viewable.Viewer):
@@ -66,7 +66,7 @@ class LoadPage(pn.viewable.Viewer):
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
         self._which = name
         self._inputs = {}
-        known = {"mode": ["forward", "gradient", "train"], "dtype": ["float32", "bfloat16", "float16"]}
+        known = registry.choices(name)
         for key, value in list(registry.sizes(name).items())[:SHOWN_SIZES]:
             value = (current or {}).get(key, value)
             common: dict[str, Any] = {
@@ -76,7 +76,9 @@ class LoadPage(pn.viewable.Viewer):
                 "stylesheets": [look.INPUT],
             }
             if key in known:
-                self._inputs[key] = pn.widgets.Select(value=value, options=known[key], **common)
+                self._inputs[key] = pn.widgets.Select(value=value, options=list(known[key]), **common)
+            elif isinstance(value, bool):  # before whole numbers, since Python counts it among them
+                self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
             elif isinstance(value, int):
                 self._inputs[key] = pn.widgets.IntInput(value=value, start=1, **common)
             else:
