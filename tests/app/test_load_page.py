@@ -1,0 +1,30 @@
+"""The fields for a model's sizes, without a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+pn = pytest.importorskip("panel")
+
+from toast_lab.app.jobs import Registry  # noqa: E402
+from toast_lab.app.pages.load import LoadPage  # noqa: E402
+from toast_lab.app.session import Session  # noqa: E402
+from toast_lab.models import registry  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+
+
+@pytest.mark.parametrize("name", registry.MODELS)
+def test_every_model_gets_fields_that_hold_its_defaults(name: str) -> None:
+    page = LoadPage(Session(jobs=Registry()))
+    page._show_sizes(name)
+    assert page.chosen_sizes() == registry.sizes(name)
+    for key, words in registry.choices(name).items():
+        assert page._inputs[key].options == list(words)
+
+
+def test_switches_are_no_numbers() -> None:
+    page = LoadPage(Session(jobs=Registry()))
+    page._show_sizes("t2b")
+    assert isinstance(page._inputs["scan"], pn.widgets.Checkbox)
+    assert isinstance(page._inputs["layers"], pn.widgets.IntInput)
