@@ -5,11 +5,15 @@ of boxes the saved softmax values join both into one set, hence 2 here; ``phases
 """
 
 import re
+from collections import Counter
 
 import pytest
 
-from tests.helpers import analysed, small_transformer
+from tests.helpers import analysed, model, small_transformer
+from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.cost.problem import Problem, price
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action, build_space
 
 LAYERS = (1, 2, 4, 8)
@@ -123,3 +127,23 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
     assert kinds.count("argument") == 3 * 9  # a layer's parameters and their moments
     assert "while.enter" not in kinds
     assert "dynamic_slice" not in kinds
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("plan", ["fsdp", "megatron", "fsdp+megatron+sp"])
+def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):
+    """Collectives, each as often as it runs; with remat, since a loop cannot keep a gathered weight for another loop."""
+    sent = []
+    for scan in (False, True):
+        loaded = model(
+            "transformer", layers=3, d_model=64, hidden=128, heads=4, kv_heads=kv_heads, key_size=16, vocab=256, batch=8,
+            sequence=32, mode="train", remat=True, scan=scan,
+        )  # fmt: skip
+        problem = Problem(analyse_program(loaded.program, loaded.dim_names), {"data": 2, "model": 4})
+        cost = price(problem, ShardingPlan.from_actions(problem, loaded.expert_plans[plan]))
+        times = Counter()
+        for row in cost.collectives:
+            times[row.kind, row.axes] += int(loaded.program.trips[row.op])
+        sent.append(times)
+    assert sum(sent[0].values()) > 20
+    assert sent[0] == sent[1]
