@@ -132,12 +132,12 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
 @pytest.mark.parametrize("kv_heads", [1, 4])
 @pytest.mark.parametrize("plan", ["fsdp", "megatron", "fsdp+megatron+sp"])
 def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):
-    """Collectives, each as often as it runs; with remat, since a loop cannot keep a gathered weight for another loop."""
+    """Collectives, each as often as it runs; with remat, since no loop keeps a gathered weight for another one."""
     sent = []
     for scan in (False, True):
         loaded = model(
-            "transformer", layers=3, d_model=64, hidden=128, heads=4, kv_heads=kv_heads, key_size=16, vocab=256, batch=8,
-            sequence=32, mode="train", remat=True, scan=scan,
+            "transformer", layers=3, d_model=64, hidden=128, heads=4, kv_heads=kv_heads, key_size=16, vocab=256,
+            batch=8, sequence=32, mode="train", remat=True, scan=scan,
         )  # fmt: skip
         problem = Problem(analyse_program(loaded.program, loaded.dim_names), {"data": 2, "model": 4})
         cost = price(problem, ShardingPlan.from_actions(problem, loaded.expert_plans[plan]))
