@@ -118,9 +118,9 @@ def argument_groups(program: Program) -> list[list[int]]:
 
     The key of an argument is its shape and type and, for each use, the op kind, the operand position, the
     rule and what becomes of the result a few ops further on; what only hands a tensor on (a loop, a slice, a reshape)
-    does not count as a step.  Where argument paths differ in list indices
-    only (``layers[0].wq``, ``layers[3].wq``) the nearest uses decide, since the last layer's results
-    flow elsewhere than the others'.
+    does not count as a step.  Where argument paths differ in list indices only (``layers[0].wq``, ``layers[3].wq``)
+    the nearest uses decide, and are asked first, since the last layer's results flow elsewhere than the others' and
+    may do so just like some other argument's.
     """
     near, far = _use_keys(program, 1), _use_keys(program, 4)
     by_key: dict[Any, int] = {}
@@ -129,8 +129,8 @@ def argument_groups(program: Program) -> list[list[int]]:
         path = program.value_name[a]
         general = re.sub(r"\[\d+\]", "[*]", path)
         keys: list[tuple[Any, ...]] = [("far", program.dims(a), far[a])]
-        if general != path:
-            keys.append(("path", general, near[a]))
+        if general != path:  # the same place in a list of layers says more than a likeness elsewhere
+            keys.insert(0, ("path", general, near[a]))
         home = next((by_key[k] for k in keys if k in by_key), None)
         if home is None:
             home = len(groups)

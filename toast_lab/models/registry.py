@@ -52,6 +52,14 @@ MODELS: dict[str, tuple[str, str]] = {
         "toast_lab.models.itx:make",
         "the paper's inference Transformer: prefill, or decoding step with a KV cache",
     ),
+    "gns": (
+        "toast_lab.models.gns:make",
+        "the paper's graph network simulator: 24 message-passing steps, 875M parameters",
+    ),
+    "unet": (
+        "toast_lab.models.unet:make",
+        "the paper's diffusion U-Net: 9 blocks down, attention, 12 blocks up, 3.6B parameters",
+    ),
 }
 
 #: The paper's models.  Written down, so that listing them imports no model; the tests hold it to what ``make`` gives.
@@ -67,6 +75,8 @@ FACTS: dict[str, Facts] = {
         "5B",
         ("data", "megatron", "data+megatron", "multi-query+megatron", "data+multi-query+megatron"),
     ),
+    "gns": Facts(877_704_196, "875M", ("edge sharding", "edge sharding + Megatron")),
+    "unet": Facts(3_595_652_355, "3.6B", ("FSDP", "FSDP + Megatron")),
 }
 
 
