@@ -114,6 +114,20 @@ def test_mirrored_actions_reach_every_layer():
         assert specs[f"params['layers'][{layer}]['w_down']"] == (("m",), ())
 
 
+def test_mirrored_colours_may_be_named_one_by_one():
+    """The second name asks for what the first one did already; the same name twice is a mistake."""
+    analysis = small_transformer(layers=3)
+    problem = Problem(analysis, {"m": 4})
+    group = analysis.groups[analysis.group_index("hidden")]
+    names = [analysis.colour_name[c] for c in group.colours]
+    assert len(names) == 3
+    found = plan(problem, *((name, "m") for name in names))
+    assert found.key == plan(problem, ("hidden", "m")).key
+    assert found.actions == ("hidden->m",)
+    with pytest.raises(InvalidPlan, match="hidden->m changes nothing"):
+        plan(problem, (names[0], "m"), (names[1], "m"), (names[0], "m"))
+
+
 def test_from_specs_spreads_argument_shardings():
     problem = Problem(analysed("mlp"), {"b": 4, "m": 4})
     from_specs = ShardingPlan.from_specs(problem, {"x": ("b", None), "w1": (None, ("m",))})

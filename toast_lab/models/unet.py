@@ -114,7 +114,7 @@ def plan_blocks(c: Config) -> tuple[list[Block], list[Block]]:
 def norm_widths(c: Config) -> list[int]:
     """Channels of every GroupNorm."""
     down, up = plan_blocks(c)
-    return [c.channels, c.widths[-1], *(w for b in (*down, *up) for w in (b.inputs, b.outputs))]
+    return [c.widths[0], c.widths[-1], *(w for b in (*down, *up) for w in (b.inputs, b.outputs))]
 
 
 def param_shapes(c: Config) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def param_shapes(c: Config) -> dict[str, Any]:
         },
         "up": [block(b) for b in up],
         "grow": [conv("conv", 3, w, w) for w in c.widths[:0:-1]],
-        "last": norm("norm", c.channels) | conv("conv", 3, c.channels, c.colours),
+        "last": norm("norm", c.widths[0]) | conv("conv", 3, c.widths[0], c.colours),
     }  # fmt: skip
 
 
@@ -262,17 +262,11 @@ def expert_plans(c: Config) -> dict[str, tuple[tuple[str, str], ...]]:
 
     FSDP: the batch, then every parameter along the channels that come in or go out, on one axis.  Megatron: in each
     residual block the first convolution's output channels and the second's input channels, heads in
-    attention, the hidden layer of the time embedding.  Blocks of one level and shape on the way down, or on the
-    way up, are mirrored by the analysis, so the first of them stands for all.
+    attention, the hidden layer of the time embedding.
     Reference: TOAST section 5.1.
     """
     down, up = plan_blocks(c)
-    inner = [
-        f"{way}{i}_inner"
-        for way, blocks in (("down", down), ("up", up))
-        for i, b in enumerate(blocks)
-        if b not in blocks[:i]
-    ]
+    inner = [f"{way}{i}_inner" for way, blocks in (("down", down), ("up", up)) for i in range(len(blocks))]
     along = [*dict.fromkeys(streams(c).values()), "time", "time_features"]
     fsdp = [("batch", "data"), *((name, "data") for name in along)]
     megatron = [(name, "model") for name in (*inner, "heads", "time_hidden")]

@@ -65,15 +65,18 @@ class ShardingPlan:
     def from_actions(cls, problem: Problem, actions: Iterable[object]) -> ShardingPlan:
         """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
 
-        Raises InvalidPlan if an action names no colour or axis, or changes nothing (with the sizes).
+        Colours of one group are mirrored, so that whoever names each of them asks for the same action again under
+        another name; that is left out.  Raises InvalidPlan if an action names no colour or axis, or changes
+        nothing otherwise (with the sizes).
         """
         state = State(problem.space)
-        taken = []
+        taken: dict[Action, object] = {}
         for item in actions:
             action = parse_action(problem.analysis, problem.mesh, item)
-            if not state.apply(action):
+            if state.apply(action):
+                taken[action] = item
+            elif taken.get(action, item) == item:
                 raise InvalidPlan(no_effect(problem, action))
-            taken.append(action)
         return cls.from_state(state, taken)
 
     @classmethod
