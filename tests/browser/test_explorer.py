@@ -233,3 +233,17 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
         }"""
     )
     assert not covered, "the graph is cut off or lies under something else"
+
+
+def test_coverage_and_divisibility_stand_below_the_graph(explorer: Page) -> None:
+    expect(
+        explorer.get_by_text("Every axis of data=4,model=2 divides every size; every argument can be cut.")
+    ).to_be_visible()
+    explorer.get_by_text("Coverage (0)").click()
+    expect(explorer.get_by_text("Every op can be split along every dim.")).to_be_visible()
+    explorer.get_by_label("key").fill("6")
+    explorer.get_by_role("button", name="Load with these sizes").click()
+    expect(explorer.get_by_text("Sizes (1)")).to_be_visible(timeout=SLOW)
+    explorer.get_by_text("Sizes (1)").click()
+    expect(explorer.get_by_role("gridcell", name="data=4: pad to 8, or an axis of 2")).to_be_visible()
+    expect(explorer.get_by_text("H1 = 6 on data=4: pad to 8, or an axis of 2")).to_be_visible()

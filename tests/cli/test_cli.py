@@ -108,7 +108,7 @@ def test_analyse_shows_colours_conflicts_and_source_lines(toast: Any) -> None:
     assert re.search(r"^S +64 +15 +1 +x +2 +yes", out, re.MULTILINE)
     assert re.search(r"^S#5 +S#6 +definition of a +attention.py:\d+", out, re.MULTILINE)
     assert re.search(r"^S#13 +S#14 +use of d in z +attention.py:\d+", out, re.MULTILINE)
-    assert "Every op has a sharding rule." in out
+    assert "Coverage: every op can be split and every value can be kept sharded." in out
 
 
 def test_analyse_json(toast: Any) -> None:
@@ -135,10 +135,14 @@ def test_analyse_shows_repeated_layers_once(toast: Any) -> None:
 
 def test_analyse_tells_which_dims_do_not_divide(toast: Any) -> None:
     argv = ["analyse", "mlp", "--set", "batch=10", "inputs=9", "--mesh", "3x5", "--set", "hidden=15", "outputs=7"]
-    data = json.loads(toast(*argv, "--json")[1])
-    assert data["not_divisible"] == [{"argument": "w2", "dim": 1, "size": 7, "group": "W"}]
+    (dim,) = json.loads(toast(*argv, "--json")[1])["divisibility"]["dims"]
+    assert (dim["colour"], dim["size"], dim["arguments"]) == ("W", 7, ["w2"])
+    assert dim["misses"][0] == {"axis": "data", "axis_size": 3, "common": 1, "padded": 9}
     _, out, _ = toast(*argv)
-    assert re.search(r"Dims that no axis of 3x5 divides *\nargument +dim +size +group *\nw2 +1 +7 +W", out)
+    assert "Divisibility: no axis of data=3,model=5 divides 1 of the sizes; every argument can be cut." in out
+    assert re.search(r"^W +7 +2 .* w2 +data=3: pad to 9; model=5: pad to 10", out, re.MULTILINE)
+    assert "Sizes that only some axes" in out
+    assert json.loads(toast("analyse", "mlp", "--json")[1])["divisibility"] is None, "it takes a mesh"
 
 
 def test_analyse_reports_ops_without_a_rule(toast: Any, tmp_path: Path) -> None:
@@ -149,8 +153,31 @@ def test_analyse_reports_ops_without_a_rule(toast: Any, tmp_path: Path) -> None:
         "    return %0 : tensor<8xf32>\n  }\n}\n"
     )
     _, out, _ = toast("analyse", str(path))
-    assert "1 ops without a sharding rule" in out
-    assert re.search(r"custom_call +no sharding rule for custom_call", out)
+    assert "Coverage: 1 of 1 ops cannot be split; 100.0% of the bytes must be whole around them" in out
+    assert re.search(r"custom_call +1 +- +100.0% +all .*no sharding", out)
+    row = json.loads(toast("analyse", str(path), "--json")[1])["coverage"]["rows"][0]
+    assert (row["reason"], row["count"], row["bytes"], row["flops_share"]) == ("no_rule", 1, 64.0, None)
+
+
+def test_where_actions_stop_is_shown_when_asked_for(toast: Any) -> None:
+    sizes = ["layers=1", "d_model=16", "hidden=32", "heads=2", "key_size=8", "vocab=64", "batch=2", "sequence=8"]
+    argv = ["analyse", "transformer", "--set", *sizes, "mode=forward"]
+    _, out, _ = toast(*argv)
+    assert "2 kinds of ops split along some of their dims only (--all shows them)" in out
+    _, out, _ = toast(*argv, "--all")
+    assert re.search(r"^concatenate +2 +0 .* key ", out, re.MULTILINE)
+
+
+def test_price_and_search_tell_which_arguments_stay_whole(toast: Any) -> None:
+    _, out, _ = toast("price", *NET, "--actions", "S@1->data")
+    assert "Large arguments that stay whole" in out
+    assert re.search(r"^wq +f32\[8, 8\] +256 B +\d\d\.\d% ", out, re.MULTILINE)
+    for command in (["price", *NET, "--actions", "S@1->data"], ["list", *NET, "--actions", "S@1->data"]):
+        report = json.loads(toast(*command, "--json")[1])["divisibility"]
+        assert report["planned"] is True
+        assert {row["argument"] for row in report["whole_arguments"]} == {"wq", "wk", "wv"}
+    report = json.loads(toast("search", *NET, *QUICK, "--json")[1])["divisibility"]
+    assert report["mesh"] == {"data": 2, "model": 2}
 
 
 def test_analyse_listings(toast: Any) -> None:

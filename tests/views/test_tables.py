@@ -148,8 +148,3 @@ def test_summary(attention: Analysis) -> None:
     assert (facts["ops"], facts["conflicts"], facts["from"]) == ("10", "5", "here")
     assert facts["arguments"].startswith("4 tensors")
     assert summary.arguments_frame(attention)["colours"].tolist() == ["S, D", "D, H1", "D, H1", "D, H2"]
-
-
-def test_sizes_that_do_not_divide_are_told(attention: Analysis) -> None:
-    assert summary.coverage_notes(attention, {"a": 2}) == []
-    assert any(n.startswith("H1 has size 16") for n in summary.coverage_notes(attention, {"a": 3}))

@@ -101,7 +101,7 @@ class Explorer(pn.viewable.Viewer):
             ("Log", log),
             sizing_mode="stretch_both",
             margin=0,
-            stylesheets=[TABS],
+            stylesheets=[look.TABS],
         )
         self.tabs = tabs
         self.fold = look.button(
@@ -234,7 +234,6 @@ NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
 .bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
 """
-TABS = ".bk-tab { font-family: system-ui, sans-serif; font-size: 12.5px; padding: 3px 12px; }"
 
 
 def _no_conflicts() -> Any:

@@ -123,6 +123,7 @@ INPUT = f"""
 .bk-input, label, .bk-slider-title {{ font-family: {FONT}; font-size: 12.5px; }}
 label, .bk-slider-title {{ color: #465163; }}
 """
+TABS = ".bk-tab { font-family: system-ui, sans-serif; font-size: 12.5px; padding: 3px 12px; }"
 TABLE = f"""
 :host {{ font-family: {FONT}; }}
 .tabulator {{ font-size: 12px !important; border: 0 !important; background: #fff; }}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toast_lab.commands import common
+from toast_lab.commands import common, reports
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -27,10 +27,10 @@ def run(args: argparse.Namespace) -> int:
     model = common.load_model(args)
     analysis = common.analyse(args, model)
     texts = _listings(args, analysis)
-    data = {**to_data(model, analysis, mesh), **texts}
     if texts and not args.json:
-        return common.emit(args, data, lambda out: _print_texts(texts))
-    return common.emit(args, data, lambda out: _show(out, args, model, analysis, data))
+        return common.emit(args, texts, lambda out: _print_texts(texts))
+    data = {**to_data(model, analysis, mesh), **texts} if args.json else {}
+    return common.emit(args, data, lambda out: _show(out, args, model, analysis, mesh))
 
 
 def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
@@ -50,8 +50,9 @@ def _print_texts(texts: dict[str, str]) -> None:
 
 def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, Any]:
     """The analysis as plain data."""
-    program = analysis.program
-    names = program.value_name
+    from toast_lab.sharding.divisibility import divisibility
+
+    names = analysis.program.value_name
     return {
         "model": common.model_data(model),
         "colours": len(analysis.colour_name),
@@ -69,11 +70,8 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
             {**s._asdict(), "colour": analysis.colour_name[s.colour]}
             for s in analysis.compatibility_sets
         ],
-        "ops_without_rule": [
-            {"op": op, "kind": program.kind[op], "where": program.where(op), "reason": reason}
-            for op, reason in program.missing_rules
-        ],
-        "not_divisible": _indivisible(analysis, mesh),
+        "coverage": reports.coverage_data(analysis.coverage),
+        "divisibility": reports.divisibility_data(divisibility(analysis, mesh)) if mesh else None,
     }  # fmt: skip
 
 
@@ -100,21 +98,9 @@ def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
     return {"place": what, "dims": [place.first_dim, place.second_dim], "where": program.where(op)}
 
 
-def _indivisible(analysis: Analysis, mesh: Mesh | None) -> list[dict[str, Any]]:
-    """Argument dims that could be sharded, but that no axis of the mesh divides."""
-    if mesh is None:
-        return []
-    program, found = analysis.program, []
-    sizes = [s for s in mesh.sizes if s > 1]
-    for a in range(program.n_arguments):
-        for dim, (size, name) in enumerate(zip(program.dims(a), program.def_names(a), strict=True)):
-            group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-            if size > 1 and group.shardable and sizes and all(size % s for s in sizes):
-                found.append({"argument": program.value_name[a], "dim": dim, "size": size, "group": group.name})
-    return found
+def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None) -> None:
+    from toast_lab.sharding.divisibility import divisibility
 
-
-def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Analysis, data: dict[str, Any]) -> None:
     limit = None if args.all else ROWS
     p = analysis.program
     out.print(str(model))
@@ -137,7 +123,9 @@ def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Ana
         out.print(f"and {len(groups) - len(telling)} groups of one name, on no argument (constants, mostly)")
         out.print()
     _show_conflicts(out, analysis, args.all)
-    _show_coverage(out, data, args, limit)
+    reports.show_coverage(out, analysis.coverage, everything=args.all)
+    if mesh:
+        reports.show_divisibility(out, divisibility(analysis, mesh), everything=args.all)
 
 
 def _group_row(analysis: Analysis, g: ColourGroup) -> tuple[object, ...]:
@@ -164,22 +152,3 @@ def _show_conflicts(out: common.Out, analysis: Analysis, everything: bool) -> No
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"
             out.table(title, ("side 0", "side 1", "~meet at", "~source"), rows, None if everything else ROWS)
-
-
-def _show_coverage(out: common.Out, data: dict[str, Any], args: argparse.Namespace, limit: int | None) -> None:
-    missing = data["ops_without_rule"]
-    if missing:
-        rows = [(m["kind"], m["reason"], common.short(m["where"])) for m in missing]
-        out.table(
-            f"{len(missing)} ops without a sharding rule: all their dims stay whole",
-            ("op", "~reason", "~source"),
-            rows,
-            limit,
-        )
-    else:
-        out.print("Every op has a sharding rule.")
-    if args.mesh and data["not_divisible"]:
-        dims = [(d["argument"], d["dim"], d["size"], d["group"]) for d in data["not_divisible"]]
-        out.table(f"Dims that no axis of {args.mesh} divides", ("~argument", ">dim", ">size", "group"), dims, limit)
-    elif args.mesh:
-        out.print(f"Every argument dim that can be sharded divides by an axis of {args.mesh}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common
+from toast_lab.commands import common, reports
 from toast_lab.commands.search import search_data
 
 
@@ -25,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
         "search": search_data(result) if result else None,
         "plan": common.plan_data(plan),
         "cost": common.cost_data(price(problem, plan)),
+        "divisibility": reports.divisibility_data(problem.divisibility(plan)),
         "listing": text,
     }
     return common.emit(args, data, lambda out: print(text))

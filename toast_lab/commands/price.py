@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common
+from toast_lab.commands import common, reports
 from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
         "problem": common.problem_data(problem),
         "plan": common.plan_data(plan),
         "cost": {**common.cost_data(cost), "ops": [op._asdict() for op in cost.ops]},
+        "divisibility": reports.divisibility_data(problem.divisibility(plan)),
     }
     return common.emit(args, data, lambda out: _show(out, problem, plan, cost))
 
@@ -55,3 +56,4 @@ def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
             for op in slowest
         ],
     )
+    reports.show_divisibility(out, problem.divisibility(plan))

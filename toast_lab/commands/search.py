@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, reports
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -25,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
         "search": search_data(result),
         "plan": common.plan_data(result.plan),
         "cost": common.cost_data(result.cost),
+        "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
     return common.emit(args, data, lambda out: _show(out, problem, result))
 
@@ -46,4 +47,5 @@ def _show(out: common.Out, problem: Problem, result: SearchResult) -> None:
     common.show_plan(out, result.plan)
     common.show_cost(out, problem, result.cost)
     common.show_collectives(out, result.cost)
+    reports.show_divisibility(out, problem.divisibility(result.plan))
     out.print(f"{result.method}, seed {result.seed}: {result.message}")

@@ -11,7 +11,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from toast_lab.conflicts import compatibility, graph, repeated
 from toast_lab.errors import ToastError
 from toast_lab.ir.program import Program
 from toast_lab.nda.names import Names, name_dimensions
+
+if TYPE_CHECKING:
+    from toast_lab.conflicts.coverage import Coverage
 
 DimNames = Mapping[str, tuple[str, ...]]
 
@@ -162,6 +165,13 @@ class Analysis:
                 )
             )
         return tuple(out)
+
+    @functools.cached_property
+    def coverage(self) -> Coverage:
+        """What no action can split, why, and which share of the program that is."""
+        from toast_lab.conflicts.coverage import coverage
+
+        return coverage(self)
 
     @property
     def n_resolutions(self) -> int:

@@ -18,6 +18,7 @@ from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space, build_space
@@ -120,6 +121,10 @@ class Problem:
     def space(self) -> Space:
         """The action space."""
         return build_space(self.analysis, self.mesh)
+
+    def divisibility(self, plan: ShardingPlan | None = None) -> Divisibility:
+        """Which dims and arguments this mesh cannot cut; with ``plan``, the arguments that it keeps whole."""
+        return divisibility(self.analysis, self.mesh, plan)
 
     @functools.cached_property
     def _tables(self) -> st.Tables:

@@ -42,7 +42,6 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
         ),
         ("arguments", f"{program.n_arguments:,} tensors, {count_text(elements)} elements, {bytes_text(nbytes)}"),
         ("work", count_text(float((program.flops * program.trips).sum()), "FLOP")),
-        ("without a rule", f"{len(program.missing_rules):,} ops" if program.missing_rules else "no op"),
     ]
     return [*facts, ("from", source)] if source else facts
 
@@ -63,20 +62,3 @@ def arguments_frame(analysis: Analysis) -> pd.DataFrame:
         ],
         columns=["argument", "type", "colours", "size", "donated"],
     )
-
-
-def coverage_notes(analysis: Analysis, mesh_sizes: dict[str, int] | None = None) -> list[str]:
-    """What will not shard and why: ops without a rule, colours that no mesh axis divides."""
-    program = analysis.program
-    notes = [
-        f"{program.kind[op]} ({program.where(op)}) has no sharding rule, so its dims stay whole: {reason}"
-        for op, reason in program.missing_rules[:8]
-    ]
-    if len(program.missing_rules) > 8:
-        notes.append(f"and {len(program.missing_rules) - 8} more ops without a rule")
-    if mesh_sizes:
-        for g in analysis.groups:
-            stuck = [f'"{a}" = {s}' for a, s in mesh_sizes.items() if s > 1 and g.size % s]
-            if g.n_names > 3 and g.shardable and stuck and g.size > 1:
-                notes.append(f"{g.name} has size {g.size}, which mesh axis {' and '.join(stuck)} does not divide")
-    return notes[:16]

@@ -4,17 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.markup import Safe, facts, h, join
 from toast_lab.app.session import Session
 from toast_lab.models import registry
+from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
 from toast_lab.views.graph_plot import GraphPlot
-from toast_lab.views.summary import arguments_frame, coverage_notes, program_facts
+from toast_lab.views.report_tables import coverage_frame, notes, sizes_frame, whole_arguments_frame
+from toast_lab.views.summary import arguments_frame, program_facts
 
 SHOWN_SIZES = 14
+
+
+class Report:
+    """One table below the graph with a line above it that says what it tells."""
+
+    def __init__(self, columns: list[str]) -> None:
+        empty = pd.DataFrame({column: pd.Series(dtype="object") for column in columns})
+        self._head = look.text()
+        self._table = look.table(empty, selectable=False, layout="fit_data")
+
+    def view(self) -> pn.Column:
+        """The report for a tab; a new one each time, since Panel draws a tab's title anew only with its content."""
+        return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
+
+    def show(self, frame: pd.DataFrame, said: str) -> None:
+        """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
+        self._head.object = h("p", said, cls="quiet one")
+        self._table.value = frame
+        self._table.visible = bool(len(frame))
 
 
 class LoadPage(pn.viewable.Viewer):
@@ -39,14 +61,22 @@ class LoadPage(pn.viewable.Viewer):
         self.left = look.side(look.text(h("h2", "gallery")), *gallery, *own, self._sizes, self._apply, width=290)
         self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
         self._title = look.text()
-        self._arguments = look.table(_empty(), height=170, sizing_mode="stretch_width", selectable=False)
+        self._reports = {name: Report(columns) for name, columns in REPORT_COLUMNS.items()}
+        self._tabs = pn.Tabs(
+            *[(name, report.view()) for name, report in self._reports.items()],
+            height=200,
+            sizing_mode="stretch_width",
+            margin=0,
+            stylesheets=[look.TABS],
+        )
         self.centre = pn.Column(
-            self._title, self._graph, self._arguments, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+            self._title, self._graph, self._tabs, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
         )
         self._facts = look.text()
         go = look.button("Open the graph and its conflicts →", button_type="primary")
         go.on_click(lambda _: setattr(self.session, "step", "graph"))
-        self.right = look.side(self._facts, go, width=300)
+        self._worth_knowing = look.text(margin=(10, 0, 0, 0))
+        self.right = look.side(self._facts, go, self._worth_knowing, width=300)
         session.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
         self.refresh()
 
@@ -99,7 +129,9 @@ class LoadPage(pn.viewable.Viewer):
         if analysis is None or model is None:
             self._title.object = h("p", "Choose a model from the gallery.", cls="quiet")
             return
-        if not self._inputs and model.name in registry.MODELS:
+        if model.name not in registry.MODELS:
+            self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
+        elif not self._inputs:
             self._show_sizes(model.name)
         for name, card in self._cards.items():
             card.button_type = "primary" if name in (model.name, model.source) else "default"
@@ -108,20 +140,29 @@ class LoadPage(pn.viewable.Viewer):
             "p", h("b", model.name), h("span", f"  dimension graph · {layout.note}", cls="quiet"), cls="one"
         )
         self._graph.object = GraphPlot(layout).figure
-        self._arguments.value = arguments_frame(analysis)
-        self._facts.object = join([h("h2", "program"), facts(program_facts(analysis, model.source)), self._notes()])
+        self._show_reports()
+        self._facts.object = join([h("h2", "program"), facts(program_facts(analysis, model.source))])
+        self._worth_knowing.object = self._notes()
+
+    def _show_reports(self) -> None:
+        """Fill the tables below the graph; a tab counts its rows, and an empty table says that all is well."""
+        analysis, problem = self.session.analysis, self.session.problem
+        frames = {"Arguments": arguments_frame(analysis), "Coverage": coverage_frame(analysis.coverage)}
+        if problem is not None:
+            divisibility = problem.divisibility()
+            frames |= {"Sizes": sizes_frame(divisibility), "Whole arguments": whole_arguments_frame(divisibility)}
+        for i, (name, report) in enumerate(self._reports.items()):
+            if name in frames:
+                said = REPORT_HELP[name] if len(frames[name]) else REPORT_EMPTY[name]
+                report.show(frames[name], said.format(mesh=problem.mesh if problem is not None else "the mesh"))
+                self._tabs[i] = (f"{name} ({len(frames[name])})", report.view())
 
     def _notes(self) -> Safe:
-        problem = self.session.problem
-        sizes = dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)) if problem is not None else {}
-        notes = coverage_notes(self.session.analysis, sizes) if self.session.analysis is not None else []
-        if not notes:
-            return h(
-                "p",
-                f"Every op has a sharding rule and every colour divides on mesh {problem.mesh if problem else ''}.",
-                cls="quiet",
-            )
-        return join([h("h2", "worth knowing"), h("ul", *[h("li", n) for n in notes], cls="log")])
+        problem, analysis = self.session.problem, self.session.analysis
+        if analysis is None:
+            return h("p")
+        found = notes(analysis.coverage, problem.divisibility() if problem is not None else None)
+        return join([h("h2", "worth knowing"), h("ul", *[h("li", n.text, cls=n.level) for n in found], cls="log")])
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)
@@ -130,7 +171,21 @@ class LoadPage(pn.viewable.Viewer):
 OWN_HELP = "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."
 
 
-def _empty() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame({k: pd.Series(dtype="object") for k in ("argument", "type", "colours", "size", "donated")})
+REPORT_COLUMNS = {
+    "Arguments": ["argument", "type", "colours", "size", "donated"],
+    "Coverage": report_tables.COVERAGE_COLUMNS,
+    "Sizes": report_tables.DIMS_COLUMNS,
+    "Whole arguments": report_tables.ARGUMENT_COLUMNS,
+}
+REPORT_HELP = {
+    "Arguments": "What the program takes. Colours are what an action shards.",
+    "Coverage": "Ops that no action can split, and ops at which an action on some colours stops.",
+    "Sizes": "Sizes that an axis of {mesh} does not divide, and what would do.",
+    "Whole arguments": "Arguments over 2% of the bytes that no action on {mesh} can cut.",
+}
+REPORT_EMPTY = {
+    "Arguments": "The program takes nothing.",
+    "Coverage": "Every op can be split along every dim.",
+    "Sizes": "Every axis of {mesh} divides every size.",
+    "Whole arguments": "An action on {mesh} can cut each argument of more than 2% of the bytes.",
+}

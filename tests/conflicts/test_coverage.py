@@ -1,0 +1,158 @@
+"""The coverage report: what is held whole, why, and which share of FLOPs and bytes that is."""
+
+from __future__ import annotations
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.helpers import small_transformer, traced
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.coverage import Reason, Row, value_bytes
+from toast_lab.ir import read
+
+SECRET = """module {
+  func.func @main(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>) -> tensor<8x4xf32> {
+    %0 = stablehlo.custom_call @secret(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32> loc("model.py":7:1)
+    %1 = stablehlo.custom_call @secret(%0) : (tensor<8x16xf32>) -> tensor<8x16xf32> loc("model.py":7:1)
+    %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0]
+      : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+    return %2 : tensor<8x4xf32>
+  }
+}
+"""
+
+
+def s(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+
+
+def from_text(text: str) -> Analysis:
+    return analyse_program(read.parse(text).program)
+
+
+def rows(analysis: Analysis, reason: Reason) -> dict[str, Row]:
+    return {row.kind: row for row in analysis.coverage.rows if row.reason is reason}
+
+
+def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
+    report = from_text(SECRET).coverage
+    row = rows(from_text(SECRET), Reason.NO_RULE)["custom_call"]
+    assert (row.op_count, row.lines, row.why) == (2, (("model.py:7", 2),), "no sharding rule for custom_call")
+    x, hidden, w, out = 512, 512, 256, 128
+    assert row.bytes == x + hidden + hidden
+    assert row.bytes_share == pytest.approx((x + 2 * hidden) / (x + 2 * hidden + w + out))
+    assert (report.n_ops, report.n_whole_ops, report.whole_bytes) == (3, 2, 1536)
+    assert report.flops_share == 1.0, "the product itself can be split"
+    assert not report.complete
+    # The value between the two calls has no dim that any action could shard; the others have.
+    kept = rows(from_text(SECRET), Reason.KEPT_WHOLE)["custom_call"]
+    assert (kept.op_count, kept.bytes) == (1, hidden)
+    assert report.kept_bytes == hidden
+
+
+def test_an_op_whose_rule_splits_nothing_blocks_what_it_holds() -> None:
+    analysis = traced(lambda x: jnp.fft.fft(jnp.tanh(x)), s(256, dtype="complex64"))
+    row = rows(analysis, Reason.ALL_WHOLE)["fft"]
+    assert row.bytes == 2 * 256 * 8
+    assert rows(analysis, Reason.NO_RULE) == {}
+    # With a batch dim the op can be split, and only the transformed dim stays whole.
+    batched = traced(lambda x: jnp.fft.fft(jnp.tanh(x)), s(16, 256, dtype="complex64"))
+    assert rows(batched, Reason.ALL_WHOLE) == {}
+    row = rows(batched, Reason.SOME_WHOLE)["fft"]
+    assert row.colours == ("x.1",)
+    assert not row.whole
+    assert batched.coverage.n_whole_ops == 0
+    assert batched.coverage.complete
+
+
+def test_flops_of_an_op_held_whole_are_blocked() -> None:
+    analysis = from_text(SECRET)
+    program = analysis.program
+    flops = program.flops.copy()
+    first = program.n_arguments
+    flops[first : first + 2] = program.flops.sum() / 2  # as a custom call of known cost would have
+    object.__setattr__(program, "flops", flops)
+    report = analysis.coverage
+    assert report.flops_share == 0.5
+    assert report.whole_rows[0].flops_share == 0.5
+    trips = np.ones(program.n_ops)
+    trips[first] = 5
+    object.__setattr__(program, "trips", trips)
+    assert analyse_program(program).coverage.flops_share == pytest.approx(2 / 8), "trips count"
+
+
+def test_the_inner_part_of_a_merged_dim_is_told() -> None:
+    analysis = traced(lambda x, w: jnp.einsum("bhk,hkd->bd", jnp.tanh(x.reshape(8, 4, 6)), w), s(8, 24), s(4, 6, 5))
+    row = rows(analysis, Reason.MINOR_FACTOR)["reshape"]
+    assert row.colours == (analysis.dim_text(analysis.program.def_names(1)[1]),), "k, not h and not b"
+    assert row.bytes == 2 * 8 * 24 * 4
+    assert analysis.coverage.complete
+
+
+def test_constants_and_scalars_block_nothing() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        mask = jnp.fft.fft(jnp.arange(64, dtype=jnp.complex64)).real  # made of constants alone, and held by no rule
+        return x * mask + jnp.float32(2.0)
+
+    report = traced(f, s(64)).coverage
+    assert report.whole_rows == ()
+    assert report.n_ops == 2
+    assert report.bytes == 3 * 256
+    assert report.flops_share is None
+    assert "every op can be split" in report.headline()
+
+
+def test_a_program_of_real_size_is_covered() -> None:
+    report = small_transformer(layers=4, d_model=2048, hidden=16384, heads=8, key_size=256, vocab=256128).coverage
+    assert report.complete
+    assert (report.n_whole_ops, report.whole_bytes, report.flops_share) == (0, 0.0, 1.0)
+    assert {(row.kind, row.colours, row.op_count) for row in report.rows} == {
+        ("slice", ("key",), 32), ("concatenate", ("key",), 16),
+    }  # fmt: skip
+    assert str(report).startswith("Coverage: every op can be split and every value can be kept sharded.")
+
+
+def test_rows_are_sorted_by_what_they_block() -> None:
+    def f(x: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
+        return jnp.fft.fft(x), jnp.sort(y), jnp.cumsum(y[:8]), jnp.sort(jnp.tanh(jnp.outer(y, y)), axis=1)
+
+    report = traced(f, s(64, dtype="complex64"), s(32)).coverage
+    assert [row.whole for row in report.rows] == sorted((row.whole for row in report.rows), reverse=True)
+    held = [row.bytes for row in report.whole_rows]
+    assert len(held) >= 3
+    assert held == sorted(held, reverse=True)
+    assert report.whole_bytes < sum(held), "values kept whole lie around the same ops and count once"
+
+
+def test_counts_that_are_assumed_are_said() -> None:
+    """Loops and branches as control flow describes them: stretches of ops that may run an unknown number of times."""
+    analysis = traced(lambda x, w: jnp.tanh(x @ w) @ w, s(8, 16), s(16, 16))
+    program = analysis.program
+    first, last = program.n_arguments, program.n_ops
+
+    def region(kind: str, begin: int, parent: int, known: bool) -> types.SimpleNamespace:
+        return types.SimpleNamespace(kind=kind, begin=begin, end=last, parent=parent, known=known)
+
+    regions = (region("loop", first, -1, True), region("body", first + 2, 0, False), region("body", first, -1, True))
+    object.__setattr__(program, "regions", regions)
+    (row,) = analysis.coverage.rows
+    assert (row.reason, row.op_count, row.whole) == (Reason.UNKNOWN_TRIPS, 1, False)
+    assert row.flops == 2 * 8 * 16 * 16, "the second product alone"
+    assert row.flops_share == 0.5
+    assert not analysis.coverage.complete
+    assert "some counts are assumed" in str(analysis.coverage)
+
+
+def test_value_bytes_are_those_of_the_program() -> None:
+    program = small_transformer().program
+    assert value_bytes(program).tolist() == [program.nbytes(v) for v in range(program.n_values)]
+
+
+def test_str_tables_what_is_held() -> None:
+    text = str(from_text(SECRET).coverage)
+    assert "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
+    assert "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for custom_call" in text

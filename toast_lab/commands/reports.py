@@ -1,0 +1,107 @@
+"""Coverage and divisibility for the commands: as plain data, and as tables that are short when all is well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.commands import common
+
+if TYPE_CHECKING:
+    from toast_lab.conflicts.coverage import Coverage, Row
+    from toast_lab.sharding.divisibility import DimRow, Divisibility
+
+ROWS = 12
+
+
+def coverage_data(report: Coverage) -> dict[str, Any]:
+    """A coverage report for JSON."""
+    return {
+        "complete": report.complete, "ops": report.n_ops, "whole_ops": report.n_whole_ops,
+        "flops": report.flops, "whole_flops": report.whole_flops, "split_flops_share": report.flops_share,
+        "bytes": report.bytes, "whole_bytes": report.whole_bytes, "kept_whole_bytes": report.kept_bytes,
+        "rows": [
+            {
+                "reason": row.reason.name.lower(), "why": row.why, "kind": row.kind, "whole": row.whole,
+                "count": row.op_count, "ops": row.ops, "lines": [{"where": w, "ops": n} for w, n in row.lines],
+                "colours": row.colours, "flops": row.flops, "bytes": row.bytes,
+                "flops_share": row.flops_share, "bytes_share": row.bytes_share,
+            }
+            for row in report.rows
+        ],
+    }  # fmt: skip
+
+
+def divisibility_data(report: Divisibility) -> dict[str, Any]:
+    """A divisibility report for JSON."""
+
+    def dims(rows: tuple[DimRow, ...]) -> list[dict[str, Any]]:
+        return [{**row._asdict(), "misses": [miss._asdict() for miss in row.misses]} for row in rows]
+
+    return {
+        "mesh": dict(zip(report.mesh.axes, report.mesh.sizes, strict=True)),
+        "planned": report.planned,
+        "dims": dims(report.dims),
+        "partly": dims(report.partly),
+        "whole_arguments": [row._asdict() for row in report.arguments],
+        "whole_arguments_count": report.whole_arguments,
+        "whole_argument_bytes": report.whole_bytes,
+        "argument_bytes": report.argument_bytes,
+    }
+
+
+def show_coverage(out: common.Out, report: Coverage, *, everything: bool = False) -> None:
+    """One line, and tables of what is held whole; of where else actions stop only if everything is asked for."""
+    limit = None if everything else ROWS
+    out.print(f"Coverage: {report.headline()}.")
+    if report.whole_rows:
+        _coverage_table(out, "Held whole", report.whole_rows, limit)
+    rows = report.other_rows if everything else tuple(r for r in report.other_rows if not r.colours)
+    if rows:
+        _coverage_table(out, "Split along some dims only, or counted by assumption", rows, limit)
+    left_out = len(report.other_rows) - len(rows)
+    if left_out:
+        kinds = "1 kind" if left_out == 1 else f"{left_out} kinds"
+        out.print(f"{kinds} of ops split along some of their dims only (--all shows them)")
+        out.print()
+
+
+def _coverage_table(out: common.Out, title: str, rows: tuple[Row, ...], limit: int | None) -> None:
+    from toast_lab.text import few, share_text
+
+    out.table(
+        title,
+        ("op", ">count", ">FLOPs", ">bytes", "~stops", "~source", "~why"),
+        [
+            (
+                row.kind,
+                row.op_count,
+                share_text(row.flops_share),
+                share_text(row.bytes_share),
+                few(row.colours) or "all",
+                few((common.short(line) for line, _ in row.lines), 2),
+                row.why,
+            )
+            for row in rows
+        ],
+        limit,
+    )
+
+
+def show_divisibility(out: common.Out, report: Divisibility, *, everything: bool = False) -> None:
+    """One line, and a table for each kind of trouble there is."""
+    from toast_lab.sharding.divisibility import dim_cells
+    from toast_lab.text import bytes_text, share_text
+
+    limit = None if everything else ROWS
+    out.print(f"Divisibility: {report.headline()}.")
+    for title, rows in (
+        (f"Sizes that no axis of {report.mesh} divides", report.dims),
+        (f"Sizes that only some axes of {report.mesh} divide", report.partly),
+    ):
+        if rows:
+            columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
+            out.table(title, columns, [dim_cells(row) for row in rows], limit)
+    if report.arguments:
+        title = "Large arguments that stay whole" if report.planned else "Large arguments that nothing can cut"
+        cells = [(r.argument, r.type, bytes_text(r.bytes), share_text(r.bytes_share), r.why) for r in report.arguments]
+        out.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)

@@ -1,0 +1,240 @@
+"""The divisibility report: what a mesh cannot cut because sizes do not divide, and which arguments stay whole for it.
+
+An action splits a dim on an axis only if the axis divides the dim's size.  A colour usually has one size, but slices
+and paddings of a dim keep its colour, so sizes are looked at one by one.  Axes are looked at one by one too: two axes
+on one dim need the product of their sizes.  Sizes of 1 are no dims to cut, and axes of size 1 cut nothing.
+
+Reference: TOAST section 4.2 (which actions are legal).  Start reading at ``divisibility``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab import text
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.coverage import value_bytes
+from toast_lab.errors import InvalidPlan
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan
+
+LARGE = 0.02  # arguments below this share of all argument bytes are only counted
+
+
+class Miss(NamedTuple):
+    """An axis that does not divide a size."""
+
+    axis: str
+    axis_size: int
+    common: int  #: largest number of ways that divides both: an axis of this size would do
+    padded: int  #: next size that the axis divides
+
+    def __str__(self) -> str:
+        other = f", or an axis of {self.common}" if self.common > 1 else ""
+        return f"{self.axis}={self.axis_size}: pad to {self.padded}{other}"
+
+
+class DimRow(NamedTuple):
+    """Dims of one colour group and one size."""
+
+    group: int
+    colour: str  #: the group's name
+    size: int
+    names: int  #: shardable names of this size
+    arguments: tuple[str, ...]  #: arguments that have such a dim
+    bytes: float  #: bytes of the values that have such a dim, constants apart
+    bytes_share: float  #: of the bytes of all values
+    divided_by: tuple[str, ...]  #: axes that divide the size
+    misses: tuple[Miss, ...]  #: axes that do not
+
+
+class ArgumentRow(NamedTuple):
+    """An argument of which every device holds a whole copy."""
+
+    argument: str
+    type: str  #: ``f32[64, 12]``
+    bytes: float
+    bytes_share: float  #: of the bytes of all arguments
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Divisibility:
+    """What of a program a mesh cannot cut."""
+
+    mesh: Mesh
+    planned: bool  #: arguments are those that a plan keeps whole; False: those that no action on this mesh can cut
+    dims: tuple[DimRow, ...]  #: sizes that no axis divides, most bytes first
+    partly: tuple[DimRow, ...]  #: sizes that some axes divide and others do not
+    arguments: tuple[ArgumentRow, ...]  #: whole arguments of more than LARGE of the bytes, largest first
+    whole_arguments: int  #: number of whole arguments of any size, those of a single element apart
+    whole_bytes: float  #: of these
+    argument_bytes: float  #: of all arguments
+
+    def headline(self) -> str:
+        """One sentence."""
+        if self.dims:
+            dims = f"no axis of {self.mesh} divides {len(self.dims)} of the sizes"
+        else:
+            dims = f"{'some' if self.partly else 'every'} axis of {self.mesh} divides every size"
+        share = text.share_text(self.whole_bytes / self.argument_bytes if self.argument_bytes else 0.0)
+        if not self.whole_arguments:
+            return f"{dims}; every argument {'is' if self.planned else 'can be'} cut"
+        if self.planned:
+            return f"{dims}; arguments with {share} of their bytes stay whole under this plan"
+        return f"{dims}; arguments with {share} of their bytes cannot be cut"
+
+    def __str__(self) -> str:
+        """Tables of sizes and of arguments, each only if it has rows."""
+        parts = [f"Divisibility: {self.headline()}."]
+        for title, rows in (("no axis divides", self.dims), ("only some axes divide", self.partly)):
+            if rows:
+                columns = (title, ">size", ">names", ">bytes", "on arguments", "what would do")
+                parts.append(text.table(columns, [dim_cells(row) for row in rows]))
+        if self.arguments:
+            title = "whole under this plan" if self.planned else "cannot be cut"
+            cells = [
+                (r.argument, r.type, text.bytes_text(r.bytes), text.share_text(r.bytes_share), r.why)
+                for r in self.arguments
+            ]
+            parts.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
+            smaller = self.whole_arguments - len(self.arguments)
+            if smaller:
+                parts[-1] += f"\nand {smaller} smaller arguments"
+        return "\n\n".join(parts)
+
+
+def dim_cells(row: DimRow) -> tuple[object, ...]:
+    """A row as texts: colour, size, names, share of the bytes, arguments, what would do."""
+    return (
+        row.colour,
+        row.size,
+        row.names,
+        text.share_text(row.bytes_share),
+        text.few(row.arguments) or "-",
+        "; ".join(map(str, row.misses)),
+    )
+
+
+def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = None) -> Divisibility:
+    """What ``mesh`` cannot cut; with ``plan``, the arguments that this plan keeps whole.
+
+    Raises InvalidPlan if the plan is for another mesh or program.
+    """
+    if plan is not None and plan.mesh != mesh:
+        raise InvalidPlan(f"this plan is for mesh {plan.mesh}, the report is about {mesh}")
+    if plan is not None and plan.program is not analysis.program and plan.program.digest() != analysis.program.digest():
+        raise InvalidPlan(f"this plan shards {plan.program.name}, the report is about {analysis.program.name}")
+    rows = _dim_rows(analysis, mesh)
+    program = analysis.program
+    size = value_bytes(program)[: program.n_arguments]
+    total = float(size.sum())
+    if plan is None:
+        whole = [a for a in range(program.n_arguments) if not _cuts(analysis, mesh, a)]
+    else:
+        layouts = plan.kept_layouts()
+        whole = [a for a in range(program.n_arguments) if not any(plan.spec(layouts[a], len(program.dims(a))))]
+    whole = [a for a in whole if math.prod(program.dims(a)) > 1]
+    large = sorted((a for a in whole if size[a] > LARGE * total), key=lambda a: -size[a])
+    return Divisibility(
+        mesh=mesh,
+        planned=plan is not None,
+        dims=tuple(r for r in rows if not r.divided_by),
+        partly=tuple(r for r in rows if r.divided_by),
+        arguments=tuple(
+            ArgumentRow(
+                program.value_name[a],
+                f"{program.value_dtype[a]}[{', '.join(map(str, program.dims(a)))}]",
+                float(size[a]),
+                float(size[a]) / total,
+                _why_whole(analysis, mesh, a, plan is not None),
+            )
+            for a in large
+        ),
+        whole_arguments=len(whole),
+        whole_bytes=float(size[whole].sum()),
+        argument_bytes=total,
+    )
+
+
+def _axes(mesh: Mesh) -> list[tuple[str, int]]:
+    return [(a, s) for a, s in zip(mesh.axes, mesh.sizes, strict=True) if s > 1]
+
+
+def misses(size: int, mesh: Mesh) -> tuple[Miss, ...]:
+    """Axes of ``mesh`` that do not divide ``size``, with what would do."""
+    return tuple(Miss(a, s, math.gcd(size, s), -(-size // s) * s) for a, s in _axes(mesh) if size % s)
+
+
+def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
+    """Rows of the (colour group, size) pairs that some axis does not divide, most bytes first."""
+    program, names = analysis.program, analysis.dims
+    if not names.n or not _axes(mesh):
+        return []
+    group_of = analysis.group[analysis.colour].astype(np.int64)
+    on = names.shardable
+    pairs, counts = np.unique(np.stack([group_of[on], names.size[on]], axis=1), axis=0, return_counts=True)
+    rank = np.diff(program.shape_ptr)
+    value = np.repeat(np.arange(program.n_values), rank)
+    of_value = np.stack([group_of[program.def_dim_factor], program.shape, value], axis=1)
+    of_value = np.unique(of_value[~program.value_is_constant[value]], axis=0)
+    carried: dict[tuple[int, int], list[int]] = {}
+    for g, size, v in of_value.tolist():
+        carried.setdefault((g, size), []).append(v)
+    nbytes = value_bytes(program)
+    total = float(nbytes[~program.value_is_constant].sum())
+    rows = []
+    for (g, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        found = misses(size, mesh)
+        values = carried.get((g, size), [])
+        if not found:
+            continue
+        held = float(nbytes[values].sum())
+        rows.append(
+            DimRow(
+                g,
+                analysis.group_name[g],
+                size,
+                count,
+                tuple(program.value_name[v] for v in values if v < program.n_arguments),
+                held,
+                held / total if total else 0.0,
+                tuple(a for a, s in _axes(mesh) if size % s == 0),
+                found,
+            )
+        )
+    return sorted(rows, key=lambda r: (-r.bytes, r.group, -r.size))
+
+
+def _cuts(analysis: Analysis, mesh: Mesh, argument: int) -> list[str]:
+    """The actions that would cut an argument, as ``colour->axis``."""
+    program = analysis.program
+    found = []
+    for size, name in zip(program.dims(argument), program.def_names(argument), strict=True):
+        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
+        if size > 1 and group.shardable:
+            found += [f"{group.name}->{a}" for a, s in _axes(mesh) if size % s == 0]
+    return found
+
+
+def _why_whole(analysis: Analysis, mesh: Mesh, argument: int, planned: bool) -> str:
+    program = analysis.program
+    cuts = _cuts(analysis, mesh, argument)
+    if planned and cuts:
+        return f"no action of the plan cuts it; {text.few(cuts, 4)} could"
+    if not _axes(mesh):
+        return "every axis of the mesh has size 1"
+    reasons = []
+    for dim, (size, name) in enumerate(zip(program.dims(argument), program.def_names(argument), strict=True)):
+        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
+        if size <= 1:
+            continue
+        if not group.shardable:
+            reasons.append(f"dim {dim} ({group.name}) has a colour with nothing to split")
+        else:
+            reasons.append(f"dim {dim} ({group.name}) = {size}, {'; '.join(map(str, misses(size, mesh)))}")
+    return ". ".join(reasons)

@@ -1,0 +1,60 @@
+"""Plain-text tables and units, for the reports that ``str()`` prints.
+
+Commands and the explorer have renderers of their own; this is what a Python prompt and a log file get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40) -> str:
+    """Columns of text, two blanks apart; a column whose title starts with ">" is set to the right.
+
+    Beyond ``limit`` rows the rest is counted.
+
+    >>> print(table(("op", ">count"), [("sort", 2), ("custom_call", 11)]))
+    op           count
+    sort             2
+    custom_call     11
+    """
+    every = [[str(cell) for cell in row] for row in rows]
+    shown = [[c.lstrip(">") for c in columns], *every[:limit]]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(columns))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column.startswith(">") else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in shown
+    ]
+    if len(every) > limit:
+        lines.append(f"... and {len(every) - limit} more")
+    return "\n".join(lines)
+
+
+def bytes_text(size: float) -> str:
+    """``512 B``, ``4 KiB``, ``1.25 GiB``."""
+    for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if abs(size) >= scale:
+            return f"{size / scale:.3g} {unit}" if size / scale < 1000 else f"{size / scale:.0f} {unit}"
+    return f"{size:.0f} B"
+
+
+def share_text(share: float | None) -> str:
+    """A share as a percentage; what is above 0 never reads as 0.
+
+    >>> share_text(0.5), share_text(0.000012), share_text(0.0), share_text(None)
+    ('50.0%', '<0.1%', '0', '-')
+    """
+    if share is None:
+        return "-"
+    if share == 0:
+        return "0"
+    return "<0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def few(items: Iterable[object], limit: int = 3) -> str:
+    """The first items and how many are left out."""
+    texts = [str(item) for item in items]
+    return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")

@@ -1,0 +1,108 @@
+"""Coverage and divisibility as frames, one row a finding, and as short notes with what to do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from toast_lab.conflicts.coverage import Coverage, Reason, short_line
+from toast_lab.sharding.divisibility import Divisibility
+from toast_lab.text import few, share_text
+from toast_lab.views.compare_table import bytes_text
+
+COVERAGE_COLUMNS = ["op", "count", "FLOPs", "bytes", "finding", "colours", "source", "why"]
+FINDINGS = {
+    Reason.NO_RULE: "no rule",
+    Reason.ALL_WHOLE: "computed whole",
+    Reason.KEPT_WHOLE: "result kept whole",
+    Reason.MINOR_FACTOR: "merged dim",
+    Reason.SOME_WHOLE: "some dims whole",
+    Reason.UNKNOWN_TRIPS: "trips unknown",
+    Reason.UNKNOWN_BRANCH: "branch unknown",
+}
+DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "what would do", "arguments"]
+ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]
+
+
+class Note(NamedTuple):
+    """One thing worth knowing; ``level`` is "good", "info" or "error"."""
+
+    text: str
+    level: str = "info"
+
+
+def coverage_frame(report: Coverage) -> pd.DataFrame:
+    """One row an op kind and reason, what is held whole first."""
+    return pd.DataFrame(
+        [
+            {
+                "op": row.kind,
+                "count": row.op_count,
+                "FLOPs": share_text(row.flops_share),
+                "bytes": share_text(row.bytes_share),
+                "finding": FINDINGS[row.reason],
+                "colours": few(row.colours) or "all",
+                "source": few((short_line(line) for line, _ in row.lines), 2),
+                "why": row.why,
+            }
+            for row in report.rows
+        ],
+        columns=COVERAGE_COLUMNS,
+    )
+
+
+def sizes_frame(report: Divisibility) -> pd.DataFrame:
+    """One row a colour and size that some axis of the mesh does not divide; those that none divides come first."""
+    return pd.DataFrame(
+        [
+            {
+                "colour": row.colour,
+                "size": row.size,
+                "names": row.names,
+                "bytes": share_text(row.bytes_share),
+                "divided by": ", ".join(row.divided_by) or "no axis",
+                "what would do": "; ".join(map(str, row.misses)),
+                "arguments": few(row.arguments) or "–",
+            }
+            for row in (*report.dims, *report.partly)
+        ],
+        columns=DIMS_COLUMNS,
+    )
+
+
+def whole_arguments_frame(report: Divisibility) -> pd.DataFrame:
+    """One row a large argument that every device holds whole, largest first."""
+    return pd.DataFrame(
+        [
+            {
+                "argument": row.argument,
+                "type": row.type,
+                "size": bytes_text(row.bytes),
+                "of all": share_text(row.bytes_share),
+                "why": row.why,
+            }
+            for row in report.arguments
+        ],
+        columns=ARGUMENT_COLUMNS,
+    )
+
+
+def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4) -> list[Note]:
+    """A sentence for each report, then its weightiest findings with what would do."""
+    whole = bool(coverage.whole_rows)
+    found = [Note(_sentence(coverage.headline()), "error" if whole else "good")]
+    for row in coverage.whole_rows[:limit]:
+        found.append(
+            Note(f"{row.kind} ({few((short_line(line) for line, _ in row.lines), 2)}): {FINDINGS[row.reason]}")
+        )
+    if divisibility is not None:
+        trouble = bool(divisibility.dims or divisibility.whole_arguments)
+        found.append(Note(_sentence(divisibility.headline()), "info" if trouble else "good"))
+        for dim in (*divisibility.dims, *divisibility.partly)[:limit]:
+            found.append(Note(f"{dim.colour} = {dim.size} on " + "; on ".join(map(str, dim.misses))))
+    return found
+
+
+def _sentence(headline: str) -> str:
+    return headline[:1].upper() + headline[1:] + "."
