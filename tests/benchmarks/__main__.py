@@ -1,13 +1,13 @@
-"""Run the benchmarks: ``python -m tests.benchmarks [speed] [memory]``.  Exit status 1 if a target is missed."""
+"""Run benchmarks: ``python -m tests.benchmarks [speed] [memory] [scaling]``; exit status 1 if a target is missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import memory, speed
+from tests.benchmarks import memory, scaling, speed
 
-PARTS = {"speed": speed.run, "memory": memory.run}
+PARTS = {"speed": speed.run, "memory": memory.run, "scaling": scaling.run}
 
 
 def main(names: list[str]) -> int:

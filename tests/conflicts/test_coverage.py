@@ -137,10 +137,12 @@ def test_counts_that_are_assumed_are_said() -> None:
     def region(kind: str, begin: int, parent: int, known: bool) -> types.SimpleNamespace:
         return types.SimpleNamespace(kind=kind, begin=begin, end=last, parent=parent, known=known)
 
-    regions = (region("loop", first, -1, True), region("body", first + 2, 0, False), region("body", first, -1, True))
+    inner = region("body", first + 2, 1, False)  # within the other one: its product counts once
+    known = region("body", first, -1, True)
+    regions = (region("loop", first, -1, True), region("body", first + 2, 0, False), inner, known)
     object.__setattr__(program, "regions", regions)
     (row,) = analysis.coverage.rows
-    assert (row.reason, row.op_count, row.whole) == (Reason.UNKNOWN_TRIPS, 1, False)
+    assert (row.reason, row.op_count, row.whole) == (Reason.UNKNOWN_TRIPS, 2, False)
     assert row.flops == 2 * 8 * 16 * 16, "the second product alone"
     assert row.flops_share == 0.5
     assert not analysis.coverage.complete

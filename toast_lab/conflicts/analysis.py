@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,24 +85,34 @@ class Analysis:
     sets: compatibility.Sets
     ties: repeated.Ties
     argument_groups: tuple[tuple[int, ...], ...]
-    name_text: tuple[str, ...]  #: [N] readable unique text of each name
     trees: object = None  #: pytree structures of arguments and results; only the frontends look inside
+
+    @functools.cached_property
+    def name_text(self) -> tuple[str, ...]:
+        """[N] readable unique text of each name: the k-th name of colour S is called S#k."""
+        order = np.argsort(self.colour, kind="stable")
+        start = np.searchsorted(self.colour[order], self.colour)
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order))
+        texts = [f"#{k}" for k in range(int((position - start).max(initial=-1)) + 1)]
+        names = self.colour_name
+        return tuple(
+            names[c] + texts[k] for c, k in zip(self.colour.tolist(), (position - start).tolist(), strict=True)
+        )
 
     @functools.cached_property
     def colours(self) -> tuple[Colour, ...]:
         """All colours, in program order."""
         order = np.argsort(self.colour, kind="stable")
-        rows = np.split(order, np.flatnonzero(np.diff(self.colour[order])) + 1) if len(order) else []
+        start = np.searchsorted(self.colour[order], np.arange(len(self.colour_name)))
+        size = np.maximum.reduceat(self.dims.size[order], start) if len(order) else order
+        shardable = np.logical_or.reduceat(self.dims.shardable[order], start) if len(order) else order
+        rows = zip(start.tolist(), [*start[1:].tolist(), len(order)], strict=True) if len(order) else ()
         return tuple(
-            Colour(
-                i,
-                self.colour_name[i],
-                int(self.group[i]),
-                row,
-                int(self.dims.size[row].max()),
-                bool(self.dims.shardable[row].any()),
+            Colour(i, name, group, order[begin:end], largest, can)
+            for i, (name, group, (begin, end), largest, can) in enumerate(
+                zip(self.colour_name, self.group.tolist(), rows, size.tolist(), shardable.tolist(), strict=True)
             )
-            for i, row in enumerate(rows)
         )
 
     @functools.cached_property
@@ -139,32 +149,29 @@ class Analysis:
     @functools.cached_property
     def groups(self) -> tuple[ColourGroup, ...]:
         """Colour groups: what an action names."""
-        colours: list[list[int]] = [[] for _ in self.group_name]
-        for c, g in enumerate(self.group):
+        n = len(self.group_name)
+        colours: list[list[int]] = [[] for _ in range(n)]
+        for c, g in enumerate(self.group.tolist()):
             colours[g].append(c)
-        arguments: list[dict[int, None]] = [{} for _ in self.group_name]
+        group_of = self.group[self.colour]
+        arguments: dict[int, dict[int, None]] = defaultdict(dict)
         for a in range(self.program.n_arguments):
             for name in self.program.def_names(a):
-                arguments[self.group[self.colour[name]]][a] = None
-        met: list[dict[int, None]] = [{} for _ in self.group_name]
+                arguments[int(group_of[name])][a] = None
+        met: dict[int, dict[int, None]] = defaultdict(dict)
         for s in self.compatibility_sets:
-            met[self.group[s.colour]][s.resolution] = None
-        out = []
-        for g, members in enumerate(colours):
-            n_names = sum(int((self.dims.size[self.colours[c].names] > 1).sum()) for c in members)
-            out.append(
-                ColourGroup(
-                    g,
-                    self.group_name[g],
-                    tuple(members),
-                    tuple(arguments[g]),
-                    tuple(met[g]),
-                    n_names,
-                    max(self.colours[c].size for c in members),
-                    any(self.colours[c].shardable for c in members),
-                )
+            met[int(self.group[s.colour])][s.resolution] = None
+        size = np.zeros(n, np.int64)
+        np.maximum.at(size, group_of, self.dims.size)
+        n_names = np.bincount(group_of[self.dims.size > 1], minlength=n)
+        shardable = np.bincount(group_of[self.dims.shardable], minlength=n) > 0
+        rows = zip(self.group_name, colours, n_names.tolist(), size.tolist(), shardable.tolist(), strict=True)
+        return tuple(
+            ColourGroup(
+                g, name, tuple(members), tuple(arguments.get(g, ())), tuple(met.get(g, ())), count, largest, can
             )
-        return tuple(out)
+            for g, (name, members, count, largest, can) in enumerate(rows)
+        )
 
     @functools.cached_property
     def coverage(self) -> Coverage:
@@ -232,15 +239,12 @@ def analyse_program(
         colour=colour,
         colour_name=colour_name,
         group=group,
-        group_name=tuple(
-            colour_name[int(np.flatnonzero(group == g)[0])] for g in range(int(group.max()) + 1 if len(group) else 0)
-        ),
+        group_name=tuple(colour_name[c] for c in np.unique(group, return_index=True)[1].tolist()),
         pairs=tuple(pairs),
         places=tuple(tuple(p) for p in found.values()),
         sets=sets,
         ties=ties,
         argument_groups=tuple(tuple(g) for g in arguments),
-        name_text=_name_texts(colour, colour_name),
         trees=trees,
     )
 
@@ -254,38 +258,34 @@ def last_key(path: str) -> str:
 def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tuple[str, ...]:
     program = names.program
     n = int(colour.max()) + 1 if len(colour) else 0
-    votes: list[Counter[str]] = [Counter() for _ in range(n)]
-    fallback = [""] * n
+    votes: dict[int, Counter[str]] = defaultdict(Counter)
     for a in range(program.n_arguments):
-        path = program.value_name[a]
-        hint = dim_names.get(path, dim_names.get(last_key(path), ()))
-        for d, name in enumerate(program.def_names(a)):
-            c = int(colour[name])
-            if len(hint) == len(program.dims(a)):
-                votes[c][hint[d]] += 1
-            fallback[c] = fallback[c] or f"{last_key(path)}.{d}"
-    for value in range(program.n_arguments, program.n_values):
-        for d, name in enumerate(program.def_names(value)):
-            c = int(colour[name])
-            fallback[c] = fallback[c] or f"{program.value_name[value]}.{d}"
-    taken: set[str] = set()
+        hint = dim_names.get(program.value_name[a], dim_names.get(last_key(program.value_name[a]), ()))
+        row = program.def_names(a)
+        if len(hint) == len(row):
+            for name, text in zip(row, hint, strict=True):
+                votes[int(colour[name])][text] += 1
+    # Without a hint a colour is called after the first dim that carries it.
+    value = np.repeat(np.arange(program.n_values), np.diff(program.shape_ptr))
+    found, first = np.unique(colour[program.def_dim_factor], return_index=True)
+    carrier = dict(zip(found.tolist(), first.tolist(), strict=True))
+    taken: dict[str, int] = {}  # text -> how many numbers were tried for it
     out = []
     for c in range(n):
-        base = votes[c].most_common(1)[0][0] if votes[c] else fallback[c] or f"name{c}"
-        text, i = base, 0
+        if votes.get(c):
+            base = votes[c].most_common(1)[0][0]
+        elif c in carrier:
+            v = int(value[carrier[c]])
+            name_of_value = program.value_name[v]
+            base = last_key(name_of_value) if v < program.n_arguments else name_of_value
+            base += f".{carrier[c] - int(program.shape_ptr[v])}"
+        else:
+            base = f"name{c}"
+        text, i = base, taken.get(base, 0)
         while text in taken:
             i += 1
             text = f"{base}_{i}"
-        taken.add(text)
+        taken[base] = i
+        taken.setdefault(text, 0)
         out.append(text)
-    return tuple(out)
-
-
-def _name_texts(colour: np.ndarray, colour_name: tuple[str, ...]) -> tuple[str, ...]:
-    """The k-th name of colour S is called S#k."""
-    seen: Counter[int] = Counter()
-    out = []
-    for c in colour:
-        out.append(f"{colour_name[c]}#{seen[int(c)]}")
-        seen[int(c)] += 1
     return tuple(out)

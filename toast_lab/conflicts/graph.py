@@ -49,13 +49,22 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
                 if a != b and colour[a] == colour[b] and names.size[a] > 1 and names.size[b] > 1:
                     found.setdefault((min(a, b), max(a, b)), []).append(Place(value, use, i, j))
 
-    for value in range(program.n_values):
-        if not program.value_is_constant[value] and program.shape_ptr[value + 1] - program.shape_ptr[value] > 1:
-            scan(program.def_names(value), value, -1)
-    for use in range(program.n_uses):
-        if program.use_dim_ptr[use + 1] - program.use_dim_ptr[use] > 1:
-            scan(program.use_names(use), int(program.use_value[use]), use)
+    meets = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
+    for value in np.flatnonzero(meets & ~program.value_is_constant).tolist():
+        scan(program.def_names(value), value, -1)
+    for use in np.flatnonzero(_repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)).tolist():
+        scan(program.use_names(use), int(program.use_value[use]), use)
     return dict(sorted(found.items()))
+
+
+def _repeats_a_colour(ptr: np.ndarray, names_of_dims: np.ndarray, names: Names, colour: np.ndarray) -> np.ndarray:
+    """[rows] bool: does some colour stand on two dims of the row?  Dims whose name has size 1 do not count."""
+    row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    large = names.size[names_of_dims] > 1
+    key = np.sort(row[large] * (int(colour.max(initial=0)) + 1) + colour[names_of_dims[large]])
+    found = np.zeros(len(ptr) - 1, dtype=bool)
+    found[key[1:][key[1:] == key[:-1]] // (int(colour.max(initial=0)) + 1)] = True
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

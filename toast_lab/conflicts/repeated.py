@@ -18,10 +18,9 @@ import networkx as nx
 import numpy as np
 
 from toast_lab.conflicts.compatibility import Sets
+from toast_lab.conflicts.use_keys import use_keys
 from toast_lab.ir.program import NEED_REPLICATION, Program
 from toast_lab.nda.names import Names
-
-_HANDS_ON = ("while.enter", "dynamic_slice", "slice", "reshape", "optimization_barrier", "convert")
 
 
 class Ties(NamedTuple):
@@ -122,7 +121,7 @@ def argument_groups(program: Program) -> list[list[int]]:
     the nearest uses decide, and are asked first, since the last layer's results flow elsewhere than the others' and
     may do so just like some other argument's.
     """
-    near, far = _use_keys(program, 1), _use_keys(program, 4)
+    near, far = (keys[: program.n_arguments].tolist() for keys in use_keys(program, (1, 4)))
     by_key: dict[Any, int] = {}
     groups: list[list[int]] = []
     for a in range(program.n_arguments):
@@ -141,30 +140,6 @@ def argument_groups(program: Program) -> list[list[int]]:
     return groups
 
 
-def _use_keys(program: Program, depth: int) -> list[int]:
-    """Hash of what happens to each value within ``depth`` ops."""
-    base = [hash((program.dims(v), program.value_dtype[v])) for v in range(program.n_values)]
-    current = base
-    use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
-    uses: list[list[int]] = [[] for _ in range(program.n_values)]
-    for use, value in enumerate(program.use_value):
-        uses[value].append(use)
-    free = [k in _HANDS_ON for k in program.kind]
-    for _ in range(depth):
-        previous, current = current, list(base)
-        for value in range(program.n_values - 1, -1, -1):  # backwards, so that a free step sees what comes after it
-            keys = []
-            for use in uses[value]:
-                op = int(use_op[use])
-                start = program.factor_ptr[program.owner[op]]
-                row = tuple(f - start for f in program.use_names(use))
-                after = current if free[op] else previous
-                results = tuple(after[r] for r in program.results(op))
-                keys.append(hash((program.kind[op], program.detail[op], use - int(program.use_ptr[op]), row, results)))
-            current[value] = hash((base[value], tuple(sorted(keys))))
-    return current
-
-
 def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     """Group of each colour, [colours] int32, numbered by first colour.
 
@@ -175,12 +150,13 @@ def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> 
     dims of one loop are mirrored too: whoever cuts stacked parameters by layers cuts all of them.
     """
     n = int(colour.max()) + 1 if len(colour) else 0
-    families = [*_carried_alike(names, colour, groups, n), *_stacked_together(names, colour)]
-    members = {c for family in families for c in family}
-    ops: dict[int, set[int]] = {c: set() for c in members}
-    for name in range(names.n):
-        if int(colour[name]) in members and names.size[name] > 1:
-            ops[int(colour[name])].add(int(names.op[name]))
+    families = [*_carried_alike(names, colour, groups), *_stacked_together(names, colour)]
+    members = np.zeros(n, dtype=bool)
+    members[[c for family in families for c in family]] = True
+    ops: dict[int, set[int]] = {c: set() for c in np.flatnonzero(members).tolist()}
+    wanted = np.flatnonzero(members[colour] & (names.size > 1))
+    for c, op in zip(colour[wanted].tolist(), names.op[wanted].tolist(), strict=True):
+        ops[c].add(op)
     home = list(range(n))
     for family in families:
         merged: list[int] = []  # leaders of the groups made of these colours
@@ -201,18 +177,17 @@ def _leader(home: list[int], colour: int) -> int:
     return colour
 
 
-def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]], n: int) -> list[list[int]]:
+def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]]) -> list[list[int]]:
     """Colours on the same dims of the same argument groups, as lists of at least two."""
-    carried: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    carried: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for g, group in enumerate(groups):
         for a in group:
             for d, name in enumerate(names.program.def_names(a)):
                 if names.size[name] > 1:
-                    carried[colour[name]].append((g, d))
+                    carried[int(colour[name])].append((g, d))
     alike: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
-    for c, keys in enumerate(carried):
-        if keys:
-            alike[tuple(sorted(keys))].append(c)
+    for c in sorted(carried):
+        alike[tuple(sorted(carried[c]))].append(c)
     return [family for family in alike.values() if len(family) > 1]
 
 

@@ -43,21 +43,15 @@ def name_dimensions(program: Program) -> Names:
     """Compute names and M of ``program``."""
     op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.factor_ptr))
     # What is made of constants alone is made wherever it is used: there is nothing to decide about it.
-    constant = np.asarray(
-        [
-            len(program.results(o)) > 0 and all(program.value_is_constant[v] for v in program.results(o))
-            for o in range(program.n_ops)
-        ],
-        dtype=bool,
-    )
+    varying = np.zeros(program.n_ops, dtype=bool)
+    varying[program.value_op[~program.value_is_constant]] = True
+    constant = (np.diff(program.result_ptr) > 0) & ~varying
     shardable = (program.factor_size > 1) & np.isin(program.factor_class, (PASS, REDUCTION)) & ~constant[op]
     edges = _map_edges(program)
-    order = np.lexsort((edges[:, 1], edges[:, 0]))
-    edges = edges[order]
     # Paths stay within one round of a loop, as they stay within one layer of an unrolled one.
     forward = edges[op[edges[:, 0]] < op[edges[:, 1]]]
     ptr = np.zeros(len(op) + 1, dtype=np.int64)
-    np.add.at(ptr, forward[:, 0] + 1, 1)
+    ptr[1:] = np.bincount(forward[:, 0], minlength=len(op))
     names = Names(
         program,
         op,
@@ -76,23 +70,31 @@ def name_dimensions(program: Program) -> Names:
 
 
 def _map_edges(program: Program) -> np.ndarray:
-    """Unique (definition name, use name) pairs, [E, 2] int32."""
-    found: set[tuple[int, int]] = set()
+    """Unique (definition name, use name) pairs in ascending order, [E, 2] int32."""
+    value, def_dim, use_dim = use_dims(program)
+    flows = ~program.value_is_constant[value] & (program.shape[def_dim] > 1)
+    def_dim, use_dim = def_dim[flows], use_dim[flows]
+    pairs = np.stack([program.def_dim_factor[def_dim], program.use_dim_factor[use_dim]], axis=1).astype(np.int64)
+    # Of merged dims the major factors flow, and the minor ones too where both sides are made up alike.
+    merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_minor)[use_dim]
     size = program.factor_size
-    for use in range(program.n_uses):
-        value = int(program.use_value[use])
-        if program.value_is_constant[value]:
-            continue
-        start = int(program.shape_ptr[value])
-        row = int(program.use_dim_ptr[use])
-        for dim in range(int(program.shape_ptr[value + 1]) - start):
-            if program.shape[start + dim] <= 1:
-                continue
-            here, there = program.def_dim_minor[start + dim], program.use_dim_minor[row + dim]
-            if len(here) == len(there) and all(size[a] == size[b] for a, b in zip(here, there, strict=True)):
-                found.update(zip(here, there, strict=True))
-            else:
-                found.add((here[0], there[0]))
-    if not found:
-        return np.zeros((0, 2), dtype=np.int32)
-    return np.asarray(sorted(found), dtype=np.int32)
+    minor = []
+    for here, there in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
+        left, right = program.def_dim_minor[here], program.use_dim_minor[there]
+        if len(left) == len(right) and all(size[a] == size[b] for a, b in zip(left, right, strict=True)):
+            minor += list(zip(left[1:], right[1:], strict=True))
+    pairs = np.concatenate([pairs, np.asarray(minor, dtype=np.int64).reshape(-1, 2)])
+    key = np.unique(pairs[:, 0] * program.n_factors + pairs[:, 1])  # far quicker than unique rows
+    return np.stack(np.divmod(key, max(1, program.n_factors)), axis=1).astype(np.int32)
+
+
+def use_dims(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each entry of ``use_dim_*``: the value used, its row in ``def_dim_*`` and ``shape``, and its own row."""
+    rank = np.diff(program.use_dim_ptr)
+    value = np.repeat(program.use_value, rank)
+    row = np.arange(len(value))
+    return value, program.shape_ptr[value] + row - np.repeat(program.use_dim_ptr[:-1], rank), row
+
+
+def _merged(dims: tuple[tuple[int, ...], ...]) -> np.ndarray:
+    return np.fromiter(map(len, dims), dtype=np.int64, count=len(dims)) > 1

@@ -108,8 +108,18 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
     )
 
 
-OpChoices = list[list[tuple[int, list[int]]]]  # by group: (op, its names of that group)
-ValueChoices = list[list[tuple[int, list[tuple[int, int]]]]]  # by group: (value, its (name, dim) pairs)
+class Choices(NamedTuple):
+    """Things (ops or values) with names of one colour group, and the candidates that each has there.
+
+    Things are ordered by group, then as in the program; a thing of several groups stands in each.
+    """
+
+    group_ptr: np.ndarray  #: [groups+1] row starts into thing
+    thing: np.ndarray  #: op or value
+    first: np.ndarray  #: its first candidate, as a row of name and dim
+    options: np.ndarray  #: how many candidates follow one another there
+    name: np.ndarray  #: candidates: the name ...
+    dim: np.ndarray  #: ... and, of values, the dim
 
 
 def build_space(analysis: Analysis, mesh: Mesh) -> Space:
@@ -119,43 +129,45 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
     ops_of, values_of = _op_choices(analysis), _value_choices(analysis)
     group_row: list[int] = []
     bits_row: list[int] = []
-    op_ptr, value_ptr = [0], [0]
-    op_rows: list[tuple[int, int]] = []
-    value_rows: list[tuple[int, int, int]] = []
+    op_rows: list[np.ndarray] = []
+    op_names: list[np.ndarray] = []
+    value_rows: list[np.ndarray] = []
+    value_dims: list[np.ndarray] = []
     for group in analysis.groups:
         if not group.shardable:
             continue
         n_bits = len(group.resolutions)
         for bits in _resolutions(n_bits):
             bit_of = {cls: bits >> (n_bits - 1 - i) & 1 for i, cls in enumerate(group.resolutions)}
-            for op, candidates in ops_of[group.index]:
-                chosen = _pick(candidates, sides, bit_of)
-                if names.shardable[chosen]:
-                    op_rows.append((op, chosen))
-            for value, pairs in values_of[group.index]:
-                chosen = _pick([name for name, _ in pairs], sides, bit_of)
-                dim = next(d for name, d in pairs if name == chosen)
-                value_rows.append((value, dim, int(program.shape[program.shape_ptr[value] + dim])))
+            op, picked = _choose(ops_of, group.index, sides, bit_of)
+            chosen = ops_of.name[picked]
+            can = names.shardable[chosen]
+            op_rows.append(op[can])
+            op_names.append(chosen[can])
+            value, picked = _choose(values_of, group.index, sides, bit_of)
+            value_rows.append(value)
+            value_dims.append(values_of.dim[picked])
             group_row.append(group.index)
             bits_row.append(bits)
-            op_ptr.append(len(op_rows))
-            value_ptr.append(len(value_rows))
-    ops = np.asarray(op_rows, dtype=np.int32).reshape(-1, 2)
-    values = np.asarray(value_rows, dtype=np.int64).reshape(-1, 3)
+    value, dim = _joined(value_rows), _joined(value_dims)
     return Space(
         analysis=analysis,
         mesh=mesh,
         group=np.asarray(group_row, dtype=np.int32),
         bits=np.asarray(bits_row, dtype=np.int32),
-        op_ptr=np.asarray(op_ptr, dtype=np.int32),
-        op=ops[:, 0].copy(),
-        op_name=ops[:, 1].copy(),
-        value_ptr=np.asarray(value_ptr, dtype=np.int32),
-        value=values[:, 0].astype(np.int32),
-        value_dim=values[:, 1].astype(np.int8),
-        value_dim_size=values[:, 2].copy(),
+        op_ptr=np.cumsum([0, *map(len, op_rows)], dtype=np.int32),
+        op=_joined(op_rows).astype(np.int32),
+        op_name=_joined(op_names).astype(np.int32),
+        value_ptr=np.cumsum([0, *map(len, value_rows)], dtype=np.int32),
+        value=value.astype(np.int32),
+        value_dim=dim.astype(np.int8),
+        value_dim_size=program.shape[program.shape_ptr[value] + dim],
         n_names=np.asarray([analysis.groups[g].n_names for g in group_row], dtype=np.int32),
     )
+
+
+def _joined(rows: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
 
 def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
@@ -168,32 +180,43 @@ def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
     return found
 
 
-def _op_choices(analysis: Analysis) -> OpChoices:
-    group_of = analysis.group[analysis.colour]
-    rows: OpChoices = [[] for _ in analysis.groups]
-    for op in range(analysis.program.n_ops):
-        own: dict[int, list[int]] = {}
-        for name in analysis.program.factors(op):
-            if analysis.dims.size[name] > 1:
-                own.setdefault(int(group_of[name]), []).append(name)
-        for g, candidates in own.items():
-            rows[g].append((op, candidates))
-    return rows
+def _op_choices(analysis: Analysis) -> Choices:
+    name = np.flatnonzero(analysis.dims.size > 1)
+    return _choices(analysis, analysis.dims.op[name], name, np.zeros_like(name))
 
 
-def _value_choices(analysis: Analysis) -> ValueChoices:
-    program, group_of = analysis.program, analysis.group[analysis.colour]
-    rows: ValueChoices = [[] for _ in analysis.groups]
-    for value in range(program.n_values):
-        if program.value_is_constant[value]:
-            continue
-        own: dict[int, list[tuple[int, int]]] = {}
-        for d, name in enumerate(program.def_names(value)):
-            if program.shape[program.shape_ptr[value] + d] > 1:
-                own.setdefault(int(group_of[name]), []).append((name, d))
-        for g, pairs in own.items():
-            rows[g].append((value, pairs))
-    return rows
+def _value_choices(analysis: Analysis) -> Choices:
+    program = analysis.program
+    rank = np.diff(program.shape_ptr)
+    value = np.repeat(np.arange(program.n_values), rank)
+    dim = np.arange(len(value)) - np.repeat(program.shape_ptr[:-1], rank)
+    kept = ~program.value_is_constant[value] & (program.shape > 1)
+    return _choices(analysis, value[kept], program.def_dim_factor[kept], dim[kept])
+
+
+def _choices(analysis: Analysis, thing: np.ndarray, name: np.ndarray, dim: np.ndarray) -> Choices:
+    """Sort (thing, name, dim) rows in program order by the group of the name."""
+    group = analysis.group[analysis.colour[name]].astype(np.int64)
+    order = np.argsort(group, kind="stable")
+    group, thing, name, dim = group[order], thing[order].astype(np.int64), name[order].astype(np.int64), dim[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (group[1:] != group[:-1]) | (thing[1:] != thing[:-1])
+    first = np.flatnonzero(new)
+    group_ptr = np.searchsorted(group[first], np.arange(len(analysis.groups) + 1))
+    return Choices(group_ptr, thing[first], first, np.diff([*first, len(order)]), name, dim)
+
+
+def _choose(
+    choices: Choices, group: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Things of a group and, for each, the row of the candidate that the bits choose."""
+    rows = slice(choices.group_ptr[group], choices.group_ptr[group + 1])
+    picked = choices.first[rows].copy()
+    options = choices.options[rows]
+    for i in np.flatnonzero(options > 1).tolist():
+        candidates = choices.name[picked[i] : picked[i] + options[i]].tolist()
+        picked[i] += candidates.index(_pick(candidates, sides, bit_of))
+    return choices.thing[rows], picked
 
 
 def _pick(candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]) -> int:

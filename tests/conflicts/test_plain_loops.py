@@ -1,0 +1,153 @@
+"""What the analysis computes on whole arrays, against the same written as plain loops over ops and dims."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.helpers import analysed, small_transformer, traced
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.use_keys import use_keys
+from toast_lab.sharding.mesh import make_mesh
+from toast_lab.sharding.space import build_space
+
+
+def awkward() -> Analysis:
+    def f(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
+        y = jnp.sort(jnp.cumsum(x @ w, axis=0), axis=1)
+        merged = jnp.tanh(x.reshape(8, 8, 4, 8).transpose(1, 0, 3, 2)).reshape(64, 32) @ w
+        square = (x @ x.T) @ (x @ x.T).T
+        again = jnp.tanh(x.reshape(8, 8, 32)).reshape(64, 32).reshape(8, 8, 32)  # merged dims on both ends of an edge
+        return (
+            again,
+            y.reshape(-1),
+            merged.reshape(16, 4, 32),
+            jnp.tanh(merged.reshape(16, 4, 32)),
+            square + square.T,
+            y[:1],
+        )
+
+    return traced(f, jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32))
+
+
+PROGRAMS = {
+    "awkward": awkward,
+    "attention": lambda: analysed("attention"),
+    "xxt": lambda: analysed("xxt"),
+    "transformer": lambda: small_transformer(layers=2, kv_heads=2),
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def analysis(request: pytest.FixtureRequest) -> Analysis:
+    return PROGRAMS[request.param]()
+
+
+def test_edges_of_m(analysis: Analysis) -> None:
+    program, size = analysis.program, analysis.program.factor_size
+    found = set()
+    for use in range(program.n_uses):
+        value = int(program.use_value[use])
+        if program.value_is_constant[value]:
+            continue
+        for dim, extent in enumerate(program.dims(value)):
+            here = program.def_dim_minor[program.shape_ptr[value] + dim]
+            there = program.use_dim_minor[program.use_dim_ptr[use] + dim]
+            if extent > 1 and [size[f] for f in here] == [size[f] for f in there]:
+                found.update(zip(here, there, strict=True))
+            elif extent > 1:
+                found.add((here[0], there[0]))
+    names = analysis.dims
+    assert list(zip(names.source.tolist(), names.target.tolist(), strict=True)) == sorted(found)
+    rows = [names.successor[names.ptr[n] : names.ptr[n + 1]].tolist() for n in range(names.n)]
+    assert [(n, t) for n, row in enumerate(rows) for t in row] == sorted(found)
+
+
+def test_conflicts_and_their_places(analysis: Analysis) -> None:
+    program, colour, size = analysis.program, analysis.colour, analysis.dims.size
+    found: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+    rows = [(v, -1, program.def_names(v)) for v in range(program.n_values) if not program.value_is_constant[v]]
+    rows += [(int(program.use_value[u]), u, program.use_names(u)) for u in range(program.n_uses)]
+    for value, use, row in rows:
+        for i, a in enumerate(row):
+            for j, b in enumerate(row[i + 1 :], i + 1):
+                if a != b and colour[a] == colour[b] and size[a] > 1 and size[b] > 1:
+                    found[min(a, b), max(a, b)].append((value, use, i, j))
+    assert dict(zip(analysis.pairs, (list(map(tuple, p)) for p in analysis.places), strict=True)) == found
+    assert list(analysis.pairs) == sorted(found)
+
+
+def test_groups_and_texts(analysis: Analysis) -> None:
+    dims = analysis.dims
+    for c in analysis.colours:
+        names = np.flatnonzero(analysis.colour == c.index)
+        assert c.names.tolist() == names.tolist()
+        assert (c.size, c.shardable) == (dims.size[names].max(), dims.shardable[names].any())
+        assert [analysis.name_text[n] for n in names] == [f"{c.name}#{k}" for k in range(len(names))]
+    for g in analysis.groups:
+        names = np.flatnonzero(analysis.group[analysis.colour] == g.index)
+        assert (g.size, g.shardable) == (dims.size[names].max(), dims.shardable[names].any())
+        assert g.n_names == (dims.size[names] > 1).sum()
+        assert g.name == analysis.colour_name[g.colours[0]]
+    assert len(set(analysis.colour_name)) == len(analysis.colour_name)
+
+
+def test_values_used_alike_have_equal_keys(analysis: Analysis) -> None:
+    program = analysis.program
+    base: list[Any] = [(program.dims(v), program.value_dtype[v]) for v in range(program.n_values)]
+    current = base
+    for depth, keys in enumerate(use_keys(program, (1, 2, 3)), 1):
+        uses: list[list[Any]] = [[] for _ in base]
+        for op in range(program.n_ops):
+            start = int(program.factor_ptr[op])
+            for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+                row = tuple(f - start for f in program.use_names(use))
+                results = tuple(current[r] for r in program.results(op))
+                what = (program.kind[op], program.detail[op], use - int(program.use_ptr[op]), row, results)
+                uses[program.use_value[use]].append(hash(what))
+        current = [hash((base[v], tuple(sorted(u)))) for v, u in enumerate(uses)]
+        alike = {(a, b) for a, b in zip(current, keys.tolist(), strict=True)}
+        assert len(alike) == len(set(current)) == len(set(keys.tolist())), f"depth {depth}"
+
+
+def test_moves_of_the_action_space(analysis: Analysis) -> None:
+    program, dims, space = analysis.program, analysis.dims, build_space(analysis, make_mesh("2x2"))
+    group_of = analysis.group[analysis.colour]
+    assert set(space.group.tolist()) == {g.index for g in analysis.groups if g.shardable}
+    for move, group in enumerate(space.group.tolist()):
+        ops = slice(space.op_ptr[move], space.op_ptr[move + 1])
+        for op, name in zip(space.op[ops].tolist(), space.op_name[ops].tolist(), strict=True):
+            assert dims.op[name] == op
+            assert group_of[name] == group
+            assert dims.shardable[name]
+        values = slice(space.value_ptr[move], space.value_ptr[move + 1])
+        assert space.value[values].tolist() == [
+            v
+            for v in range(program.n_values)
+            if not program.value_is_constant[v]
+            and any(group_of[n] == group and s > 1 for n, s in zip(program.def_names(v), program.dims(v), strict=True))
+        ]
+        for value, dim, size in zip(
+            space.value[values].tolist(), space.value_dim[values].tolist(), space.value_dim_size[values].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            assert size == program.dims(value)[dim] > 1
+            assert group_of[program.def_names(value)[dim]] == group
+    # Where two names of a group meet, the bits decide, and both decisions are offered.
+    for conflict in analysis.conflicts:
+        place = conflict.places[0]
+        group = int(analysis.group[conflict.colour])
+        if place.use >= 0 or not analysis.groups[group].shardable:
+            continue
+        offered = {
+            int(space.value_dim[i])
+            for move in np.flatnonzero(space.group == group)
+            for i in range(space.value_ptr[move], space.value_ptr[move + 1])
+            if space.value[i] == place.value
+        }
+        assert offered == {place.first_dim, place.second_dim}
