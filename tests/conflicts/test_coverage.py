@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ from tests.helpers import small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.conflicts.coverage import Reason, Row, value_bytes
 from toast_lab.ir import read
+from toast_lab.sharding.mesh import make_mesh
+from toast_lab.sharding.space import build_space
 
 SECRET = """module {
   func.func @main(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>) -> tensor<8x4xf32> {
@@ -158,3 +161,20 @@ def test_str_tables_what_is_held() -> None:
     text = str(from_text(SECRET).coverage)
     assert "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
     assert "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for custom_call" in text
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda: jnp.float32(1), ()),
+        (lambda x: x, (s(),)),
+        (lambda: jnp.ones((3, 4)), ()),
+        (lambda x: x + 1, (s(0, 3),)),
+    ],
+)
+def test_programs_with_nothing_to_split(fn: Any, args: tuple[Any, ...]) -> None:
+    analysis = traced(fn, *args)
+    assert analysis.coverage.whole_rows == ()
+    assert analysis.coverage.complete
+    assert build_space(analysis, make_mesh("2x2")).n_moves <= 1
+    assert len(analysis.groups) == len(analysis.colours) == len(set(analysis.colour_name))
