@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import jax
@@ -131,25 +130,42 @@ def test_rows_are_sorted_by_what_they_block() -> None:
     assert report.whole_bytes < sum(held), "values kept whole lie around the same ops and count once"
 
 
-def test_counts_that_are_assumed_are_said() -> None:
-    """Loops and branches as control flow describes them: stretches of ops that may run an unknown number of times."""
-    analysis = traced(lambda x, w: jnp.tanh(x @ w) @ w, s(8, 16), s(16, 16))
-    program = analysis.program
-    first, last = program.n_arguments, program.n_ops
+def test_rounds_that_are_assumed_are_said() -> None:
+    def f(x: jax.Array, w: jax.Array, n: jax.Array) -> jax.Array:
+        def outer(i: Any, h: jax.Array) -> jax.Array:
+            return jnp.tanh(jax.lax.fori_loop(0, i, lambda j, g: g @ w, h))
 
-    def region(kind: str, begin: int, parent: int, known: bool) -> types.SimpleNamespace:
-        return types.SimpleNamespace(kind=kind, begin=begin, end=last, parent=parent, known=known)
+        y = jax.lax.fori_loop(0, n, outer, x)
+        return jax.lax.fori_loop(0, 3, lambda i, h: h @ w, y)
 
-    inner = region("body", first + 2, 1, False)  # within the other one: its product counts once
-    known = region("body", first, -1, True)
-    regions = (region("loop", first, -1, True), region("body", first + 2, 0, False), inner, known)
-    object.__setattr__(program, "regions", regions)
-    (row,) = analysis.coverage.rows
-    assert (row.reason, row.op_count, row.whole) == (Reason.UNKNOWN_TRIPS, 2, False)
-    assert row.flops == 2 * 8 * 16 * 16, "the second product alone"
-    assert row.flops_share == 0.5
+    analysis = traced(f, s(8, 16), s(16, 16), s(dtype="int32"))
+    (row,) = (r for r in analysis.coverage.rows if r.reason is Reason.UNKNOWN_TRIPS)
+    assert (row.kind, row.op_count, row.whole) == ("loop", 2, False)
+    once = 2 * 8 * 16 * 16
+    assert row.flops == once, "the inner loop's product counts once, with the outer loop"
+    assert row.flops_share == 0.25  # the last loop is known to run three times
     assert not analysis.coverage.complete
     assert "some counts are assumed" in str(analysis.coverage)
+
+
+def test_a_conditional_is_one_row() -> None:
+    def f(c: jax.Array, x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.lax.cond(c, lambda: (x @ w, x), lambda: (jnp.sin(x), jnp.cos(x)))
+
+    analysis = traced(f, s(dtype="bool"), s(8, 16), s(16, 16))
+    (row,) = analysis.coverage.rows
+    assert (row.kind, row.reason, row.op_count, row.whole) == ("conditional", Reason.UNKNOWN_BRANCH, 1, False)
+    assert row.flops == 2 * 8 * 16 * 16 / 2
+
+
+def test_what_a_loop_stacks_is_one_row_a_loop() -> None:
+    def f(ws: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), h), x, ws)
+
+    analysis = traced(f, s(5, 16, 16), s(8, 16))
+    (row,) = (r for r in analysis.coverage.rows if r.reason is Reason.STACKED)
+    assert (row.kind, row.op_count) == ("loop", 2)  # what it takes and what it gives
+    assert not any(r.kind.startswith("while") for r in analysis.coverage.rows)
 
 
 def test_value_bytes_are_those_of_the_program() -> None:

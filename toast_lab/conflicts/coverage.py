@@ -46,6 +46,7 @@ class Reason(enum.Enum):
     KEPT_WHOLE = "no dim of this value has a colour with anything to split, so it is kept whole all along"
     MINOR_FACTOR = "the inner part of a merged dim stays whole: cutting it would need a strided layout"
     SOME_WHOLE = "this dim of the op must stay whole, its other dims can be split"
+    STACKED = "a loop takes or gives one slice of this dim in each round, so it holds the dim whole"
     UNKNOWN_TRIPS = "how often this loop runs is not known before it runs: its body is counted once"
     UNKNOWN_BRANCH = "which branch runs is not known before it runs: all are counted as taken equally often"
 
@@ -95,7 +96,7 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Can every op be split, every value be kept sharded, and is every count known?"""
-        return all(row.reason in (Reason.MINOR_FACTOR, Reason.SOME_WHOLE) for row in self.rows)
+        return all(row.reason in (Reason.MINOR_FACTOR, Reason.SOME_WHOLE, Reason.STACKED) for row in self.rows)
 
     @property
     def whole_rows(self) -> tuple[Row, ...]:
@@ -208,7 +209,8 @@ def coverage(analysis: Analysis) -> Coverage:
     found: dict[tuple[Reason, str, str], _Bag] = {}
 
     def bag(reason: Reason, op: int, why: str = "") -> _Bag:
-        made = found.setdefault((reason, program.kind[op], why or reason.value), _Bag())
+        kind = _KINDS.get(program.kind[op], program.kind[op])
+        made = found.setdefault((reason, kind, why or reason.value), _Bag())
         made.ops[op] = None
         return made
 
@@ -260,6 +262,9 @@ def coverage(analysis: Analysis) -> Coverage:
     )
 
 
+_KINDS = {"while.enter": "loop", "case.index": "conditional", "case.result": "conditional"}
+
+
 class _Bag:
     """A row that is being filled."""
 
@@ -281,7 +286,10 @@ def _stopped(
     merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
     minor[[f for i in merged for f in dims.factors[i][1:]]] = True
     for i in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
-        name, op = int(dims.major[i]), int(dims.op[i])
+        name, op = int(dims.major[i]), int(program.owner[dims.op[i]])
+        if program.kind[op] == "while.enter":
+            _add(bag(Reason.STACKED, op), int(group_of[name]), int(dims.value[i]))
+            continue
         why = f"{Reason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
         here = bag(Reason.MINOR_FACTOR, op) if minor[name] else bag(Reason.SOME_WHOLE, op, why)
         _add(here, int(group_of[name]), int(dims.value[i]))
@@ -297,17 +305,18 @@ def _add(here: _Bag, group: int, value: int) -> None:
 
 
 def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:
-    """Loops whose trip count, and conditionals whose branch, the input does not tell."""
-    regions = getattr(program, "regions", ())
+    """Loops whose number of rounds, and conditionals whose branch, the input does not tell."""
     seen: set[int] = set()
-    for region in regions:
+    for region in program.regions:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            entry = regions[region.parent].begin if region.parent >= 0 else region.begin
-            here = bag(Reason.UNKNOWN_TRIPS, min(entry, program.n_ops - 1))
-        else:
-            here = bag(Reason.UNKNOWN_BRANCH, min(region.begin, program.n_ops - 1))
+            here = bag(Reason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+        else:  # all branches of one conditional stand behind its index
+            index = region.begin - 1
+            while program.kind[index] != "case.index" or program.region[index] != region.parent:
+                index -= 1
+            here = bag(Reason.UNKNOWN_BRANCH, index)
         inside = [op for op in range(region.begin, region.end) if op not in seen]
         seen.update(inside)  # a loop within a loop is counted with the outer one, which comes first
         here.flops += float(flops[inside].sum())

@@ -18,6 +18,7 @@ FINDINGS = {
     Reason.KEPT_WHOLE: "result kept whole",
     Reason.MINOR_FACTOR: "merged dim",
     Reason.SOME_WHOLE: "some dims whole",
+    Reason.STACKED: "stacked by a loop",
     Reason.UNKNOWN_TRIPS: "trips unknown",
     Reason.UNKNOWN_BRANCH: "branch unknown",
 }
