@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bash scripts/setup_venv.sh .venv auto app,notebooks,dev
+bash scripts/install_torch.sh .venv
 bash scripts/ensure_chromium.sh
 bash scripts/lint.sh
 bash scripts/warm.sh

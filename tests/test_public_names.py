@@ -8,8 +8,8 @@ import pytest
 import toast_lab as tl
 
 DESIGNED = [
-    "from_jax", "from_stablehlo", "load", "analyse", "Problem", "search", "Budget", "price", "Plan", "listing",
-    "run", "explore",
+    "from_jax", "from_stablehlo", "from_torch", "load", "analyse", "Problem", "search", "Budget", "price", "Plan",
+    "listing", "run", "explore",
 ]  # fmt: skip
 
 

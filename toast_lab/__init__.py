@@ -31,6 +31,7 @@ _NAMES = {
     "explore": "toast_lab.app.explore:explore",
     "from_jax": "toast_lab.frontends:from_jax",
     "from_stablehlo": "toast_lab.frontends:from_stablehlo",
+    "from_torch": "toast_lab.frontends:from_torch",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "price": "toast_lab.cost.problem:price",
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from toast_lab.cost.machines import Machine
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
-    from toast_lab.frontends import Model, from_jax, from_stablehlo, load
+    from toast_lab.frontends import Model, from_jax, from_stablehlo, from_torch, load
     from toast_lab.ir.program import Program
     from toast_lab.lowering.annotate import annotate
     from toast_lab.lowering.listing import listing

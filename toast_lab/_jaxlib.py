@@ -36,14 +36,17 @@ def inline_call(callee: Any, arguments: list[Any], location: Any) -> list[Any]:
     return list(_jax_mlir_ext.inlined_func_call(callee, arguments, location))
 
 
-def parse_module(context: ir.Context, text: str | bytes) -> ir.Module:
-    """Parse StableHLO text, MLIR bytecode or a portable artifact.  Raises ValueError or MLIRError."""
+def parse_module(context: ir.Context, text: str | bytes, file: str = "") -> ir.Module:
+    """Parse StableHLO text, MLIR bytecode or a portable artifact.  Raises ValueError or MLIRError.
+
+    If the text stands in ``file``, ops without a location get that file's lines.
+    """
     with context:
         if isinstance(text, bytes):
             if b"StableHLO" in text[:64]:
                 return stablehlo.deserialize_portable_artifact(context, text)
             return ir.Module.parse(text)
-        return ir.Module.parse(text)
+        return ir.Module.parseFile(file) if file else ir.Module.parse(text)
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:

@@ -162,13 +162,59 @@ def test_a_closure_becomes_a_constant() -> None:
     assert program.value_is_constant[program.results(constants[0])[0]]
 
 
-def test_all_bad_leaves_are_listed() -> None:
+def test_what_is_no_array_is_bound() -> None:
+    def fn(config: dict[str, Any], x: list[Any]) -> Any:
+        assert config["name"] == "a"
+        return {"y": config["act"](config["fine"] + x[0]), "name": config["name"]}
+
+    model = from_jax(fn, {"name": "a", "act": jnp.tanh, "fine": leaf(3)}, [leaf(3), object()])
+    assert arguments(model) == ["config['fine']", "x[0]"]
+    assert model.program.output_paths == ("result['y']",)
+    assert [model.program.kind[op] for op in model.program.ops()] == ["add", "tanh"]
+    (note,) = model.notes
+    for part in ("config['act'] = tanh", "config['name'] = 'a'", "x[1] = <object object"):
+        assert part in note
+    # the trees hold a place for each array and None for the rest, as equinox.partition leaves it
+    tree, _ = model.trees
+    assert tree.unflatten([1, 2]) == ({"name": None, "act": None, "fine": 1}, [2, None])
+
+
+def test_static_arguments_of_jit_stay_static() -> None:
+    @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
+    def fn(x: jax.Array, times: int) -> jax.Array:
+        for _ in range(times):
+            x = x * x
+        return x
+
+    model = from_jax(fn, leaf(4), 3)
+    assert arguments(model) == ["x"]
+    assert [model.program.kind[op] for op in model.program.ops()] == ["multiply"] * 3
+    assert model.program.donated.tolist() == [True]
+
+
+def test_variable_arguments_are_numbered() -> None:
+    model = from_jax(lambda params, *inputs: params + inputs[0] + inputs[1]["a"], leaf(3), leaf(3), {"a": leaf(3)})
+    assert arguments(model) == ["params", "inputs[0]", "inputs[1]['a']"]
+
+
+def test_typed_random_keys_are_arguments() -> None:
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    model = from_jax(lambda rngs, x: x + jax.random.normal(rngs["noise"], x.shape), {"noise": key}, leaf(8))
+    assert arguments(model) == ["rngs['noise']", "x"]
+    assert model.program.value_dtype[0] == "ui32"
+    assert model.program.dims(0) == (2,)
+
+
+def test_what_only_looks_like_an_array_is_refused() -> None:
+    class Tensor:
+        shape, dtype = (3,), "torch.float32"
+
     with pytest.raises(FrontendError) as caught:
-        from_jax(lambda config, x: x, {"name": "a", "act": np.tanh, "fine": leaf(3)}, [leaf(3), object()])
+        from_jax(lambda a, b, x: x, {"w": Tensor()}, np.array(["text"]), leaf(3))
     text = str(caught.value)
-    for part in ("config['name'] is a str", "config['act'] is a ufunc", "x[1] is a object", "functools.partial"):
+    for part in ("a['w']: a ", "Tensor of type torch.float32", "b: a numpy.ndarray of type <U4", "from_torch"):
         assert part in text
-    assert "fine" not in text
+    assert "x:" not in text
 
 
 def test_a_function_that_does_not_trace_names_the_users_line() -> None:

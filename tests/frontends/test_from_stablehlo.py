@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path, form: str, share: float) -> Non
 
 def test_dynamic_shapes_are_refused() -> None:
     text = TEXT.replace("8x", "?x")
-    with pytest.raises(FrontendError, match=r"dynamic shapes: tensor<\?x4xf32>, tensor<\?x6xf32>\. Export"):
+    with pytest.raises(FrontendError, match=r"dot_general \(line 5\): dynamic shape tensor<\?x6xf32>"):
         from_stablehlo(text)
 
 
@@ -181,3 +182,84 @@ module {
 def test_the_time_limit_holds() -> None:
     with pytest.raises(RunFailed, match=r"reading StableHLO input: no result within 0\.01 s"):
         from_stablehlo(TEXT, time_limit_s=0.01)
+
+
+# -- jax.export artifacts, and what survives the trip ----------------------------------------------------
+
+
+def exported(fn: Any, *args: Any, **options: Any) -> bytes:
+    pytest.importorskip("flatbuffers")
+    return bytes(jax.export.export(jax.jit(fn, **options))(*args).serialize())
+
+
+def net(params: Any, x: jax.Array) -> Any:
+    hidden = jnp.tanh(x @ params["layers"][0])
+    return {"y": hidden @ params["layers"][1], "mean": hidden.mean()}
+
+
+PARAMS = {"layers": [S((4, 6), jnp.float32), S((6, 2), jnp.float32)], "unused": S((3,), jnp.float32)}
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_an_export_artifact_keeps_paths_and_lines(tmp_path: Path, as_file: bool) -> None:
+    data: Any = exported(net, PARAMS, S((8, 4), jnp.float32))
+    if as_file:
+        (tmp_path / "net.jaxexport").write_bytes(data)
+        data = tmp_path / "net.jaxexport"
+    model = from_stablehlo(data)
+    same = from_jax(net, PARAMS, S((8, 4), jnp.float32)).program
+    # jax.export leaves out what is not used
+    assert model.program.value_name[:3] == ("params['layers'][0]", "params['layers'][1]", "x")
+    assert model.program.output_paths == same.output_paths == ("result['mean']", "result['y']")
+    assert sorted(kinds(model)) == sorted(same.kind[op] for op in same.ops())
+    first = inspect.getsourcelines(net)[1]
+    dot = next(op for op in model.program.ops() if model.program.kind[op] == "dot_general")
+    assert model.program.locations[int(model.program.location[dot])].startswith(f"{__file__}:{first + 1}")
+    assert model.program.name_stack[dot] == "jit(net)/dot_general"
+    assert "hidden" in model.program.value_name, "the variable that a line assigns to"
+
+
+def test_an_export_artifact_keeps_its_trees_where_all_is_used() -> None:
+    model = from_stablehlo(exported(fn, S((8, 4), jnp.float32), S((4, 6), jnp.float32)))
+    arguments, results = model.trees
+    assert arguments.unflatten([1, 2]) == (1, 2)
+    assert results.unflatten([3]) == 3
+
+
+def test_an_export_artifact_for_several_platforms() -> None:
+    pytest.importorskip("flatbuffers")
+    made = jax.export.export(jax.jit(fn), platforms=("cpu", "tpu"))(S((8, 4), jnp.float32), S((4, 6), jnp.float32))
+    names = from_stablehlo(bytes(made.serialize())).program.value_name[:3]
+    assert names == ("platform_index", "x", "w")
+
+
+def test_donation_survives_export() -> None:
+    model = from_stablehlo(exported(lambda x, y: x + y, S((8,), "float32"), S((8,), "float32"), donate_argnums=0))
+    assert model.program.donated.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("form", ["text", "bytecode", "portable artifact"])
+def test_names_and_lines_survive_every_form(form: str) -> None:
+    lowered = jax.jit(fn).lower(S((8, 4), jnp.float32), S((4, 6), jnp.float32))
+    text = lowered.as_text(debug_info=True)
+    source: Any = text
+    if form == "bytecode":
+        buffer = io.BytesIO()
+        _jaxlib.parse_module(_jaxlib.make_context(), text).operation.write_bytecode(buffer)
+        source = buffer.getvalue()
+    elif form == "portable artifact":
+        source = portable_artifact()
+    program = from_stablehlo(source).program
+    line = inspect.getsourcelines(fn)[1] + 1
+    assert program.value_name[:2] == ("x", "w")
+    assert [program.locations[int(program.location[op])].split(" < ")[0] for op in program.ops()] == [
+        f"{__file__}:{line}"
+    ] * 2
+    assert [program.name_stack[op] for op in program.ops()] == ["jit(fn)/dot_general", "jit(fn)/tanh"]
+
+
+def test_a_file_without_locations_gives_its_own_lines(tmp_path: Path) -> None:
+    path = tmp_path / "net.mlir"
+    path.write_text(TEXT)
+    program = from_stablehlo(path).program
+    assert [program.locations[int(program.location[op])] for op in program.ops()] == [f"{path}:5", f"{path}:7"]

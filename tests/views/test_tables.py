@@ -78,7 +78,7 @@ def test_facts_of_a_name_and_of_a_conflict(attention: Analysis) -> None:
 
 
 def test_user_frames_leave_out_libraries_and_the_tracer() -> None:
-    location = "/v/site-packages/optax/u.py:4 < /srv/u/model.py:9 < /x/toast_lab/frontends.py:172 < <stdin>:5"
+    location = "/v/site-packages/optax/u.py:4 < /srv/u/model.py:9 < /x/toast_lab/frontends/tracing.py:172 < <stdin>:5"
     assert source_lines.user_frame(location) == source_lines.Frame("/srv/u/model.py", 9)
     assert source_lines.user_frame("") == source_lines.NOWHERE
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import attributes, canonical, kinds, rules, source_names, walk
+from toast_lab.ir import attributes, canonical, kinds, rules, source_names, unsupported, walk
 from toast_lab.ir import program as p
 from toast_lab.ir.build import Builder, finish
 
@@ -25,6 +25,7 @@ class Parsed(NamedTuple):
 
     program: p.Program
     text: str  #: the canonical module with locations
+    notes: tuple[str, ...] = ()  #: what was dropped, a sentence each
 
 
 def parse(
@@ -34,36 +35,28 @@ def parse(
     argument_paths: Sequence[str] | None = None,
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
+    file: str = "",
 ) -> Parsed:
     """Parse StableHLO text, bytecode or a portable artifact, canonicalise it and read it.
 
+    ``file`` is where a text came from; ops that carry no location of their own get its lines.
+
     Raises:
-        FrontendError: the input is not StableHLO, is malformed, or has dynamic shapes (all are listed).
+        FrontendError: the input is not StableHLO, is malformed, or holds what cannot be sharded (all is listed).
     """
     context = _jaxlib.make_context()
     try:
-        module = _jaxlib.parse_module(context, source)
+        module = _jaxlib.parse_module(context, source, file)
     except Exception as error:  # MLIRError is not an Exception subclass with a public name
         raise FrontendError(f"this is not well-formed StableHLO: {_first_lines(str(error))}") from None
-    _refuse_dynamic_shapes(module)
+    notes = unsupported.refuse(module)
     canonical.canonicalise(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
-    return Parsed(read_program(module, name, argument_paths, output_paths, donated), text)
+    return Parsed(read_program(module, name, argument_paths, output_paths, donated), text, notes)
 
 
-_TRACER = ("toast_lab/frontends.py",)  # our own call of jax.jit is no part of the user's program
-_DYNAMIC = re.compile(r"tensor<(?:[\d?]+x)*\?[^>]*>")
-
-
-def _refuse_dynamic_shapes(module: ir.Module) -> None:
-    # Before any pass: Shardy's cannot name rules of dynamic shapes, and its message says nothing to users.
-    found = list(dict.fromkeys(_DYNAMIC.findall(str(module.operation.get_asm(enable_debug_info=False)))))
-    if found:
-        raise FrontendError(
-            f"dynamic shapes: {', '.join(found[:20])}{' ...' if len(found) > 20 else ''}. "
-            "Export the model with fixed sizes."
-        )
+_TRACER = "toast_lab/frontends/"  # our own call of jax.jit is no part of the user's program
 
 
 def _first_lines(message: str, limit: int = 4) -> str:
@@ -89,7 +82,7 @@ def read_program(
     numbers: dict[Any, int] = {}
     for i, argument in enumerate(block.arguments):
         shape = attributes.tensor(argument.type)
-        path = argument_paths[i] if argument_paths else _argument_path(argument, i)
+        path = argument_paths[i] if argument_paths else argument_path(argument, i)
         rule = rules.separate([], [shape.shape], p.PASS)
         numbers[argument] = build.add("argument", [], [shape], rule, variable=path)[0]
     n_arguments = len(block.arguments)
@@ -128,7 +121,7 @@ def _read_op(build: Builder, numbers: dict[Any, int], item: walk.Item, n_argumen
         flops = attributes.flops(kind, operation, rule, results)
         detail = attributes.detail(kind, operation)
     printed = str(operation.location)
-    ranges = [f for f in source_names.frames(printed) if not f.file.endswith(_TRACER)]
+    ranges = [f for f in source_names.frames(printed) if _TRACER not in f.file]
     stack = _NAME.match(printed)
     made = build.add(
         kind,
@@ -173,9 +166,10 @@ def _captured(operation: Any, numbers: dict[Any, int]) -> list[int]:
     return list(found)
 
 
-def _argument_path(argument: Any, index: int) -> str:
+def argument_path(argument: Any, index: int) -> str:
+    """The name in an argument's location, else ``arg`` and its index; empty for a negative one."""
     match = _NAME.match(str(argument.location)) if hasattr(argument, "location") else None
-    return match.group(1) if match and match.group(1) else f"arg{index}"
+    return match.group(1) if match and match.group(1) else f"arg{index}" if index >= 0 else ""
 
 
 def _dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from toast_lab.ir.program import Program
 
-_OURS = "toast_lab/frontends.py"
+_OURS = "toast_lab/frontends/"
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
 
 
@@ -42,7 +42,7 @@ def frames(location: str) -> tuple[Frame, ...]:
     out = []
     for part in location.split(" < "):
         file, colon, line = part.rpartition(":")
-        if file.replace("\\", "/").endswith(_OURS):
+        if _OURS in file.replace("\\", "/"):
             break  # everything further out only called the tracer
         if colon and line.isdigit():
             out.append(Frame(file, int(line)))

@@ -1,0 +1,35 @@
+"""Frontends: a JAX function, a torch module, a StableHLO file or a ``module:make`` becomes a ``Model``.
+
+Takes: what users have: functions and pytrees, modules, files, bytes.
+Gives: a ``Model``: the Program with argument paths, source lines and donated arguments, and its StableHLO text.
+Nothing is materialised: arrays become shapes.  The paper's own input is JAX programs (section 4).
+Start reading at ``tracing.from_jax``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_NAMES = {
+    "Model": "model",
+    "from_jax": "tracing",
+    "from_stablehlo": "files",
+    "from_torch": "pytorch",
+    "load": "loading",
+}
+
+__all__ = ["Model", "from_jax", "from_stablehlo", "from_torch", "load"]
+
+if TYPE_CHECKING:
+    from toast_lab.frontends.files import from_stablehlo
+    from toast_lab.frontends.loading import load
+    from toast_lab.frontends.model import Model
+    from toast_lab.frontends.pytorch import from_torch
+    from toast_lab.frontends.tracing import from_jax
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'toast_lab.frontends' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"toast_lab.frontends.{_NAMES[name]}"), name)

@@ -1,0 +1,227 @@
+"""``from_stablehlo``: StableHLO from elsewhere, in whatever form it comes, read in a child process.
+
+Malformed input can abort the MLIR libraries, and a large file can fill the memory: neither may happen to the caller.
+So this process looks at a file's size only, and the child opens it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from toast_lab import _jaxlib
+from toast_lab.errors import FrontendError, join_offenders
+from toast_lab.frontends.model import Model, identifier, in_child
+from toast_lab.ir import canonical, read, unsupported
+
+MAX_BYTES = 256 * 2**20  #: larger inputs are refused: 100,000 ops with locations are about 60 MB of text
+_MLIR = b"ML\xefR"
+_NEITHER = "this is neither StableHLO text nor MLIR bytecode nor a jax.export artifact"
+
+
+def from_stablehlo(
+    source: str | bytes | Path,
+    *,
+    name: str | None = None,
+    time_limit_s: float = 300.0,
+    max_bytes: int = MAX_BYTES,
+) -> Model:
+    """Read StableHLO: text, MLIR bytecode, a portable artifact or a ``jax.export`` artifact.
+
+    Args:
+        source: a path, or the text or bytes themselves.
+        name: name for listings, the file's by default.
+        time_limit_s: the child that reads is stopped after this many seconds.
+        max_bytes: larger inputs are refused.
+
+    Raises:
+        FrontendError: the file is missing, too large, malformed, cut off, or holds what cannot be sharded (dynamic
+            shapes, foreign dialects, host communication: each op is named with its line).
+        RunFailed: the parser crashed, hung or ran out of memory.
+    """
+    what, data = "StableHLO input", source
+    if isinstance(source, str) and not _looks_like_text(source):
+        data = Path(source)
+    if isinstance(data, Path):
+        what = str(source)
+        size = _size(data)
+        name = name or data.stem
+        data = Path(os.path.abspath(data))
+    else:
+        size = len(data)
+    if not size:
+        raise FrontendError(f"{what} is empty")
+    if size > max_bytes:
+        raise FrontendError(
+            f"{what} has {size / 1e6:.0f} MB, and more than {max_bytes / 1e6:.0f} MB are not read. Mostly such a file "
+            "holds weights as constants: export the program with its parameters as arguments. "
+            "Or read it all the same, with from_stablehlo(..., max_bytes=...) and about 20 times its size of memory."
+        )
+    program, text, trees, notes = in_child(
+        "toast_lab.frontends.files:_read",
+        data,
+        identifier(name or "main"),
+        what,
+        time_limit_s=time_limit_s,
+        # Address space, most of which the libraries only reserve; a parser needs some 20 bytes for each of text.
+        memory_limit_bytes=16 * 2**30 + 24 * size,
+        what=f"reading {what}",
+    )
+    return Model(program.name, program, text, {}, trees, what, notes)
+
+
+def _looks_like_text(source: str) -> bool:
+    return "\n" in source or "{" in source
+
+
+def _size(path: Path) -> int:
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise FrontendError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise FrontendError(f"cannot read {path}: it is no regular file")
+    return status.st_size
+
+
+# -- what runs in the child ----------------------------------------------------------------------------
+
+
+def _read(data: str | bytes | Path, name: str, what: str) -> tuple[Any, str, Any, tuple[str, ...]]:
+    try:
+        if isinstance(data, Path):
+            with open(data, "rb") as file:
+                content: str | bytes = file.read()
+        else:
+            content = data
+        paths, trees = None, None
+        if isinstance(content, bytes) and not content.startswith(_MLIR):
+            if _is_artifact(content):
+                content, paths, trees = _open_artifact(content)
+            else:
+                content = _decoded(content)
+        try:
+            parsed = read.parse(
+                content, name=name, argument_paths=paths, file=str(data) if isinstance(data, Path) else ""
+            )
+        except FrontendError as error:
+            foreign = _foreign_ops(content) if isinstance(content, str) and "not well-formed" in str(error) else []
+            if foreign:
+                raise FrontendError(
+                    f"ops of dialects that are not StableHLO:\n{join_offenders(foreign)}\n"
+                    "  Convert the module to StableHLO first."
+                ) from None
+            raise
+    except OSError as error:
+        raise FrontendError(f"cannot read {what}: {error.strerror}") from None
+    except FrontendError as error:
+        raise FrontendError(f"{what}: {error}") from None
+    return parsed.program, parsed.text, trees, parsed.notes
+
+
+def _decoded(content: bytes) -> str:
+    """Text of a file that is no MLIR bytecode; says what it is instead where that is easy to see."""
+    known = {
+        b"PK\x03\x04": "a zip archive; if torch.export saved it, load it with torch.export.load and give it to "
+        "toast_lab.from_torch",
+        b"\x1f\x8b": "compressed; unpack it first",
+        b"\x7fELF": "an executable",
+        b"HloModule": "HLO text, the form behind StableHLO; give the StableHLO that it was made of",
+    }
+    for start, text in known.items():
+        if content.startswith(start):
+            raise FrontendError(f"this is {text}")
+    if b"\x00" in content:
+        raise FrontendError(_NEITHER)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise FrontendError(_NEITHER) from None
+
+
+_OP = re.compile(r'^\s*(?:%[\w:#, %]+=\s*)?"?([a-z_]\w*)\.([a-z_][\w.]*)"?[\s(<]', re.MULTILINE)
+_NO_OPS = frozenset({"module", "return"})
+
+
+def _foreign_ops(text: str) -> list[str]:
+    """Ops of other dialects in a text that the parser refused: it stops at the first, users want all."""
+    found: dict[str, list[int]] = {}
+    for match in _OP.finditer(text):
+        if match.group(1) not in unsupported.DIALECTS and match.group(1) not in _NO_OPS:
+            at = text.count("\n", 0, match.start(1)) + 1
+            found.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(at)
+    return [
+        f"{name} (line{'s' if len(at) > 1 else ''} {', '.join(map(str, at[:10]))}{', ...' if len(at) > 10 else ''})"
+        for name, at in found.items()
+    ]
+
+
+# -- jax.export ----------------------------------------------------------------------------------------
+
+
+def _is_artifact(content: bytes) -> bool:
+    """Whether this may be what ``Exported.serialize`` gives: a flatbuffer with MLIR bytecode within."""
+    return content[:1] != b"{" and _MLIR in content[4:]
+
+
+def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
+    """The portable artifact within, the argument paths, and (argument tree, result tree) or None."""
+    import jax
+    from jax import export
+
+    try:
+        exported = export.deserialize(bytearray(content))
+        module = bytes(exported.mlir_module_serialized)
+        paths = _tree_paths(exported)
+        symbolic = [
+            f"{path}: {aval.str_short()}"
+            for path, aval in zip(paths, exported.in_avals, strict=True)
+            if not all(isinstance(size, int) for size in aval.shape)
+        ]
+        names = paths if symbolic else _module_paths(exported, module, paths)
+    except ImportError as error:
+        raise FrontendError(f"this is a jax.export artifact, and reading those fails: {error}") from None
+    except Exception as error:  # a damaged flatbuffer ends in errors of any kind
+        raise FrontendError(
+            f"this is no sound jax.export artifact ({type(error).__name__}: {str(error)[:200]}). Was it cut off, or "
+            f"written by a JAX much newer than {jax.__version__}?"
+        ) from None
+    if symbolic:
+        raise FrontendError(
+            f"it was exported with symbolic sizes:\n{join_offenders(symbolic)}\n  Export it with fixed sizes."
+        )
+    kept = [names[i] for i in exported.module_kept_var_idx]
+    extra = ["platform_index"] if len(exported.platforms) > 1 else []
+    trees = None
+    if not extra and len(kept) == len(names):
+        in_tree: Any = exported.in_tree
+        args, kwargs = in_tree.children()
+        trees = (in_tree if kwargs.num_leaves else args, exported.out_tree)
+    return module, extra + kept, trees
+
+
+def _tree_paths(exported: Any) -> list[str]:
+    """``args[0]['w']`` for every argument leaf."""
+    import jax
+
+    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, list(range(len(exported.in_avals))))
+    paths = {
+        leaf: base + jax.tree_util.keystr(path)
+        for base, tree in (("args", tuple(args)), ("kwargs", kwargs))
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    return [paths[i] for i in range(len(exported.in_avals))]
+
+
+def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
+    """``params['w']`` where the module names its arguments, as JAX's do, else what ``paths`` says."""
+    names = list(paths)
+    parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)  # has to outlive what is looked up in it
+    main = canonical.main_function(parsed)
+    arguments = list(main.operation.regions[0].blocks[0].arguments)[-len(exported.module_kept_var_idx) :]
+    for i, argument in zip(exported.module_kept_var_idx, arguments, strict=False):
+        names[i] = read.argument_path(argument, -1) or names[i]
+    return names

@@ -1,0 +1,114 @@
+"""``load``: a built-in model by its name, or the user's own as ``"package.module:make"``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+import sys
+import traceback
+from typing import Any
+
+from toast_lab import isolate
+from toast_lab.errors import FrontendError
+from toast_lab.frontends import user_code
+from toast_lab.frontends.model import Model, Traced, build, in_child
+from toast_lab.frontends.tracing import from_jax, trace
+
+OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")  #: what a user's make may add
+
+
+def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cancel: Any = None, **sizes: Any) -> Model:
+    """A built-in model by name, or the user's own as ``"package.module:make"``.
+
+    ``make(**sizes)`` gives ``(fn, args)`` or ``(fn, args, options)``, options being a dict with ``donate_argnums``,
+    ``dim_names``, ``expert_plans`` and ``parameter_count``, as in ``models.registry.Example``; ``fn`` may be a torch
+    module or exported program, with its example inputs.  ``make`` runs in a child process with a time limit.
+    Raises FrontendError or RunFailed with what went wrong.
+    """
+    if ":" not in which:
+        from toast_lab.models import registry
+
+        example = registry.make(which, **sizes)
+        model = from_jax(
+            example.fn,
+            *example.args,
+            donate_argnums=example.donate_argnums,
+            dim_names=example.dim_names,
+            name=user_code.function_name(example.fn),
+        )
+        facts = registry.FACTS.get(which)
+        at_paper_size = facts is not None and facts.parameter_count == example.parameter_count
+        return dataclasses.replace(
+            model,
+            name=which,
+            source=f"built-in model {which}",
+            expert_plans=dict(example.expert_plans),
+            parameter_count=example.parameter_count,
+            paper_parameters=facts.paper_parameters if facts and at_paper_size else "",
+        )
+    traced, name, options = in_child(
+        "toast_lab.frontends.loading:_make_foreign",
+        which,
+        sizes,
+        time_limit_s=time_limit_s,
+        what=f"loading {which}",
+        on_event=on_event,
+        cancel=cancel,
+    )
+    model = build(traced, name, options.get("dim_names", {}), which)
+    return dataclasses.replace(
+        model, expert_plans=options.get("expert_plans", {}), parameter_count=options.get("parameter_count")
+    )
+
+
+def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
+    """What runs in the child: import, call ``make``, trace."""
+    made = _made(which, sizes)
+    is_torch = "torch" in sys.modules and _is_torch(made[0] if isinstance(made, tuple) and made else made)
+    if not isinstance(made, tuple) or len(made) < 2 or not (callable(made[0]) or is_torch):
+        raise FrontendError(f"{which} must return (fn, args) or (fn, args, options), got {type(made).__name__}")
+    if hasattr(made, "_asdict"):
+        options = {k: v for k, v in made._asdict().items() if k in OPTIONS}
+    else:
+        options = dict(made[2]) if len(made) > 2 else {}
+    args = made[1] if isinstance(made[1], tuple | list) else (made[1],)
+    isolate.report("tracing")
+    if is_torch:
+        from toast_lab.frontends import pytorch
+
+        traced, name = pytorch.trace_torch(made[0], tuple(args)), pytorch.module_name(made[0])
+    else:
+        traced, name = trace(made[0], tuple(args), options.get("donate_argnums", ())), user_code.function_name(made[0])
+    try:
+        pickle.dumps(traced.trees)
+    except Exception:
+        traced = traced._replace(trees=None)  # custom pytree nodes do not survive the trip; paths still do
+    kept = {k: dict(options.get(k) or {}) for k in ("dim_names", "expert_plans")}
+    return traced, name, {**kept, "parameter_count": options.get("parameter_count")}
+
+
+def _made(which: str, sizes: dict[str, Any]) -> Any:
+    module_name, _, attribute = which.partition(":")
+    try:
+        make = getattr(importlib.import_module(module_name), attribute)
+    except ImportError as error:
+        raise FrontendError(
+            f"{which}: cannot import {module_name}: {error}. Is it on the path (the current folder is)?"
+        ) from None
+    except AttributeError:
+        raise FrontendError(f"{which}: module {module_name} has no {attribute}") from None
+    except Exception as error:
+        raise FrontendError(
+            f"{which}: importing {module_name} raised {type(error).__name__}: {error}{user_code.line(error)}"
+        ) from None
+    try:
+        return make(**sizes)
+    except Exception as error:
+        traceback.print_exc()
+        raise FrontendError(f"{which} raised {type(error).__name__}: {error}{user_code.line(error)}") from None
+
+
+def _is_torch(made: Any) -> bool:
+    torch = sys.modules["torch"]
+    return isinstance(made, torch.nn.Module | torch.export.ExportedProgram)

@@ -1,0 +1,72 @@
+"""``Model``: a program, and where it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toast_lab import isolate
+from toast_lab.ir import read
+from toast_lab.ir.program import Program
+
+DimNames = Mapping[str, tuple[str, ...]]
+ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A program and where it came from."""
+
+    name: str
+    program: Program
+    stablehlo: str  #: canonical module: no calls, only @main, with locations
+    dim_names: DimNames = dataclasses.field(default_factory=dict)
+    trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
+    source: str = ""  #: what to say when asked where this came from
+    notes: tuple[str, ...] = ()  #: what was done to the input on the way, a sentence each
+    expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)  #: actions by name, see ``registry.Example``
+    parameter_count: int | None = None  #: trained numbers, if known
+    paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
+
+    def __str__(self) -> str:
+        p = self.program
+        text = f"{self.name}: {p.n_ops - p.n_arguments} ops, {p.n_arguments} arguments, {len(p.outputs)} results"
+        if self.parameter_count is not None:
+            text += f", {self.parameter_count:,} parameters"
+        return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")
+
+
+class Traced(NamedTuple):
+    """StableHLO that a frontend made, and what its text alone does not say."""
+
+    text: str
+    paths: Sequence[str]  #: of the arguments, in order
+    outputs: Sequence[str]  #: paths of the results
+    donated: Sequence[bool]
+    trees: Any  #: as in Model
+    notes: tuple[str, ...]
+
+
+def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
+    """Read what was traced."""
+    parsed = read.parse(
+        traced.text,
+        name=identifier(name),
+        argument_paths=traced.paths,
+        output_paths=traced.outputs,
+        donated=traced.donated,
+    )
+    notes = (*traced.notes, *parsed.notes)
+    return Model(identifier(name), parsed.program, parsed.text, dim_names, traced.trees, source, notes)
+
+
+def identifier(name: str) -> str:
+    """``name`` with everything but letters, digits and underscores replaced; ``main`` if nothing is left."""
+    clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_")
+    return clean or "main"
+
+
+def in_child(target: str, *args: Any, **kwargs: Any) -> Any:
+    """``isolate.run_in_child`` with JAX on the CPU: reading and tracing need no accelerator."""
+    return isolate.run_in_child(target, *args, env={"JAX_PLATFORMS": "cpu"}, **kwargs)

@@ -1,0 +1,71 @@
+"""``from_jax``: a JAX function becomes a ``Model``.
+
+What the caller's arguments are made of is ``arguments.py``'s business; here the function is traced and lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toast_lab.errors import FrontendError
+from toast_lab.frontends import arguments, user_code
+from toast_lab.frontends.model import DimNames, Model, Traced, build
+
+
+def from_jax(
+    fn: Callable[..., Any],
+    *args: Any,
+    donate_argnums: int | Sequence[int] = (),
+    name: str | None = None,
+    dim_names: DimNames | None = None,
+) -> Model:
+    """Trace a JAX function.
+
+    Modules of flax (linen and nnx), equinox and haiku are taken as their users write them: ``from_jax(model.apply,
+    variables, x)``, ``from_jax(nnx.jit(step), model, optimizer, batch)``, ``from_jax(eqx.filter_jit(step), model, x)``,
+    ``from_jax(model, x)``.  Leaves that are no arrays are bound, and what the function changes in an nnx module is a
+    result of its own, with the path of the variable; see ``arguments``.
+
+    Args:
+        fn: any function that ``jax.jit`` accepts, jitted or not; of a jitted one static and donated arguments stay so.
+        args: pytrees of arrays or ShapeDtypeStructs; only shapes and types are looked at.
+        donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
+        name: name for listings, the function's own by default.
+        dim_names: names for argument dims by path or last key, ``{"wq": ("d_model", "heads", "key")}``.
+
+    Raises:
+        FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for JAX, or ``fn`` calls
+            back to the host (all offenders are listed).
+    """
+    traced = trace(fn, args, donate_argnums)
+    called = user_code.function_name(fn)
+    return build(traced, name or called, dim_names or {}, f"function {called}")
+
+
+def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]) -> Traced:
+    """StableHLO of ``fn``, with argument and result paths.  Raises FrontendError as ``from_jax`` does."""
+    import jax
+
+    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    taken = arguments.take_apart(fn, args, donate)
+    try:
+        lowered = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated).trace(*taken.given).lower()
+        text = lowered.as_text(debug_info=True)
+    except FrontendError:
+        raise
+    except Exception as error:
+        bound = "".join(f". Is an array missing? {note}" for note in taken.notes)
+        raise FrontendError(
+            f"{user_code.function_name(fn)} does not trace: {user_code.short(error)}{user_code.line(error)}{bound}"
+        ) from error
+    result = lowered.out_info[0] if taken.changed else lowered.out_info
+    found, _ = jax.tree_util.tree_flatten_with_path(result)
+    return Traced(
+        text,
+        [path for paths in taken.paths for path in paths],
+        [*("result" + jax.tree_util.keystr(path) for path, _ in found), *taken.changed],
+        [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
+        (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
+        taken.notes,
+    )

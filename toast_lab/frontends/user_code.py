@@ -1,0 +1,38 @@
+"""What to say about the user's functions and the errors they raise."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+_LIBRARIES = (
+    "site-packages/",
+    "dist-packages/",
+    "/lib/python3",
+    "/jax/_src/",
+    "/toast_lab/frontends/",
+    "<frozen",
+    "<string>",
+)
+
+
+def function_name(fn: Any) -> str:
+    """Name of a function, a functools.partial, a bound method or a callable object."""
+    while hasattr(fn, "func"):  # functools.partial
+        fn = fn.func
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def short(error: BaseException) -> str:
+    """Type of an error and the first lines of its message, in one line."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]
+
+
+def line(error: BaseException) -> str:
+    """The innermost line of the user's code in a traceback, as ``" (file.py:12: text)"``; empty if there is none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(s in f.filename for s in _LIBRARIES)]
+    return (
+        f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {(frames[-1].line or '').strip()})" if frames else ""
+    )

@@ -1,0 +1,140 @@
+"""What no sharding can be found for, found before any pass: one error that names every such op and its line.
+
+* dynamic shapes: Shardy's passes cannot name rules of them, and say so in words that help nobody;
+* ops of dialects other than StableHLO, CHLO and Shardy: no compiler behind us takes them;
+* talk with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it: its order and its count
+  would change with the number of devices.
+
+What only prints (``jax.debug.print``, ``jax.debug.callback``) has no results and leaves them as they are: such
+calls are dropped, and a note says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from toast_lab._jaxlib import ir
+from toast_lab.errors import FrontendError, join_offenders
+from toast_lab.ir import source_names
+
+DIALECTS = frozenset({"stablehlo", "chlo", "sdy", "func", "builtin"})
+_HOST = frozenset({"infeed", "outfeed", "send", "recv"})
+_TOKENS = frozenset({"create_token", "after_all"})
+_CALLBACK = re.compile(r'"(?:[^"]*/)?(debug_print|debug_callback|io_callback|pure_callback):?"')
+_DYNAMIC = re.compile(r"tensor<[^>]*\?[^>]*>+")
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/toast_lab/frontends/")
+
+_ADVICE = {
+    "dynamic": "Dynamic shapes: export the model with fixed sizes.",
+    "dialect": "Foreign dialects: convert the module to StableHLO first.",
+    "host": "Host communication: take it out of the function, or give its data as arguments and results.",
+    "ordered": "Ordered prints: leave out ordered=True; unordered ones are dropped with a note.",
+}
+
+
+def refuse(module: ir.Module) -> tuple[str, ...]:
+    """Drop what only prints, and refuse what cannot be sharded.
+
+    Returns:
+        Notes on what was dropped.
+
+    Raises:
+        FrontendError: with every offender, its source line and what to do.
+    """
+    offenders: dict[str, None] = {}
+    advice: dict[str, None] = {}
+    prints = []
+    for op in _operations(module.operation):
+        kind, why = _fault(op)
+        if kind == "print":
+            prints.append(op)
+        elif kind:
+            offenders[f"{_title(op)}{place(op)}: {why}"] = None
+            advice[_ADVICE[kind]] = None
+    if offenders:
+        count = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
+        raise FrontendError(
+            f"{count} that cannot be sharded:\n{join_offenders(offenders)}\n"
+            + "\n".join(f"  {text}" for text in advice)
+        )
+    notes = tuple(dict.fromkeys(f"dropped {_primitive(op)}{place(op)}: it only prints" for op in prints))
+    for op in prints:
+        op.erase()
+    if prints:
+        _drop_unused_meshes(module)
+    return notes
+
+
+def _operations(root: Any) -> Iterator[Any]:
+    """Every operation below ``root``, outer ones first."""
+    waiting = [root]
+    while waiting:  # no recursion: nests of regions may be deep
+        operation = waiting.pop()
+        yield operation
+        inner = [op.operation for region in operation.regions for block in region.blocks for op in block.operations]
+        waiting.extend(reversed(inner))
+
+
+def _fault(operation: Any) -> tuple[str, str]:
+    """(kind of fault, what to say), both empty if there is none."""
+    dialect, _, name = operation.name.partition(".")
+    if dialect not in DIALECTS:
+        return "dialect", f"the dialect {dialect} is not StableHLO"
+    types = [str(value.type) for value in operation.results]
+    if operation.name == "func.func":
+        types = [str(ir.TypeAttr(operation.attributes["function_type"]).value)]
+    dynamic = list(dict.fromkeys(found for text in types for found in _DYNAMIC.findall(text)))
+    if dynamic:
+        return "dynamic", f"dynamic shape {', '.join(dynamic)}"
+    if dialect == "stablehlo" and name in _HOST:
+        return "host", "it exchanges data with the host"
+    if name == "custom_call" and "callback" in _target(operation) and "python" in _target(operation):
+        primitive = _primitive(operation)
+        if not primitive.startswith("debug") and (primitive or types):
+            return "host", f"{primitive or 'a callback'} runs Python code on the host"
+        return ("ordered", "its order is part of the program") if types else ("print", "")
+    if name in _TOKENS and not any(True for result in operation.results for _ in result.uses):
+        return "", ""  # dead, and dropped with the other dead ops
+    if any("!stablehlo.token" in text for text in types):
+        return "host", "it makes or takes a token, which orders side effects"
+    return "", ""
+
+
+def _target(operation: Any) -> str:
+    return ir.StringAttr(operation.attributes["call_target_name"]).value
+
+
+def _primitive(operation: Any) -> str:
+    """JAX's own name for a callback, which it writes into the location: ``debug_print``, ``io_callback``."""
+    found = _CALLBACK.search(str(operation.location))
+    return found.group(1) if found else ""
+
+
+def _title(operation: Any) -> str:
+    if operation.name == "func.func":
+        return f"func.func @{ir.StringAttr(operation.attributes['sym_name']).value}"
+    target = f" @{_target(operation)}" if operation.name == "stablehlo.custom_call" else ""
+    return f"{operation.name}{target}"
+
+
+def place(operation: Any) -> str:
+    """``" (model.py:12)"``, the user's own line of an op where it has one; empty without a location."""
+    found = source_names.frames(str(operation.location))
+    own = [f for f in found if not any(part in f.file.replace("\\", "/") for part in _LIBRARIES)]
+    if not found:
+        return ""
+    frame = (own or found)[0]
+    return f" (line {frame.line})" if frame.file == "-" else f" ({PurePath(frame.file).name}:{frame.line})"
+
+
+def _drop_unused_meshes(module: ir.Module) -> None:
+    """Callbacks bring a mesh of one device along, which must not be taken for one of the user's."""
+    for op in list(module.body.operations):
+        if op.operation.name == "sdy.mesh":
+            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            text = str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))
+            if name.startswith("maximal_mesh") and text.count(f"@{name}") == 1:
+                op.operation.erase()
