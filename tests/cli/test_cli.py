@@ -213,6 +213,18 @@ def test_a_module_and_a_file_are_models_too(toast: Any, tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     data = json.loads(toast("analyse", "cli_user_model:make", "--set", "width=6", "--json")[1])
     assert [g["size"] for g in data["groups"]] == [8, 6]
+    (tmp_path / "cli_print_model.py").write_text(
+        "import jax\n"
+        "def fn(x):\n"
+        "    jax.debug.print('{}', x)\n"
+        "    return x + 1\n"
+        "def make():\n"
+        "    return fn, (jax.ShapeDtypeStruct((8,), 'float32'),)\n"
+    )
+    assert (
+        "note: dropped debug_print (cli_print_model.py:3): it only prints"
+        in toast("analyse", "cli_print_model:make")[2]
+    )
     path = tmp_path / "net.mlir"
     path.write_text("func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {\n return %x : tensor<8x4xf32>\n}\n")
     assert json.loads(toast("analyse", str(path), "--json")[1])["model"]["name"] == "net"

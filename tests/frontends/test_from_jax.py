@@ -149,6 +149,13 @@ def test_partial_binds_what_is_no_array() -> None:
     assert model.name == "fn"
 
 
+def test_closing_over_weights_is_noted() -> None:
+    weights = np.ones((1024, 512), np.float32)
+    model = from_jax(lambda x: x @ weights, leaf(4, 1024))
+    assert "closes over 1 arrays with 2.1 MB" in " ".join(model.notes)
+    assert from_jax(lambda x: x @ weights[:8, :8], leaf(4, 8)).notes == ()
+
+
 def test_a_closure_becomes_a_constant() -> None:
     table = np.arange(12.0, dtype=np.float32).reshape(3, 4)
 

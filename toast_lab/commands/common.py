@@ -56,7 +56,14 @@ def check_early(args: argparse.Namespace) -> None:
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """The MODEL argument with its ``--set`` sizes, whatever it names."""
+    """The MODEL argument with its ``--set`` sizes, whatever it names; what was done to it goes to stderr."""
+    model = _load_model(args)
+    for note in model.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return model
+
+
+def _load_model(args: argparse.Namespace) -> Model:
     from toast_lab import frontends
     from toast_lab.models import registry
 

@@ -50,7 +50,8 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     taken = arguments.take_apart(fn, args, donate)
     try:
-        lowered = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated).trace(*taken.given).lower()
+        traced = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated).trace(*taken.given)
+        lowered = traced.lower()
         text = lowered.as_text(debug_info=True)
     except FrontendError:
         raise
@@ -67,5 +68,19 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
         [*("result" + jax.tree_util.keystr(path) for path, _ in found), *taken.changed],
         [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
-        taken.notes,
+        (*taken.notes, *_closed_over(traced)),
     )
+
+
+_LARGE = 2**20  # bytes; smaller tables and masks are nobody's weights
+
+
+def _closed_over(traced: Any) -> list[str]:
+    """A note if the function closes over weights: constants are part of the program and not sharded."""
+    sizes = [int(c.nbytes) for c in getattr(traced.jaxpr, "consts", ()) if hasattr(c, "nbytes")]
+    if sum(sizes) < _LARGE:
+        return []
+    return [
+        f"the function closes over {len(sizes)} arrays with {sum(sizes) / 1e6:.1f} MB, which are constants of the "
+        "program and stay whole on every device: pass weights as arguments"
+    ]
