@@ -53,6 +53,7 @@ def canonicalise(module: ir.Module) -> ir.Module:
         found = functions(module)
         main = main_function(module)
         _expand(main, found, set(), [])
+        _drop_marks(main)
         _drop_dead(main)
         kept = _still_named(main, found)
         for name, function in found.items():
@@ -77,6 +78,19 @@ def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
                 if len(op.operation.regions):
                     waiting.append(op)
     return kept
+
+
+def _drop_marks(function: Any) -> None:
+    """Forward ``custom_call @Sharding``: one of them makes XLA leave Shardy, and with it every plan, aside."""
+    for block in _blocks(function):
+        for op in list(block.operations):
+            operation = op.operation
+            if short_kind(op) == "custom_call":
+                if ir.StringAttr(operation.attributes["call_target_name"]).value == "Sharding":
+                    operation.results[0].replace_all_uses_with(operation.operands[0])
+                    operation.erase()
+            elif len(operation.regions):
+                _drop_marks(op)
 
 
 def _blocks(op: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab._jaxlib import ir
+from toast_lab._jaxlib import constant_text, ir
 from toast_lab.errors import UnsupportedOp
 from toast_lab.ir import kinds
 from toast_lab.ir import program as p
@@ -162,18 +162,19 @@ def ragged_dims(op: Any, name: str) -> list[int]:
 
 # Calls that act element by element, or only mark or move their operand.
 _ELEMENTWISE_CALLS = {
-    "Sharding", "annotate_device_placement", "LayoutConstraint", "MoveToDevice", "MoveToHost", "X64Combine",
+    "annotate_device_placement", "LayoutConstraint", "MoveToDevice", "MoveToHost", "X64Combine",
     "mhlo.erf", "cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32", "hip_threefry2x32_ffi",
 }  # fmt: skip
 # Linear algebra over the last two dims of the first operand, for as many matrices as its other dims say.
 _MATRIX_CALLS = {
-    "Cholesky", "CompactWyHelper", "Eigh", "Qr", "QrDecompositionBlock", "LuDecomposition",
+    "Cholesky", "CompactWyHelper", "Qr", "QrDecompositionBlock",
     "ProductOfElementaryHouseholderReflectors", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
 }  # fmt: skip
 _TOP_K_CALLS = {"TopK", "mhlo.topk", "ApproxTopK", "PartialReduce"}
 
 _WHY_WHOLE = (
     (re.compile(r"^__cudnn\$"), "the call's configuration carries the whole shapes, so no compiler can split it"),
+    (re.compile(r"^(Eigh|LuDecomposition)$"), "XLA's compiler for TPU gathers its operand whatever its sharding"),
     (re.compile(r"^CustomSPMDPartitioning$"), "its partitioner is a function of the process that traced it"),
     (re.compile(r"callback"), "a host callback sees whole arrays"),
     (re.compile(r"^tpu_custom_call$|^__gpu\$|triton|mosaic", re.I), "a kernel written by hand sees whole arrays"),
@@ -275,7 +276,14 @@ def narrow(kind: str, rule: Rule, op: Any = None) -> Rule:
     check = _NARROW.get(kind)
     if check is not None and op is not None:
         check(rule, classes, op)
-    return dataclasses.replace(rule, classes=classes)
+    missing = rule.missing
+    if kind == "custom_call" and op is not None and _known_whole(op):
+        classes, missing = [p.NEED_REPLICATION] * len(classes), why_missing(kind, op)
+    return dataclasses.replace(rule, classes=classes, missing=missing)
+
+
+def _known_whole(op: Any) -> bool:
+    return any(pattern.search(call_target(op)) for pattern, _ in _WHY_WHOLE)
 
 
 def _majors(dims: list[tuple[int, ...]]) -> list[int]:
@@ -344,11 +352,31 @@ def _narrow_reduce(rule: Rule, classes: list[int], op: Any) -> None:
     half = len(op.operands) // 2
     body = body_monoid(op.regions[0])
     neutral = _NEUTRAL.get(body)
-    if body and (neutral is None or all(neutral(splat(v)) for v in list(op.operands)[half:])):
-        return
+    if neutral is not None and not all(neutral(splat(v)) for v in list(op.operands)[half:]):
+        _no_reduction(classes)
+    _narrow_bitwise(rule, classes, op)
+
+
+def _narrow_bitwise(rule: Rule, classes: list[int], op: Any) -> None:
+    # No collective combines the bits of integers (XLA's CPU compiler: "unsupported reduction computation"; NCCL has
+    # none either); of bools they are a minimum and a maximum.
+    if body_monoid(op.regions[0]) in ("and", "or") and str(op.results[0].type.element_type) != "i1":
+        _no_reduction(classes)
+
+
+def _no_reduction(classes: list[int]) -> None:
     for factor, role in enumerate(classes):
         if role == p.REDUCTION:
             classes[factor] = p.NEED_REPLICATION
+
+
+def _narrow_update(rule: Rule, classes: list[int], op: Any) -> None:
+    # One element falls into one shard, which is how a cache is written in decoding.  A longer update may straddle
+    # two, and XLA gathers the whole operand for it (seen in CPU and TPU programs).
+    (operand, update, *_), _ = _shapes(op)
+    for dim, factors in enumerate(rule.operands[0]):
+        if update[dim] not in (1, operand[dim]):
+            classes[factors[0]] = p.NEED_REPLICATION
 
 
 def splat(value: Any) -> str:
@@ -358,7 +386,7 @@ def splat(value: Any) -> str:
         owner = owner.operands[0].owner
     if getattr(owner, "name", "") != "stablehlo.constant":
         return ""
-    match = re.match(r"^dense<([^<>\[\]\"]+)> : ", str(owner.attributes["value"]))
+    match = re.match(r"^dense<([^<>\[\]\"]+)> : ", constant_text(owner))
     return match.group(1) if match else ""
 
 
@@ -441,8 +469,10 @@ def _narrow_triangular_solve(rule: Rule, classes: list[int], op: Any) -> None:
 _NARROW: dict[str, Callable[[Rule, list[int], Any], None]] = {
     "convolution": _narrow_convolution,
     "custom_call": _narrow_call,
+    "dynamic_update_slice": _narrow_update,
     "pad": _narrow_pad,
     "reduce": _narrow_reduce,
+    "scatter": _narrow_bitwise,
     "triangular_solve": _narrow_triangular_solve,
 }
 

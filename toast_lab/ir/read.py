@@ -418,7 +418,7 @@ def _slice_detail(operation: Any) -> str:
 def _detail(kind: str, operation: Any) -> str:
     parts = []
     if kind == "constant":
-        return _literal(str(operation.attributes["value"]))
+        return _literal(_jaxlib.constant_text(operation))
     if kind == "convert":
         return _tensor(operation.results[0].type).element
     if kind == "slice":
