@@ -219,17 +219,22 @@ def _sorted_dim(op: Any, rank: int) -> int:
     return rank - 1
 
 
-def own(kind: str, op: Any, operands: Shapes, results: Shapes) -> Rule | None:
-    """Our rule for an op of ``kind``, None if we have none.  ``op`` is the MLIR operation.
+def refuse_per_device(kind: str, op: Any) -> None:
+    """Refuse ops that make sense only in a program that is split over devices by hand.
 
     Raises:
-        UnsupportedOp: the op makes sense only in a program that is split over devices by hand.
+        UnsupportedOp: this is one of them.
     """
     if kind in kinds.PER_DEVICE:
+        where = f" ({str(op.location)[:200]})" if op is not None else ""
         raise UnsupportedOp(
-            f"{kind} ({str(op.location)[:200]}): the program is already split over devices by hand (shard_map, pmap); "
+            f"{kind}{where}: the program is already split over devices by hand (shard_map, pmap); "
             "give the function before that."
         )
+
+
+def own(kind: str, op: Any, operands: Shapes, results: Shapes) -> Rule | None:
+    """Our rule for an op of ``kind``, None if we have none.  ``op`` is the MLIR operation."""
     if not results:
         return None
     if kind == "custom_call":
@@ -257,6 +262,8 @@ def why_missing(kind: str, op: Any) -> str:
         target = call_target(op)
         reason = next((text for pattern, text in _WHY_WHOLE if pattern.search(target)), "")
         return f"no sharding rule for custom_call @{target}" + (f": {reason}" if reason else "")
+    if kind == "reshape":  # Shardy's only gap
+        return "no sharding rule for a reshape of an array without elements"
     if kind == "rng":
         return "no sharding rule for rng: each shard would draw numbers of its own"
     return f"no sharding rule for {kind}"

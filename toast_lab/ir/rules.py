@@ -83,6 +83,7 @@ def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes, 
     Raises:
         UnsupportedOp: the op belongs to a program that is already split over devices.
     """
+    own_rules.refuse_per_device(kind, operation)
     if shardy is not None:
         return own_rules.narrow(kind, from_shardy(shardy, operands, results), operation)
     if kind in kinds.CONSTANTS:
