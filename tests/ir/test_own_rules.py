@@ -73,6 +73,13 @@ def test_linear_algebra_on_every_platform(fn: Any, platform: str, target: str, e
     assert roles(program, op_of(program, "custom_call", target)) == expected
 
 
+def test_calls_inside_a_loop_are_read() -> None:
+    def loop(x: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, y: jnp.linalg.qr(y)[0] + lax.top_k(y, 8)[0], x)
+
+    assert from_jax(loop, MATRICES).program.n_arguments == 1
+
+
 def test_random_bits_by_a_custom_call_act_element_by_element() -> None:
     types = "(tensor<8xui32>, tensor<8xui32>, tensor<8xui32>, tensor<8xui32>) -> (tensor<8xui32>, tensor<8xui32>)"
     program = text(

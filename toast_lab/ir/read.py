@@ -16,7 +16,7 @@ import numpy as np
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import canonical, kinds, own_rules, rules, source_names
+from toast_lab.ir import canonical, kinds, narrowing, own_rules, rules, source_names
 from toast_lab.ir import program as p
 
 _ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
@@ -319,7 +319,7 @@ def _monoid(kind: str, operation: Any) -> int:
     if kind not in ("reduce", "scatter", "reduce_window", "select_and_scatter"):
         return 0
     region = operation.regions[1 if kind == "select_and_scatter" else 0]
-    return p.MONOIDS.index(own_rules.body_monoid(region) or "none")
+    return p.MONOIDS.index(narrowing.body_monoid(region) or "none")
 
 
 def _elements(shape: tuple[int, ...]) -> float:

@@ -1,7 +1,7 @@
 """Sharding rules: Shardy's where it has one, ours where it has none on purpose.
 
 A rule says, for one op, which factors there are and which factors make up each dim of each operand and
-result.  Our own rules, and where Shardy's are narrowed, stand in ``own_rules``.  An op with no rule at all
+result.  Our own rules stand in ``own_rules``, where Shardy's are narrowed in ``narrowing``.  An op with no rule at all
 gets a factor of its own for every dim, none of which may be sharded.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toast_lab.ir import kinds, own_rules
+from toast_lab.ir import kinds, narrowing, own_rules
 from toast_lab.ir import program as p
 from toast_lab.ir.own_rules import Rule as Rule
 from toast_lab.ir.own_rules import Shapes as Shapes
@@ -85,7 +85,7 @@ def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes, 
     """
     own_rules.refuse_per_device(kind, operation)
     if shardy is not None:
-        return own_rules.narrow(kind, from_shardy(shardy, operands, results), operation)
+        return narrowing.narrow(kind, from_shardy(shardy, operands, results), operation)
     if kind in kinds.CONSTANTS:
         return separate(operands, results, p.PASS)
     if kind == "optimization_barrier":

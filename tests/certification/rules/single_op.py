@@ -16,7 +16,7 @@ import numpy as np
 
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
-from toast_lab.ir import canonical, own_rules
+from toast_lab.ir import canonical, narrowing, own_rules
 from toast_lab.ir import program as p
 from toast_lab.ir.program import Program
 from toast_lab.ir.read import parse
@@ -102,7 +102,7 @@ def cut_out(
         pinned = {}
         if kind in _STATIC:
             for i, value in enumerate(op.operands):
-                number = own_rules.splat(value)
+                number = narrowing.splat(value)
                 if number and not operands[i][0]:
                     pinned[i] = f"dense<{number}> : {tensor_type(*operands[i])}"
         values = _operand_values(module, main, op, arguments)
