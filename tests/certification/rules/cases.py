@@ -243,6 +243,12 @@ def _(d: Draw) -> Made:
     return lambda x: lax.pad(x, np.float32(0.5), config), [d.floats(d.size(), d.size())]
 
 
+@case("pad", "shift")
+def _(d: Draw) -> Made:
+    amount = d.pick([1, -1, 2])
+    return lambda x: lax.pad(x, np.float32(0), [(0, 0, 0), (amount, -amount, 0)]), [d.floats(d.size(), d.size())]
+
+
 @case("concatenate", "other dims")
 def _(d: Draw) -> Made:
     n = d.size()

@@ -39,6 +39,11 @@ def test_both_roles_and_both_roads_are_taken(outcomes: list[certify.Outcome]) ->
     assert sum(o.compiled_error is None for o in outcomes) < len(outcomes) / 20
 
 
+def test_reductions_are_offered_where_partial_results_combine(outcomes: list[certify.Outcome]) -> None:
+    kinds = {o.kind for o in outcomes if o.role == "reduction"}
+    assert kinds == {"dot_general", "dot", "chlo.ragged_dot", "convolution", "gather", "scatter", "reduce"}
+
+
 def test_every_op_kind_is_certified_or_left_out_for_a_reason(outcomes: list[certify.Outcome]) -> None:
     certified = {o.kind for o in outcomes}
     kinds = left_out.all_kinds()
