@@ -130,11 +130,14 @@ def _no_reduction(classes: list[int]) -> None:
 
 def _narrow_update(rule: Rule, classes: list[int], op: Any) -> None:
     # One element falls into one shard, which is how a cache is written in decoding.  A longer update may straddle
-    # two, and XLA gathers the whole operand for it (seen in CPU and TPU programs).
+    # two, and XLA gathers the whole operand for it (seen in CPU and TPU programs).  Shardy lets both pass in jaxlib
+    # 0.10.2 and neither in 0.12.
     (operand, update, *_), _ = _shapes(op)
     for dim, factors in enumerate(rule.operands[0]):
-        if update[dim] not in (1, operand[dim]):
-            classes[factors[0]] = p.NEED_REPLICATION
+        if update[dim] == operand[dim]:
+            continue
+        local = update[dim] == 1 and rule.results[0][dim][0] == factors[0]
+        classes[factors[0]] = p.PASS if local else p.NEED_REPLICATION
 
 
 def splat(value: Any) -> str:

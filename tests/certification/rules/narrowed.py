@@ -1,4 +1,4 @@
-"""Factors that Shardy shards (or would, by the rule JAX wrote) and that are not local: each refuted by execution.
+"""Factors that Shardy of jaxlib 0.10.2 (or a rule JAX wrote) shards and that are not local: each refuted by execution.
 
 ``refute`` claims the factor as Shardy does and certifies it: that must fail, by a wrong result on shards, by a
 wrong result of the compiled op, or by communication that no step would show.

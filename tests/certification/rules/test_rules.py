@@ -63,8 +63,9 @@ def refuted() -> dict[str, tuple[str, str, str]]:
 @pytest.mark.parametrize("name", list(narrowed.CLAIMS))
 def test_what_shardy_claims_and_we_do_not_is_wrong(name: str, refuted: dict[str, tuple[str, str, str]]) -> None:
     shardy, ours, wrong = refuted[name]
-    assert shardy == narrowed.CLAIMS[name].role, "Shardy has changed its rule: ours may be taken back"
-    assert ours == "need_replication"
+    # "whole": a later Shardy says the same as we do, as jaxlib 0.12 does of pads, reshapes and updates.
+    assert shardy in (narrowed.CLAIMS[name].role, "whole")
+    assert ours in ("need_replication", "permutation"), "neither is ever sharded"
     assert wrong, "certified after all: ours may be taken back"
 
 
