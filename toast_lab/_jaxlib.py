@@ -6,6 +6,7 @@ registered passes needs no import of jax itself.  Tried with jaxlib 0.10.2 and 0
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -124,6 +125,15 @@ def _window(convolution: Any, key: str, default: int, count: int) -> list[int]:
 
 def _ints(values: Iterable[Any]) -> list[int]:
     return [int(v) for v in values]
+
+
+def constant_text(op: Any) -> str:
+    """The value of a ``stablehlo.constant`` as MLIR prints it, ``dense<0.0> : tensor<4xf32>``."""
+    try:
+        return str(op.attributes["value"])
+    except TypeError:  # the bindings have no Python class for complex elements
+        match = re.search(r"dense(?:_resource)?<.*> : tensor<.*>", op.get_asm(enable_debug_info=False))
+        return match.group(0) if match else ""
 
 
 def mesh_attribute(axes: Sequence[str], sizes: Sequence[int]) -> Any:

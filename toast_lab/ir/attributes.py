@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import kinds, rules
+from toast_lab.ir import narrowing, own_rules, rules
 from toast_lab.ir import program as p
-from toast_lab.ir.dead import short_kind
 
 _ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
 
@@ -44,15 +44,12 @@ def tensor(mlir_type: Any) -> Tensor:
 
 def monoid(kind: str, operation: Any) -> int:
     """How partial results of the op are combined, an index into MONOIDS; 0 if they cannot be."""
-    if kind in ("dot_general", "dot", "convolution", "gather"):
+    if kind in ("dot_general", "dot", "chlo.ragged_dot", "convolution", "gather"):
         return p.MONOIDS.index("add")  # a gather's shards each deliver the rows they hold, zero elsewhere
     if kind not in ("reduce", "scatter", "reduce_window", "select_and_scatter"):
         return 0
     region = operation.regions[1 if kind == "select_and_scatter" else 0]
-    body = [short_kind(op) for op in region.blocks[0].operations]
-    if len(body) == 2 and body[0] in kinds.BODY_MONOID:
-        return p.MONOIDS.index(kinds.BODY_MONOID[body[0]])
-    return 0
+    return p.MONOIDS.index(narrowing.body_monoid(region) or "none")
 
 
 def _elements(shape: tuple[int, ...]) -> float:
@@ -63,6 +60,12 @@ def flops(kind: str, operation: Any, rule: rules.Rule, results: list[Tensor]) ->
     """Floating point operations of a matmul or convolution, 0 for every other op."""
     if kind in ("dot_general", "dot"):
         return 2.0 * _elements(tuple(rule.sizes))
+    if kind == "chlo.ragged_dot":  # each row of the left side meets one group of the right side
+        left, right = (tensor(o.type).shape for o in list(operation.operands)[:2])
+        used = set(own_rules.ragged_dims(operation, "rhs_group_dimensions"))
+        for name in ("batching", "contracting"):
+            used.update(own_rules.ragged_dims(operation, f"rhs_{name}_dimensions"))
+        return 2.0 * _elements(left) * _elements(tuple(size for d, size in enumerate(right) if d not in used))
     if kind in ("convolution", "dynamic_conv"):
         kernel = tensor(operation.operands[1].type).shape
         match = re.search(r"x\[([^\]]*)\]->", str(operation.attributes["dimension_numbers"]))
@@ -125,7 +128,7 @@ def detail(kind: str, operation: Any) -> str:
     """The attributes that matter to people, as listings print them behind the op."""
     parts = []
     if kind == "constant":
-        return _literal(str(operation.attributes["value"]))
+        return _literal(_jaxlib.constant_text(operation))
     if kind == "convert":
         return tensor(operation.results[0].type).element
     if kind == "slice":

@@ -10,7 +10,7 @@ from typing import Any
 
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir.dead import blocks, drop_dead
+from toast_lab.ir.dead import blocks, drop_dead, short_kind
 from toast_lab.ir.loops import slim_loops
 
 
@@ -47,14 +47,47 @@ def canonicalise(module: ir.Module) -> ir.Module:
         found = functions(module)
         main = main_function(module)
         _expand(main, found, set(), [])
-        for function in found.values():
-            if function.operation != main.operation:
-                function.operation.erase()
+        _drop_marks(main)
         for block in blocks(main):
             drop_dead(block)
             slim_loops(block)
             drop_dead(block)  # what only a dropped loop value needed
+        kept = _still_named(main, found)
+        for name, function in found.items():
+            if function.operation != main.operation and name not in kept:
+                function.operation.erase()
     return module
+
+
+def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
+    """Functions that custom calls name in their attributes, such as the comparator of an approximate top-k."""
+    kept: set[str] = set()
+    waiting = [main]
+    while waiting:
+        for block in blocks(waiting.pop()):
+            for op in block.operations:
+                if short_kind(op) == "custom_call" and "called_computations" in op.attributes:
+                    for symbol in ir.ArrayAttr(op.attributes["called_computations"]):
+                        name = ir.FlatSymbolRefAttr(symbol).value
+                        if name in found and name not in kept:
+                            kept.add(name)
+                            waiting.append(found[name])
+                if len(op.operation.regions):
+                    waiting.append(op)
+    return kept
+
+
+def _drop_marks(function: Any) -> None:
+    """Forward ``custom_call @Sharding``: one of them makes XLA leave Shardy, and with it every plan, aside."""
+    for block in blocks(function):
+        for op in list(block.operations):
+            operation = op.operation
+            if short_kind(op) == "custom_call":
+                if ir.StringAttr(operation.attributes["call_target_name"]).value == "Sharding":
+                    operation.results[0].replace_all_uses_with(operation.operands[0])
+                    operation.erase()
+            elif len(operation.regions):
+                _drop_marks(op)
 
 
 def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[str]) -> None:

@@ -113,7 +113,7 @@ def _read_op(build: Builder, numbers: dict[Any, int], item: walk.Item, n_argumen
         rule = rules.handed_on(shapes, made_shapes, shared=item.shares >= 0)
         owner = n_arguments + item.shares if item.shares >= 0 else -1
     else:
-        rule = rules.rule_for(kind, _jaxlib.rule_of(operation), shapes, made_shapes)
+        rule = rules.rule_for(kind, _jaxlib.rule_of(operation), shapes, made_shapes, operation)
         if captured := _captured(operation, numbers):
             rule = rules.with_captured(rule, [build.tensor[v].shape for v in captured], kind)
             operands = operands + captured

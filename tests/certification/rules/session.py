@@ -1,0 +1,112 @@
+"""Runs all cases in one child process with virtual devices; gives plain outcomes."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tests.certification.rules import certify
+from tests.certification.rules.certify import Outcome
+from tests.certification.rules.single_op import SingleOp
+from toast_lab import isolate
+from toast_lab.runtime import devices
+
+if TYPE_CHECKING:
+    from tests.certification.rules.cases import Case
+
+PARTS = 2  # child processes
+WAYS = 4  # the most pieces that a factor is cut into
+
+
+@functools.lru_cache(maxsize=2)
+def outcomes(full: bool) -> tuple[list[Outcome], list[str]]:
+    """Outcomes of all cases, and what failed as text.  Two child processes share the cases, one a core."""
+    environment = devices.environment(devices.Devices("cpu", WAYS))
+
+    def child(part: int) -> tuple[list[Outcome], list[str]]:
+        return isolate.run_in_child(
+            "tests.certification.rules.session:run_cases",
+            full,
+            part=part,
+            time_limit_s=4 * 3600 if full else 590,
+            env=environment,
+            what="certifying sharding rules",
+        )
+
+    with ThreadPoolExecutor(PARTS) as pool:
+        made = list(pool.map(child, range(PARTS)))
+    return [o for found, _ in made for o in found], [f for _, failures in made for f in failures]
+
+
+def run_cases(full: bool, only: str = "", part: int | None = None) -> tuple[list[Outcome], list[str]]:
+    """Every case, or one part of them, over drawn sizes.  Runs in the child."""
+    from tests.certification.rules.cases import CASES
+
+    found: list[Outcome] = []
+    failures: list[str] = []
+    for number, case in enumerate(CASES):
+        if only in case.name and part in (None, number % PARTS):
+            outcomes_of_case, failure = run_case(case, full)
+            found += outcomes_of_case
+            if failure:
+                failures.append(f"{case.name}: {failure}")
+    return found, failures
+
+
+def draws(case: Case, full: bool) -> int:
+    """How often a case is drawn; ops that act element by element have little to vary."""
+    if case.label == "pointwise":
+        return 3 if full else 1
+    return 12 if full else 2
+
+
+def run_case(case: Case, full: bool) -> tuple[list[Outcome], str]:
+    """One case: its outcomes and, if any failed, the smallest failure found as text."""
+    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import strategies as st
+
+    from tests.certification.rules.draw import Draw
+
+    found: list[Outcome] = []
+
+    def once(data: Any) -> None:
+        single = case.draw(Draw(data))
+        now = certify_all(single, case, full)
+        found.extend(now)
+        wrong = [o for o in now if not o.ok]
+        assert not wrong, "\n".join([*map(str, wrong), single.text])
+
+    test = settings(
+        max_examples=draws(case, full),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink] if full else [Phase.generate],
+    )(given(st.data())(once))
+    try:
+        test()
+    except Exception as error:
+        places = traceback.extract_tb(error.__traceback__)
+        ours = [p for p in places if "certification" in p.filename] or places
+        return found, f"{type(error).__name__}: {str(error)[:3000]} ({ours[-1].filename}:{ours[-1].lineno})"
+    return found, ""
+
+
+def certify_all(single: SingleOp, case: Case, full: bool) -> list[Outcome]:
+    """Every factor that may be sharded, cut into 4, or 2 where 4 does not divide it (in full: both)."""
+    factors = certify.shardable_factors(single)
+    if not case.sharded:
+        assert not factors, f"{case.name}: factors {factors} may be sharded"
+    first = single.program.factors(single.op)[0] if factors else 0
+    found = []
+    for factor in factors:
+        size = int(single.program.factor_size[factor])
+        ways = [w for w in (WAYS, 2) if size % w == 0]
+        for w in ways if full else ways[:1]:
+            local, compiled = single.kind not in certify.NOT_ON_SHARDS, single.reference is None
+            compiled = compiled and case.name not in certify.NOT_COMPILED
+            found.append(certify.certify(single, case.name, factor - first, w, local=local, compiled=compiled))
+    return found

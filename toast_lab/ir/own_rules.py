@@ -1,0 +1,277 @@
+"""Our own sharding rules, for ops that Shardy leaves out: custom calls, CHLO ops, ``map``.
+
+A factor that may be sharded promises the same here as in every rule (see ``narrowing``): the op computed on local
+shards gives local shards or partial results of its result.  Where we do not know, an op stays whole, and
+``why_missing`` says why.
+
+Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``own``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from toast_lab._jaxlib import ir
+from toast_lab.errors import UnsupportedOp
+from toast_lab.ir import kinds
+from toast_lab.ir import program as p
+
+Shapes = list[tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One op's rule; factor indices are local to the op, the major factor of a dim comes first."""
+
+    sizes: list[int]
+    classes: list[int]
+    operands: list[list[tuple[int, ...]]]
+    results: list[list[tuple[int, ...]]]
+    missing: str = ""  # why there is no rule, empty when there is one
+
+
+class _Draft:
+    """A rule in the making: dims are tied to factors one by one, what is left gets factors that stay whole."""
+
+    def __init__(self, operands: Shapes, results: Shapes) -> None:
+        self.shapes = [*operands, *results]
+        self.n_operands = len(operands)
+        self.sizes: list[int] = []
+        self.classes: list[int] = []
+        self.dims: list[list[tuple[int, ...]]] = [[() for _ in shape] for shape in self.shapes]
+
+    def factor(self, places: Iterable[tuple[int, int]], role: int = p.PASS) -> None:
+        """One factor for ``places``: (tensor, dim) pairs, results counted after the operands."""
+        places = list(places)
+        self.sizes.append(max(self.shapes[t][d] for t, d in places))
+        self.classes.append(role)
+        for tensor, dim in places:
+            self.dims[tensor][dim] = (len(self.sizes) - 1,)
+
+    def build(self) -> Rule:
+        """The rule, with a need-replication factor for every dim that nothing was said about."""
+        for tensor, shape in enumerate(self.shapes):
+            for dim in range(len(shape)):
+                if not self.dims[tensor][dim]:
+                    self.factor([(tensor, dim)], p.NEED_REPLICATION)
+        return Rule(self.sizes, self.classes, self.dims[: self.n_operands], self.dims[self.n_operands :])
+
+
+# -- rules that Shardy does not have -----------------------------------------------------------------------
+
+
+def elementwise(operands: Shapes, results: Shapes) -> Rule:
+    """Every dim of the results' one shape is one factor; operands of another shape (scalars) stay whole."""
+    draft = _Draft(operands, results)
+    shape = results[0]
+    for dim in range(len(shape)):
+        draft.factor((t, dim) for t, other in enumerate(draft.shapes) if other == shape)
+    return draft.build()
+
+
+def leading(operands: Shapes, results: Shapes, count: int) -> Rule:
+    """The first ``count`` dims of every tensor are batch dims; all others stay whole."""
+    draft = _Draft(operands, results)
+    for dim in range(count):
+        draft.factor((t, dim) for t in range(len(draft.shapes)))
+    return draft.build()
+
+
+def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
+    """As ``elementwise``, but for tensors of operand 0's rank and for every dim except ``whole``."""
+    draft = _Draft(operands, results)
+    rank = len(operands[0])
+    for dim in range(rank):
+        if dim != whole:
+            draft.factor((t, dim) for t, shape in enumerate(draft.shapes) if len(shape) == rank)
+    return draft.build()
+
+
+def _broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule:
+    """``chlo.broadcast_*``: operands are aligned at their last dims, or as ``broadcast_dimensions`` say."""
+    draft = _Draft(operands, results)
+    shape = results[0]
+    given = ints(op, "broadcast_dimensions")
+    places: list[list[tuple[int, int]]] = [[(len(operands), dim)] for dim in range(len(shape))]
+    for t, other in enumerate(operands):
+        # The attribute places the operand of smaller rank; one of the result's rank is in place already.
+        rows = given if given is not None and len(given) == len(other) < len(shape) else None
+        for dim in range(len(other)):
+            row = rows[dim] if rows is not None else len(shape) - len(other) + dim
+            if other[dim] == shape[row]:
+                places[row].append((t, dim))
+    for found in places:
+        draft.factor(found)
+    return draft.build()
+
+
+def _ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
+    """``chlo.ragged_dot``: which rows meet which group depends on all group sizes, so ragged and group dims stay whole.
+
+    Batch dims pass, the contraction (unless ragged) is a reduction, the free dim of each side passes.
+    """
+
+    def dims(name: str) -> list[int]:
+        return ragged_dims(op, name)
+
+    ragged, group = dims("lhs_ragged_dimensions"), dims("rhs_group_dimensions")
+    batch = list(zip(dims("lhs_batching_dimensions"), dims("rhs_batching_dimensions"), strict=True))
+    inner = list(zip(dims("lhs_contracting_dimensions"), dims("rhs_contracting_dimensions"), strict=True))
+    sizes = operands[2] if len(operands) > 2 else ()
+    if len(ragged) != 1 or len(sizes) not in (1, len(batch) + 1):
+        return None
+    left, right = operands[0], operands[1]
+    free_left = [d for d in range(len(left)) if d not in {x for x, _ in batch} | {x for x, _ in inner}]
+    free_right = [d for d in range(len(right)) if d not in {y for _, y in batch} | {y for _, y in inner} | set(group)]
+    mode_contracting = ragged[0] in {x for x, _ in inner}
+    draft = _Draft(operands, results)
+    out = len(operands)
+    place = int(mode_contracting)  # then the groups are the result's first dim
+    for i, (x, y) in enumerate(batch):
+        if x != ragged[0]:
+            more = [(2, i)] if len(sizes) > 1 else []  # each batch entry may have group sizes of its own
+            draft.factor([(0, x), (1, y), (out, place), *more])
+        place += 1
+    for x in free_left:
+        if x != ragged[0]:
+            draft.factor([(0, x), (out, place)])
+        place += 1
+    for y in free_right:
+        draft.factor([(1, y), (out, place)])
+        place += 1
+    for x, y in inner:
+        if x != ragged[0]:
+            draft.factor([(0, x), (1, y)], p.REDUCTION)
+    return draft.build()
+
+
+def ragged_dims(op: Any, name: str) -> list[int]:
+    """One list of dims of a ``chlo.ragged_dot``, ``rhs_group_dimensions`` for instance."""
+    match = re.search(rf"\b{name} = \[([\d, ]*)\]", str(op.attributes["ragged_dot_dimension_numbers"]))
+    return [int(d) for d in match.group(1).split(",") if d.strip()] if match else []
+
+
+# Calls that act element by element, or only mark or move their operand.
+_ELEMENTWISE_CALLS = {
+    "annotate_device_placement", "LayoutConstraint", "MoveToDevice", "MoveToHost", "X64Combine",
+    "mhlo.erf", "cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32", "hip_threefry2x32_ffi",
+}  # fmt: skip
+# Linear algebra over the last two dims of the first operand, for as many matrices as its other dims say.
+_MATRIX_CALLS = {
+    "Cholesky", "CompactWyHelper", "Qr", "QrDecompositionBlock",
+    "ProductOfElementaryHouseholderReflectors", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
+}  # fmt: skip
+_TOP_K_CALLS = {"TopK", "mhlo.topk", "ApproxTopK", "PartialReduce"}
+
+_WHY_WHOLE = (
+    (re.compile(r"^__cudnn\$"), "the call's configuration carries the whole shapes, so no compiler can split it"),
+    (re.compile(r"^(Eigh|LuDecomposition)$"), "XLA's compiler for TPU gathers its operand whatever its sharding"),
+    (re.compile(r"^CustomSPMDPartitioning$"), "its partitioner is a function of the process that traced it"),
+    (re.compile(r"callback"), "a host callback sees whole arrays"),
+    (re.compile(r"^tpu_custom_call$|^__gpu\$|triton|mosaic", re.I), "a kernel written by hand sees whole arrays"),
+)
+
+
+def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
+    """The rule of a call whose target we know: element by element, a top-k, or matrices in batch dims; else None."""
+    target = call_target(op)
+    if not results:
+        return None
+    if target in _ELEMENTWISE_CALLS and all(s == results[0] for s in (*operands, *results)):
+        return elementwise(operands, results)
+    if target in _TOP_K_CALLS and operands:
+        return all_but(operands, results, _sorted_dim(op, len(operands[0])))
+    batch = _batch_dims(op)
+    if batch is None and target in _MATRIX_CALLS and operands:
+        batch = len(operands[0]) - 2
+    if batch is not None and operands and all(s[:batch] == operands[0][:batch] for s in (*operands, *results)):
+        return leading(operands, results, batch)
+    return None
+
+
+def call_target(op: Any) -> str:
+    """The name of what a ``custom_call`` calls."""
+    return ir.StringAttr(op.attributes["call_target_name"]).value
+
+
+def _batch_dims(op: Any) -> int | None:
+    """How many leading dims of all operands and results JAX says are batch dims; None where it says nothing."""
+    if "mhlo.frontend_attributes" not in op.attributes:
+        return None
+    match = re.search(r'\bnum_batch_dims = "(\d+)"', str(op.attributes["mhlo.frontend_attributes"]))
+    return int(match.group(1)) if match else None
+
+
+def _sorted_dim(op: Any, rank: int) -> int:
+    for key in ("mhlo.backend_config", "backend_config"):
+        if key in op.attributes:
+            match = re.search(r'\breduction_dim"?\s*[=:]\s*(\d+)', str(op.attributes[key]))
+            if match:
+                return int(match.group(1))
+    return rank - 1
+
+
+def refuse_per_device(kind: str, op: Any) -> None:
+    """Refuse ops that make sense only in a program that is split over devices by hand.
+
+    Raises:
+        UnsupportedOp: this is one of them.
+    """
+    if kind in kinds.PER_DEVICE:
+        where = f" ({str(op.location)[:200]})" if op is not None else ""
+        raise UnsupportedOp(
+            f"{kind}{where}: the program is already split over devices by hand (shard_map, pmap); "
+            "give the function before that."
+        )
+
+
+def own(kind: str, op: Any, operands: Shapes, results: Shapes) -> Rule | None:
+    """Our rule for an op of ``kind``, None if we have none.  ``op`` is the MLIR operation.
+
+    Without it (None), only ops whose attributes do not matter have a rule.
+    """
+    if not results or (op is None and (kind in ("custom_call", "chlo.ragged_dot") or "broadcast" in kind)):
+        return None
+    if kind == "custom_call":
+        return custom_call(operands, results, op)
+    if kind == "chlo.top_k":  # the sorted dim is the last
+        return all_but(operands, results, len(operands[0]) - 1)
+    if kind == "chlo.ragged_dot":
+        return _ragged_dot(operands, results, op)
+    if kind.startswith("chlo.broadcast_"):
+        return _broadcasting(operands, results, op)
+    if kind in kinds.ELEMENTWISE_WITHOUT_RULE and all(s in (results[0], ()) for s in (*operands, *results)):
+        return elementwise(operands, results)
+    if kind == "broadcast":  # new dims come first
+        draft = _Draft(operands, results)
+        new = len(results[0]) - len(operands[0])
+        for dim in range(len(results[0])):
+            draft.factor([(1, dim)] + ([(0, dim - new)] if dim >= new else []))
+        return draft.build()
+    return None
+
+
+def known_whole(op: Any) -> bool:
+    """Is this ``custom_call`` one that stays whole whatever a rule on it says?"""
+    return any(pattern.search(call_target(op)) for pattern, _ in _WHY_WHOLE)
+
+
+def why_missing(kind: str, op: Any) -> str:
+    """Why an op of ``kind`` stays replicated, for the coverage report."""
+    if kind == "custom_call" and op is not None:
+        target = call_target(op)
+        reason = next((text for pattern, text in _WHY_WHOLE if pattern.search(target)), "")
+        return f"no sharding rule for custom_call @{target}" + (f": {reason}" if reason else "")
+    if kind == "reshape":  # Shardy's only gap
+        return "no sharding rule for a reshape of an array without elements"
+    if kind == "rng":
+        return "no sharding rule for rng: each shard would draw numbers of its own"
+    return f"no sharding rule for {kind}"
+
+
+def ints(op: Any, key: str) -> list[int] | None:
+    """An attribute of integers, None if the op does not carry it."""
+    return [int(x) for x in ir.DenseI64ArrayAttr(op.attributes[key])] if key in op.attributes else None
