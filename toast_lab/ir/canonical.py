@@ -53,11 +53,30 @@ def canonicalise(module: ir.Module) -> ir.Module:
         found = functions(module)
         main = main_function(module)
         _expand(main, found, set(), [])
-        for function in found.values():
-            if function.operation != main.operation:
-                function.operation.erase()
         _drop_dead(main)
+        kept = _still_named(main, found)
+        for name, function in found.items():
+            if function.operation != main.operation and name not in kept:
+                function.operation.erase()
     return module
+
+
+def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
+    """Functions that custom calls name in their attributes, such as the comparator of an approximate top-k."""
+    kept: set[str] = set()
+    waiting = [main]
+    while waiting:
+        for block in _blocks(waiting.pop()):
+            for op in block.operations:
+                if short_kind(op) == "custom_call" and "called_computations" in op.attributes:
+                    for symbol in ir.ArrayAttr(op.attributes["called_computations"]):
+                        name = ir.FlatSymbolRefAttr(symbol).value
+                        if name in found and name not in kept:
+                            kept.add(name)
+                            waiting.append(found[name])
+                if len(op.operation.regions):
+                    waiting.append(op)
+    return kept
 
 
 def _blocks(op: Any) -> list[Any]:

@@ -46,9 +46,17 @@ CHLO_ELEMENTWISE = {
     "chlo." + name
     for name in (
         "square acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma erf erf_inv erfc is_inf "
-        "is_neg_inf is_pos_inf lgamma next_after polygamma sinh tan zeta asin_acos"
+        "is_neg_inf is_pos_inf lgamma next_after polygamma sinh tan zeta _asin_acos_kernel mulhi constant_like"
     ).split()
 }
+# All ops that act element by element and carry no Shardy rule.
+ELEMENTWISE_WITHOUT_RULE = CHLO_ELEMENTWISE | {"map", "sdy.propagation_barrier"}
+
+# Ops that only a program split over devices by hand can hold; their meaning depends on how many devices there are.
+PER_DEVICE = {
+    "partition_id", "replica_id", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_permute",
+    "collective_broadcast", "collective_reduce", "cross-replica-sum", "sdy.manual_computation",
+}  # fmt: skip
 
 # combiner op in a reduction or scatter body -> monoid of its partial results
 BODY_MONOID = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "mul", "and": "and", "or": "or"}
@@ -60,7 +68,7 @@ def op_class(kind: str) -> int:
         return p.VIEW
     if kind in CONSTANTS:
         return p.CONSTANT
-    if kind in ("dot_general", "dot"):
+    if kind in ("dot_general", "dot", "chlo.ragged_dot"):
         return p.DOT
     if kind in ("convolution", "dynamic_conv"):
         return p.CONVOLUTION

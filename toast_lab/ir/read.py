@@ -16,7 +16,7 @@ import numpy as np
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import canonical, kinds, rules, source_names
+from toast_lab.ir import canonical, kinds, own_rules, rules, source_names
 from toast_lab.ir import program as p
 
 _ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
@@ -222,7 +222,7 @@ def _read_op(build: _Builder, numbers: dict[Any, int], op: Any) -> None:
     operands = [numbers[v] for v in operation.operands]
     shapes = [build.tensor[v].shape for v in operands]
     captured = _captured(operation, numbers)
-    rule = rules.rule_for(kind, _jaxlib.rule_of(operation), shapes, [r.shape for r in results])
+    rule = rules.rule_for(kind, _jaxlib.rule_of(operation), shapes, [r.shape for r in results], operation)
     if captured:  # values that a region uses without naming them as operands are uses all the same
         extra = rules.separate([build.tensor[v].shape for v in captured], [], p.NEED_REPLICATION)
         offset = len(rule.sizes)
@@ -314,15 +314,12 @@ def _donated(main: Any, count: int) -> list[bool]:
 
 
 def _monoid(kind: str, operation: Any) -> int:
-    if kind in ("dot_general", "dot", "convolution", "gather"):
+    if kind in ("dot_general", "dot", "chlo.ragged_dot", "convolution", "gather"):
         return p.MONOIDS.index("add")  # a gather's shards each deliver the rows they hold, zero elsewhere
     if kind not in ("reduce", "scatter", "reduce_window", "select_and_scatter"):
         return 0
     region = operation.regions[1 if kind == "select_and_scatter" else 0]
-    body = [canonical.short_kind(op) for op in region.blocks[0].operations]
-    if len(body) == 2 and body[0] in kinds.BODY_MONOID:
-        return p.MONOIDS.index(kinds.BODY_MONOID[body[0]])
-    return 0
+    return p.MONOIDS.index(own_rules.body_monoid(region) or "none")
 
 
 def _elements(shape: tuple[int, ...]) -> float:
@@ -332,6 +329,18 @@ def _elements(shape: tuple[int, ...]) -> float:
 def _flops(kind: str, operation: Any, rule: rules.Rule, results: list[_Tensor]) -> float:
     if kind in ("dot_general", "dot"):
         return 2.0 * _elements(tuple(rule.sizes))
+    if kind == "chlo.ragged_dot":  # each row of the left side meets one group of the right side
+        left, right = (_tensor(o.type).shape for o in list(operation.operands)[:2])
+        free = (
+            set(range(len(right)))
+            - {
+                d
+                for name in ("batching", "contracting")
+                for d in own_rules.ragged_dims(operation, f"rhs_{name}_dimensions")
+            }
+            - set(own_rules.ragged_dims(operation, "rhs_group_dimensions"))
+        )
+        return 2.0 * _elements(left) * _elements(tuple(right[d] for d in free))
     if kind in ("convolution", "dynamic_conv"):
         kernel = _tensor(operation.operands[1].type).shape
         match = re.search(r"x\[([^\]]*)\]->", str(operation.attributes["dimension_numbers"]))

@@ -1,29 +1,18 @@
 """Sharding rules: Shardy's where it has one, ours where it has none on purpose.
 
 A rule says, for one op, which factors there are and which factors make up each dim of each operand and
-result.  Our own rules are few: elementwise CHLO ops, ``optimization_barrier``, constants and iota.  An op
-with no rule at all gets a factor of its own for every dim, none of which may be sharded.
+result.  Our own rules, and where Shardy's are narrowed, stand in ``own_rules``.  An op with no rule at all
+gets a factor of its own for every dim, none of which may be sharded.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
-from toast_lab.ir import kinds
+from toast_lab.ir import kinds, own_rules
 from toast_lab.ir import program as p
-
-Shapes = list[tuple[int, ...]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """One op's rule; factor indices are local to the op, the major factor of a dim comes first."""
-
-    sizes: list[int]
-    classes: list[int]
-    operands: list[list[tuple[int, ...]]]
-    results: list[list[tuple[int, ...]]]
-    missing: str = ""  # why there is no rule, empty when there is one
+from toast_lab.ir.own_rules import Rule as Rule
+from toast_lab.ir.own_rules import Shapes as Shapes
 
 
 def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
@@ -61,18 +50,6 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
     return Rule(sizes, classes, mapped_operands, mapped_results)
 
 
-def elementwise(operands: Shapes, results: Shapes) -> Rule:
-    """Every dim of one shape is one factor; scalars join in."""
-    shape = results[0]
-    dims: list[tuple[int, ...]] = [(i,) for i in range(len(shape))]
-    return Rule(
-        list(shape),
-        [p.PASS] * len(shape),
-        [dims if s == shape else [] for s in operands],
-        [dims for _ in results],
-    )
-
-
 def identity(operands: Shapes) -> Rule:
     """Operand i passes through as result i (``optimization_barrier``)."""
     sizes: list[int] = []
@@ -98,15 +75,21 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
     return Rule(sizes, [role] * len(sizes), ops, res, missing)
 
 
-def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes) -> Rule:
-    """The rule of one op of ``kind``: Shardy's, else ours, else an all-replicated one with the reason."""
+def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes, operation: Any = None) -> Rule:
+    """The rule of one op of ``kind``: Shardy's where it is local, else ours, else one that keeps all replicated.
+
+    ``operation`` is the MLIR operation; without it, rules that depend on attributes are left as Shardy has them.
+
+    Raises:
+        UnsupportedOp: the op belongs to a program that is already split over devices.
+    """
     if shardy is not None:
-        return from_shardy(shardy, operands, results)
+        return own_rules.narrow(kind, from_shardy(shardy, operands, results), operation)
     if kind in kinds.CONSTANTS:
         return separate(operands, results, p.PASS)
-    same = all(s == results[0] or s == () for s in (*operands, *results)) if results else False
-    if kind in kinds.CHLO_ELEMENTWISE and same:
-        return elementwise(operands, results)
     if kind == "optimization_barrier":
         return identity(operands)
-    return separate(operands, results, p.NEED_REPLICATION, f"no sharding rule for {kind}")
+    rule = own_rules.own(kind, operation, operands, results)
+    if rule is not None:
+        return rule
+    return separate(operands, results, p.NEED_REPLICATION, own_rules.why_missing(kind, operation))
