@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -168,7 +167,8 @@ CASES = [
     case("loop_with_conditional", loop_with_conditional, S((8, 16), F32), S((16, 16), F32), exercises="while case"),
     case("checkpointed_mlp", checkpointed_mlp, [S((16, 16), F32)] * 2, S((8, 16), F32),
          exercises="optimization_barrier"),
-    case("custom_derivatives", custom_derivatives, S((8, 16), F32), S((16, 8), F32), exercises="logistic"),
+    case("custom_derivatives", custom_derivatives, S((8, 16), F32), S((16, 8), F32),
+         exercises="exponential log_plus_one maximum"),
     case("vmap_of_loops", vmap_of_loops, S((8, 16), F32), S((16, 16), F32), exercises="while select"),
     case("vmap_of_gradients", vmap_of_gradients, S((8, 16), F32), S((8, 16), F32)),
     case("vmap_of_while", vmap_of_while, S((8, 16), F32), exercises="while",
@@ -176,4 +176,3 @@ CASES = [
     case("barrier", barrier, S((8, 16), F32), S((16, 8), F32), S((16, 8), F32), exercises="optimization_barrier"),
     case("ode_loop", ode_loop, S((16, 8), F32), S((8, 8), F32), exercises="while concatenate"),
 ]  # fmt: skip
-

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.certification.case import F32, S, case, positive, separated_eigenvalues, spd, triangular
+from tests.certification.case import F32, Case, S, case, positive, separated_eigenvalues, spd, triangular
+from toast_lab import frontends
 
 C64 = jnp.complex64
 
@@ -64,6 +65,10 @@ def complex_numbers(a, b, x):
     return jnp.conj(c), c.real, jnp.abs(c), jnp.angle(c + 4.0), lax.complex(x, x * 2.0), jnp.sum(c, axis=0)
 
 
+def _signed(rng, shape):
+    return rng.integers(-20, 20, shape)
+
+
 def integers(a, b, u):
     c = a @ b
     return (
@@ -75,9 +80,10 @@ def integers(a, b, u):
 
 def special_functions(x, y):
     return (
-        lax.erf(x), lax.erf_inv(jnp.tanh(x)), lax.lgamma(y), lax.digamma(y), lax.cbrt(y), jnp.arctan2(x, y), jnp.sinh(x),
-        lax.rsqrt(y), jnp.log1p(y), jnp.expm1(x), lax.nextafter(x, y), jnp.round(x * 4.0), jnp.sign(x), jnp.isfinite(x),
-        jnp.tan(x), jnp.power(y, x), lax.reduce_precision(x, 8, 7), lax.top_k(y, 1)[0] * 0.0 + lax.erfc(x),
+        lax.erf(x), lax.erf_inv(jnp.tanh(x)), lax.lgamma(y), lax.digamma(y), lax.cbrt(y), jnp.arctan2(x, y),
+        jnp.sinh(x), lax.rsqrt(y), jnp.log1p(y), jnp.expm1(x), lax.nextafter(x, y), jnp.round(x * 4.0), jnp.sign(x),
+        jnp.isfinite(x), jnp.tan(x), jnp.power(y, x), lax.reduce_precision(x, 8, 7),
+        lax.top_k(y, 1)[0] * 0.0 + lax.erfc(x),
     )  # fmt: skip
 
 
@@ -96,16 +102,25 @@ def half(x, w):
 
 _MATRICES = S((8, 8, 8), F32)
 
+
+def _as_for_tpu(name, fn, *args):
+    """The model as JAX lowers it for TPUs: StableHLO's own linear algebra instead of calls of LAPACK."""
+    text = jax.jit(fn).trace(*args).lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
+    return frontends.from_stablehlo(text, name=name)
+
+
 CASES = [
     case("dropout", dropout, S((2,), jnp.uint32), S((16, 8), F32), S((8, 16), F32),
          exercises="erf_inv shift_right_logical"),
     case("random_bits", random_bits, S((4,), jnp.uint32), S((8, 16), jnp.uint32), exercises="rng_bit_generator"),
     case("fft", spectrum, S((8, 32), F32), S((8, 32), F32), exercises="fft"),
-    case("cholesky", cholesky_solve, _MATRICES, _MATRICES, exercises="cholesky triangular_solve",
+    case("cholesky", cholesky_solve, _MATRICES, _MATRICES, exercises="custom_call",
          inputs={"a": spd}, why_inputs="only a positive definite matrix has a factor"),
-    case("cholesky_gradient", cholesky_gradient, _MATRICES, exercises="cholesky triangular_solve",
+    case("cholesky_gradient", cholesky_gradient, _MATRICES, exercises="custom_call",
          inputs={"a": spd}, why_inputs="only a positive definite matrix has a factor"),
-    case("triangular_right", triangular_right, _MATRICES, _MATRICES, exercises="triangular_solve",
+    Case("cholesky_as_op", lambda: _as_for_tpu("cholesky_as_op", cholesky_solve, _MATRICES, _MATRICES),
+         ("cholesky", "triangular_solve"), {"a": spd}, "only a positive definite matrix has a factor"),
+    case("triangular_right", triangular_right, _MATRICES, _MATRICES, exercises="custom_call",
          inputs={"a": triangular}, why_inputs="a random triangle is nearly singular"),
     case("qr", qr, _MATRICES, _MATRICES, exercises="custom_call", inputs={"a": spd},
          why_inputs="a well-conditioned matrix has a well-determined Q"),
@@ -113,10 +128,9 @@ CASES = [
          why_inputs="eigenvectors of near eigenvalues are not determined"),
     case("complex", complex_numbers, S((8, 16), C64), S((16, 8), C64), S((8, 8), F32), exercises="complex real"),
     case("integers", integers, S((8, 16), jnp.int32), S((16, 8), jnp.int32), S((8, 16), jnp.uint32),
-         exercises="popcnt shift_right_logical remainder", inputs={
-             "a": lambda rng, shape: rng.integers(-20, 20, shape), "b": lambda rng, shape: rng.integers(-20, 20, shape)},
+         exercises="popcnt shift_right_logical remainder", inputs={"a": _signed, "b": _signed},
          why_inputs="negative numbers too, for the signs of remainders"),
-    case("special_functions", special_functions, S((8, 16), F32), S((8, 16), F32), exercises="erf lgamma top_k",
+    case("special_functions", special_functions, S((8, 16), F32), S((8, 16), F32), exercises="power cbrt top_k erf_inv",
          inputs={"y": positive}, why_inputs="logarithms and roots want positive numbers"),
     case("scalars_and_nothing", scalars_and_nothing, S((), F32), S((8, 0), F32), S((8, 16), F32),
          inputs={"x": positive}, why_inputs="one sum of all would come near zero with signs"),

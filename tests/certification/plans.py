@@ -203,7 +203,7 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
         died = ""
         try:
             isolate.run_in_child(
-                "tests.certification.plans:run_all", waiting, env=dev.environment(DEVICES),
+                "tests.certification.plans:run_all", waiting, env=_environment(),
                 time_limit_s=time_limit_s, on_event=note, what="certifying plans",
             )  # fmt: skip
         except RunFailed as error:
@@ -229,6 +229,13 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
         waiting = [(work, first) for work, first in rest if first < len(work.request.jobs)]
         if not blamed:
             return
+
+
+def _environment() -> dict[str, str]:
+    """Eight virtual devices, and machine code that is compiled quickly: what is on trial is the partitioned program."""
+    found = dev.environment(DEVICES)
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    return {**found, "XLA_FLAGS": f"{found['XLA_FLAGS']} {quick}"}
 
 
 def _n_ops(work: Work) -> int:
@@ -277,7 +284,9 @@ def run_all(works: list[tuple[Work, int]]) -> None:
         except Exception as error:
             expected, failure = None, f"{type(error).__name__}: {error}"[:600]
         if expected is not None and work.finite and not child._all_finite(expected):
-            names = [p for p, a in zip(request.program.output_paths, expected, strict=True) if not child._all_finite([a])]
+            names = [
+                p for p, a in zip(request.program.output_paths, expected, strict=True) if not child._all_finite([a])
+            ]
             failure = f"the unsharded program gives infinities or NaN in {', '.join(names[:5])}: choose better inputs"
         isolate.report(Outcome(work.name, -1, {}, 0, time.perf_counter() - started, failure))
         if failure or expected is None:
@@ -401,5 +410,3 @@ def _append(path: Path, rows: Sequence[Row]) -> None:
             writer.writeheader()
         for row in rows:
             writer.writerow({**row._asdict(), "tolerance_share": f"{row.share:.3g}"})
-
-

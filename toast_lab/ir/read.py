@@ -401,14 +401,6 @@ def _literal(attribute: str) -> str:
         return text
 
 
-def _constant_text(operation: Any) -> str:
-    try:
-        return str(operation.attributes["value"])
-    except TypeError:  # jaxlib 0.10.2 has no Python class for dense attributes of complex numbers
-        match = re.search(r"dense<.*", operation.get_asm(large_elements_limit=16, enable_debug_info=False))
-        return match.group(0) if match else ""
-
-
 def _slice_detail(operation: Any) -> str:
     """The dims that a slice cuts, as ``dim:start:limit``, with the stride where it is not 1."""
     starts, limits, strides = (
@@ -426,7 +418,7 @@ def _slice_detail(operation: Any) -> str:
 def _detail(kind: str, operation: Any) -> str:
     parts = []
     if kind == "constant":
-        return _literal(_constant_text(operation))
+        return _literal(own_rules.constant_text(operation))
     if kind == "convert":
         return _tensor(operation.results[0].type).element
     if kind == "slice":

@@ -156,8 +156,11 @@ def under_roots(program: Program) -> frozenset[int]:
         elif program.kind[op] in _LINEAR:
             wanted.update(operands)
         elif program.kind[op] in ("multiply", "divide"):
-            wanted.update(v for v, other in ((operands[0], operands[-1]), (operands[-1], operands[0]))
-                          if _is_scalar(program, other) and (program.kind[op] == "multiply" or v == operands[0]))  # fmt: skip
+            left, right = operands
+            if _is_scalar(program, right):
+                wanted.add(left)
+            if _is_scalar(program, left) and program.kind[op] == "multiply":
+                wanted.add(right)
     return frozenset(v for v in wanted if v < program.n_arguments)
 
 
