@@ -139,16 +139,17 @@ def lower_with_shardy(module: ir.Module) -> None:
         run_passes(module, f"builtin.module({step})")
 
 
-def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[int]]:
+def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
     """The sdy collectives in a function that ``lower_with_shardy`` went over, those inside regions included.
 
     Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1, 2, ...
 
     Returns:
-        The collectives, and those of them whose result is reshaped by an op that Shardy's canonicalizer made.
+        The collectives, and (op, which of its results) of every value that Shardy's canonicalizer reshapes by an op of
+        its own, as it is or after collectives.
     """
     found: list[RawCollective] = []
-    reshaped: list[int] = []
+    reshaped: list[tuple[int, int]] = []
     number: dict[Any, int] = {}
 
     def visit(block: Any) -> None:
@@ -157,13 +158,17 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[int
             if name.startswith("sdy.") and ("all_" in name or name in ("sdy.reduce_scatter", "sdy.collective_permute")):
                 _read_collective(op.operation, main, found, number, key)
             elif name == "stablehlo.reshape" and key not in op.operation.attributes:
-                reshaped.append(number.get(op.operation.operands[0], -1))
+                row = number.get(op.operation.operands[0], -1)
+                while row >= 0 and found[row].parent >= 0:
+                    row = found[row].parent
+                at_start = (found[row].op, found[row].result) if row >= 0 else _origin(op.operands[0], main, key)
+                reshaped.append(at_start)
             for region in op.operation.regions:
                 for inner in region.blocks:
                     visit(inner)
 
     visit(main.operation.regions[0].blocks[0])
-    return found, [row for row in reshaped if row >= 0]
+    return found, [place for place in reshaped if place[0] >= 0]
 
 
 def _read_collective(op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str) -> None:

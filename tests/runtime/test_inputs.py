@@ -134,8 +134,8 @@ def test_what_stands_under_a_root_is_not_negative() -> None:
     assert inputs.under_roots(program) == {1, 3}  # the second moment and z; a square is not followed to its root
     m, v, _, z, _ = inputs.draw(program)
     assert (m < 0).any()
-    assert (v >= 0).all()
-    assert (z >= 0).all()
+    assert v.min() > 0.01
+    assert z.min() > 0.01
 
 
 def test_in_a_training_step_of_adam_only_second_moments_stand_under_roots() -> None:

@@ -33,7 +33,7 @@ def small_step() -> Model:
 
     def step(w, moment, x):
         gradient = x.T @ (x @ w)
-        return w - 0.1 * gradient / jnp.sqrt(moment), jnp.sum(gradient)
+        return w - 0.1 * gradient / jnp.sqrt(moment), jnp.sum(gradient**2)
 
     shapes = S((32, 64), "float32"), S((32, 64), "float32"), S((16, 32), "float32")
     names = {"w": ("inner", "outer"), "moment": ("inner", "outer"), "x": ("batch", "inner")}

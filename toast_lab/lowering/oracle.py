@@ -154,7 +154,7 @@ class _Judge:
         self.plan, self.program, self.rows = plan, plan.program, lowered.collectives
         self.narrower = narrower
         self.roots = shardy.root_values(plan.program, self.rows)
-        self.moved = [self.roots[row] for row in lowered.reshaped]
+        self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
         self.kept, self.natural, self.used = plan.value_specs(), natural_specs(plan), plan.use_specs()
         steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
         self.sliced = {int(steps.value[i]) for i in np.flatnonzero((steps.kind == st.SLICE) & (steps.use < 0))}
@@ -186,7 +186,7 @@ class _Judge:
     def across_a_reshape(self, value: int) -> bool:
         """Did Shardy reshape a moved copy of this value, or of its op's operand, under another shape?"""
         near = {value, *self.program.operands(int(self.program.value_op[value]))}
-        return any(root >= 0 and near & self.reshapes_of(root) for root in self.moved)
+        return any(near & self.reshapes_of(root) for root in self.moved)
 
     def reshapes_of(self, value: int) -> set[int]:
         """Values that are this one in another shape."""

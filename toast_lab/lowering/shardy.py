@@ -48,7 +48,7 @@ class Lowered(NamedTuple):
     """What came of one plan in the child."""
 
     collectives: list[RawCollective]
-    reshaped: list[int]  #: rows of ``collectives`` whose result a reshape takes that is not in the program
+    reshaped: list[tuple[int, int]]  #: (op, result) of values that a reshape takes that is not in the program
     failure: str  #: the error of a pass, or how the process died; empty if all went well
 
 

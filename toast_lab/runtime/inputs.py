@@ -5,7 +5,7 @@
   no row is out of bounds; other integers are 0 or 1.
 * Start indices of dynamic slices stay where the slice lies inside the operand.
 * Unsigned integers that index nothing take all values: they are mostly random keys.
-* Floats of which a root or logarithm is taken are not negative: an Adam step takes the root of its second moment.
+* Floats of which a root or logarithm is taken are above zero: an Adam step divides by the root of its second moment.
 
 What still gives infinities or NaN may do better with ``draw(..., non_negative=True)``.
 """
@@ -65,7 +65,9 @@ def draw(program: Program, seed: int = 0, *, non_negative: bool = False) -> list
         rng = np.random.default_rng([seed, argument])
         dtype = dtype_of(program.value_dtype[argument])
         array = _draw_one(rng, program.dims(argument), dtype, bounds.get(argument))
-        arrays.append(np.abs(array) if (non_negative or argument in rooted) and _is_float(dtype) else array)
+        if _is_float(dtype) and argument in rooted:
+            array = _off_zero(array)
+        arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)
     return arrays
 
 
@@ -201,6 +203,12 @@ def _draw_one(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
     if bound is None and dtype.kind == "u":
         return rng.integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
     return np.asarray(rng.integers(0, bound or 2, shape)).astype(dtype)
+
+
+def _off_zero(array: np.ndarray) -> np.ndarray:
+    """Absolute values, raised by their mean: what is divided by the root of nearly nothing is mostly rounding."""
+    wide = np.abs(array.astype(np.float64))
+    return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
