@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxlib.mlir import ir, passmanager
@@ -150,3 +150,142 @@ def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
 def sharding_per_value(shardings: Sequence[Any]) -> Any:
     """``#sdy.sharding_per_value<[...]>``, one sharding for each result of an op."""
     return sdy.TensorShardingPerValueAttr.get(list(shardings))
+
+
+# -- Shardy's own lowering, as an oracle ------------------------------------------------------------------
+
+SHARDY_LOWERING = (
+    "sdy-propagation-pipeline",
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
+    "canonicalize",
+    "sdy-resolve-permutation-factors",
+    "func.func(sdy-reshard-to-collectives)",
+    "canonicalize",  # this makes reduce_scatters
+)
+
+_AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
+Axes = tuple[str, ...]  # "m", or part of an axis as "m:(2)2"
+
+
+class RawCollective(NamedTuple):
+    """One sdy collective of a lowered module, in program order."""
+
+    kind: str  #: "all_gather", "all_reduce", "all_slice", ...
+    axes: Axes
+    parent: int  #: the collective whose result it takes, -1: a value of the program
+    op: int  #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes put there
+    result: int  #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value i
+    before: tuple[Axes, ...]  #: axes per dim
+    after: tuple[Axes, ...]
+    shape: tuple[int, ...]
+    element: str
+    read: bool  #: does anything but further collectives take its result?
+
+
+def lower_with_shardy(module: ir.Module) -> None:
+    """Turn an annotated module into one with explicit sdy collectives, in place.  May abort the process."""
+    for step in SHARDY_LOWERING:
+        run_passes(module, f"builtin.module({step})")
+
+
+def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
+    """The sdy collectives in a function that ``lower_with_shardy`` went over, those inside regions included.
+
+    Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1, 2, ...
+
+    Returns:
+        The collectives, and (op, which of its results) of every value that Shardy's canonicalizer reshapes by an op of
+        its own, as it is or after collectives.
+    """
+    found: list[RawCollective] = []
+    reshaped: list[tuple[int, int]] = []
+    number: dict[Any, int] = {}
+
+    def visit(block: Any) -> None:
+        for op in block.operations:
+            name = op.operation.name
+            if name.startswith("sdy.") and ("all_" in name or name in ("sdy.reduce_scatter", "sdy.collective_permute")):
+                _read_collective(op.operation, main, found, number, key)
+            elif name == "stablehlo.reshape" and key not in op.operation.attributes:
+                row = number.get(op.operation.operands[0], -1)
+                while row >= 0 and found[row].parent >= 0:
+                    row = found[row].parent
+                at_start = (found[row].op, found[row].result) if row >= 0 else _origin(op.operands[0], main, key)
+                reshaped.append(at_start)
+            for region in op.operation.regions:
+                for inner in region.blocks:
+                    visit(inner)
+
+    visit(main.operation.regions[0].blocks[0])
+    return found, [place for place in reshaped if place[0] >= 0]
+
+
+def _read_collective(op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str) -> None:
+    operand, result = op.operands[0], op.results[0]
+    kind = op.name.removeprefix("sdy.")
+    head = re.search(r"sdy\.\w+ (.*?)%", op.get_asm(enable_debug_info=False))
+    axes = _axis_list(head.group(1)) if head else ()
+    parent = number.get(operand, -1)
+    maker, index = (-1, 0) if parent >= 0 else _origin(operand, main, key)
+    kind_of_users = [use.owner.operation.name for use in result.uses]
+    number[result] = len(found)
+    found.append(
+        RawCollective(
+            kind,
+            axes,
+            parent,
+            maker,
+            index,
+            _dim_axes(_sharding_of(operand, main), len(operand.type.shape)),
+            _dim_axes(str(op.attributes["out_sharding"]), len(result.type.shape)),
+            tuple(result.type.shape),
+            str(result.type.element_type),
+            any(not (n.startswith("sdy.") and n != "sdy.return") for n in kind_of_users),
+        )
+    )
+
+
+def _origin(value: Any, main: Any, key: str) -> tuple[int, int]:
+    """(number of the op that made a value, which of its results)."""
+    if isinstance(value.owner, ir.Block):
+        position = ir.BlockArgument(value).arg_number
+        if value.owner == main.operation.regions[0].blocks[0]:
+            return position, 0
+        around = value.owner.owner.attributes
+        return (ir.IntegerAttr(around[key]).value, -1 - position) if key in around else (-1, 0)
+    attributes = value.owner.operation.attributes
+    number = ir.IntegerAttr(attributes[key]).value if key in attributes else -1
+    return number, ir.OpResult(value).result_number
+
+
+def _sharding_of(value: Any, main: Any) -> str:
+    """The sharding that a value carries, as text; empty if it carries none."""
+    if isinstance(value.owner, ir.Block):
+        if value.owner != main.operation.regions[0].blocks[0]:  # a loop's value has the sharding of the loop's result
+            around = value.owner.owner
+            return _result_sharding(around, ir.BlockArgument(value).arg_number)
+        if "arg_attrs" not in main.attributes:
+            return ""
+        attributes = ir.DictAttr(ir.ArrayAttr(main.attributes["arg_attrs"])[ir.BlockArgument(value).arg_number])
+        return str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
+    op = value.owner.operation
+    for key in ("out_sharding", "sharding"):
+        if op.name.startswith("sdy.") and key in op.attributes:
+            return str(op.attributes[key])
+    return _result_sharding(op, ir.OpResult(value).result_number)
+
+
+def _result_sharding(op: Any, result: int) -> str:
+    if "sdy.sharding" not in op.attributes:
+        return ""
+    return str(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings[result])
+
+
+def _dim_axes(text: str, rank: int) -> tuple[Axes, ...]:
+    match = re.search(r"@\w+, \[(.*?)\]", text)
+    dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []
+    return tuple(_axis_list(d) for d in dims) if len(dims) == rank else ((),) * rank
+
+
+def _axis_list(text: str) -> Axes:
+    return tuple(f"{a}:({pre}){size}" if size else a for a, pre, size in _AXIS.findall(text))

@@ -43,7 +43,9 @@ def rows(analysis: Analysis, reason: Reason) -> dict[str, Row]:
 def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
     report = from_text(SECRET).coverage
     row = rows(from_text(SECRET), Reason.NO_RULE)["custom_call"]
-    assert (row.op_count, row.lines, row.why) == (2, (("model.py:7", 2),), "no sharding rule for custom_call")
+    assert (row.op_count, row.lines, row.why) == (
+        2, (("model.py:7", 2),), "no sharding rule for custom_call @secret",
+    )  # fmt: skip
     x, hidden, w, out = 512, 512, 256, 128
     assert row.bytes == x + hidden + hidden
     assert row.bytes_share == pytest.approx((x + 2 * hidden) / (x + 2 * hidden + w + out))
@@ -176,7 +178,7 @@ def test_value_bytes_are_those_of_the_program() -> None:
 def test_str_tables_what_is_held() -> None:
     text = str(from_text(SECRET).coverage)
     assert "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
-    assert "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for custom_call" in text
+    assert "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for custom_call @secret" in text
 
 
 @pytest.mark.parametrize(

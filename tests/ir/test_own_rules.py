@@ -95,7 +95,6 @@ def test_random_bits_by_a_custom_call_act_element_by_element() -> None:
     ("target", "reason"),
     [
         ("__cudnn$fmhaSoftmax", "carries the whole shapes"),
-        ("xla_ffi_python_cpu_callback", "host callback"),
         ("tpu_custom_call", "written by hand"),
         ("Eigh", "gathers its operand"),
         ("something_new", "no sharding rule for custom_call @something_new"),

@@ -313,3 +313,30 @@ def test_the_digest_is_of_the_program_not_of_its_names() -> None:
     assert traced(one, leaf(4)).digest() == traced(other, leaf(4)).digest()
     assert traced(one, leaf(4)).digest() != traced(other, leaf(5)).digest()
     assert traced(one, leaf(4)).digest() != traced(lambda y: jnp.cos(y), leaf(4)).digest()
+
+
+def test_complex_constants_are_read() -> None:
+    program = from_jax(lambda x: x * (1 + 2j) + jnp.asarray([1j, 2.0, 3.0]), S((3,), jnp.complex64)).program
+    constants = [program.detail[op] for op in program.ops() if program.kind[op] == "constant"]
+    assert constants == ["", "(1.000000e+00,2.000000e+00)"]
+
+
+@pytest.mark.parametrize(("dtype", "kept_whole"), [(jnp.uint32, True), (jnp.bool_, False)])
+def test_bitwise_sums_of_integers_have_no_collective(dtype: Any, kept_whole: bool) -> None:
+    program = from_jax(lambda x: jax.lax.reduce_or(x, (0,)), S((8, 4), dtype)).program
+    (op,) = (op for op in program.ops() if program.kind[op] == "reduce")
+    summed = program.use_names(int(program.use_ptr[op]))[0]
+    assert program.factor_class[summed] == (p.NEED_REPLICATION if kept_whole else p.REDUCTION)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_contraction_of_a_convolution_with_batch_groups_stays_whole(groups: int) -> None:
+    def kernel_gradient(x: Any, g: Any) -> Any:
+        return jax.lax.conv_general_dilated(
+            x, g, (1, 1), ((1, 1), (1, 1)), batch_group_count=groups, dimension_numbers=("CHWN", "IHWO", "HWNC")
+        )
+
+    program = from_jax(kernel_gradient, S((8, 4, 4, 8), jnp.float32), S((8, 4, 4, 8), jnp.float32)).program
+    (op,) = (op for op in program.ops() if program.kind[op] == "convolution")
+    contracted = program.use_names(int(program.use_ptr[op]))[0]
+    assert program.factor_class[contracted] == (p.REDUCTION if groups == 1 else p.NEED_REPLICATION)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -187,3 +188,33 @@ def test_another_program_is_refused() -> None:
         annotate(frontends.load("attention"), plan)
     with pytest.raises(InvalidPlan, match=r"shards \d+ arguments, @main of this module has \d+"):
         annotate(frontends.load("attention").stablehlo, plan)
+
+
+def test_sums_that_cannot_be_scattered_beside_what_is_there_are_made_whole_first() -> None:
+    """4 experts split over d; scattering the sum over m onto them would cut 4 into 8.
+
+    The kept sharding on the op itself would be another computation, of which XLA makes wrong numbers.
+    """
+    model = frontends.from_jax(
+        lambda x, w: jnp.einsum("esd,edh->esh", x, w), S((4, 8, 8), "float32"), S((4, 8, 16), "float32")
+    )
+    program = model.program
+    whole = replicated(problem_of(model, {"d": 2, "m": 4}))
+    (op,) = program.ops()
+    experts, inner = program.use_names(int(program.use_ptr[op]))[0], program.use_names(int(program.use_ptr[op]))[2]
+    op_axis, value_axis = whole.op_axis.copy(), whole.value_axis.copy()
+    op_axis[op] = experts, inner
+    value_axis[program.results(op)[0]] = 2, 0
+    plan = dataclasses.replace(whole, op_axis=op_axis, value_axis=value_axis)
+    assert made_specs(plan)[-1] == (("d",), (), ())
+    assert constraints(annotate(model, plan))[-2:] == [("%2", '[{"d"}, {}, {}]'), ("%3", '[{"m"}, {}, {"d"}]')]
+
+
+def test_for_shardy_an_op_carries_what_its_operands_imply_and_its_number() -> None:
+    model = frontends.load("mlp", batch=16, inputs=8, hidden=16, outputs=8)
+    plan = plan_of(model, {"m": 4}, ("U", "m"), ("B", "m"))
+    assert "toast.op" not in annotate(model, plan)
+    text = annotate(model, plan, scattered=False, numbered=True)
+    last = [line for line in text.splitlines() if "stablehlo.dot_general" in line][-1]
+    assert "[{}, {}]" in last
+    assert f"toast.op = {model.program.n_ops - 1} : i32" in last

@@ -25,6 +25,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "layers": 1, "d_model": 8, "hidden": 12, "heads": 2, "key_size": 4, "vocab": 15, "batch": 2, "prompt": 5,
         "sequence": 3,
     },
+    "gns": {
+        "steps": 1, "nodes": 6, "edges": 8, "latent": 4, "hidden": 5, "hidden_layers": 1, "features": 3, "outputs": 2,
+    },
+    "unet": {"channels": 4, "multipliers": (1, 2), "blocks": 1, "heads": 2, "groups": 2, "batch": 2, "image": 4},
 }  # fmt: skip
 SMALL["t2b"] = SMALL["transformer"]
 SMALL["t7b"] = {**SMALL["transformer"], "kv_heads": 2}

@@ -113,3 +113,43 @@ def test_the_users_arrays_are_checked_all_at_once() -> None:
     with pytest.raises(InvalidProblem) as caught:
         inputs.check(program, bad)
     assert str(caught.value).count("instead of") == len(good)
+
+
+def test_windows_start_where_they_lie_inside() -> None:
+    def window(x, i, j, y):
+        i = jnp.where(i < 0, i + 16, i)
+        return jax.lax.dynamic_slice(x, (i, 0), (4, 8)), jax.lax.dynamic_update_slice(x, y, (j, j))
+
+    shapes = S((16, 8), "float32"), S((), "int32"), S((), "int32"), S((2, 2), "float32")
+    # i cuts 4 of 16 (and 0 of 8 is no cut); j cuts 2 of 16 and 2 of 8, the narrower one counts.
+    assert inputs.index_bounds(program_of(window, *shapes)) == {1: 13, 2: 7}
+
+
+def test_what_stands_under_a_root_is_not_negative() -> None:
+    def step(m, v, g, z, p):
+        v = 0.9 * v + 0.1 * g * g
+        return p - m / (jnp.sqrt(v / 0.5) + 1e-8), v, jnp.log(1.0 + z.T), jnp.sum(p * p, axis=0)
+
+    program = program_of(step, *[S((8, 4), "float32")] * 5)
+    assert inputs.under_roots(program) == {1, 3}  # the second moment and z; a square is not followed to its root
+    m, v, _, z, _ = inputs.draw(program)
+    assert (m < 0).any()
+    assert v.min() > 0.01
+    assert z.min() > 0.01
+
+
+def test_in_a_training_step_of_adam_only_second_moments_stand_under_roots() -> None:
+    small = {
+        "layers": 1,
+        "d_model": 16,
+        "hidden": 16,
+        "heads": 2,
+        "key_size": 4,
+        "vocab": 16,
+        "batch": 2,
+        "sequence": 4,
+    }
+    program = frontends.load("transformer", **small, mode="train").program
+    rooted = {program.value_name[a] for a in inputs.under_roots(program)}
+    assert rooted
+    assert all("nu" in name for name in rooted)

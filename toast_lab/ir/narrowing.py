@@ -181,6 +181,10 @@ def _narrow_convolution(rule: Rule, classes: list[int], op: Any) -> None:
     Then windows pass (Shardy calls them a permutation in any case): patch embeddings and 1x1 convolutions.  The
     window dim as a reduction is exact only where there is one window and it is the whole dim.
     """
+    if ir.IntegerAttr(op.attributes["batch_group_count"]).value > 1:
+        # The contraction is local, but XLA sums over the whole mesh: on d=2, m=4, sharded on d, four times the
+        # value comes out (jaxlib 0.10.2 and 0.12.0.1; docs/certification.md has the reproducer).
+        _no_reduction(classes)
     lhs, kernel, out = _conv_dims(str(op.attributes["dimension_numbers"]))
     count = len(lhs)
     (left, right), (result,) = _shapes(op)

@@ -50,7 +50,17 @@ MESH_NAME = "mesh"
 _FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")  # annotations that the input came with
 
 
-def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> str:
+OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
+
+
+def annotate(
+    model: Model | str,
+    plan: ShardingPlan,
+    *,
+    reuse: bool = True,
+    scattered: bool = True,
+    numbered: bool = False,
+) -> str:
     """The canonical module with ``plan`` on it, as StableHLO text.
 
     Args:
@@ -58,6 +68,10 @@ def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> s
         plan: a plan of the same program.
         reuse: bring a value to the same sharding once for all its uses, as the cost model prices it; False
             writes one constraint for each use and leaves the merging to the compiler.
+        scattered: put the axes over which partial sums are scattered onto the op that makes them, as XLA's partitioner
+            wants it; False: the op carries what its operands imply, and the scattered sharding comes behind it, as
+            Shardy's own passes want it.
+        numbered: leave its number on every op, for whoever has to find ops again after passes have run.
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
@@ -74,7 +88,7 @@ def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> s
     if isinstance(model, str):
         canonical.canonicalise(module)
     with context, ir.Location.unknown(context):
-        writer = _Writer(plan, reuse)
+        writer = _Writer(plan, reuse, scattered, numbered)
         main = canonical.main_function(module)
         writer.interface(main)
         writer.body(main)
@@ -88,12 +102,13 @@ def annotate(model: Model | str, plan: ShardingPlan, *, reuse: bool = True) -> s
 class _Writer:
     """Puts one plan onto one module; ``made`` is the sharding on a value's op, ``kept`` the plan's."""
 
-    def __init__(self, plan: ShardingPlan, reuse: bool) -> None:
+    def __init__(self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool) -> None:
         self.plan = plan
         self.reuse = reuse
+        self.numbered = numbered
         self.kept = plan.value_specs()
         self.used = plan.use_specs()
-        self.made = made_specs(plan)
+        self.made = made_specs(plan) if scattered else natural_specs(plan)
         self._attributes: dict[Spec, Any] = {}
 
     def attribute(self, spec: Spec) -> Any:
@@ -136,10 +151,17 @@ class _Writer:
         region_end = program.region_end()
         for number, item in zip(program.ops(), items, strict=True):
             _check_same(program, number, item)
+            if self.numbered and item.results and item.kind != "while.enter":
+                self._number(number, item)
             self._operands(number, item, copies, region_end)
         # Last, so that the results' users are rewritten once and the operands above are the original values.
         for number, item in zip(program.ops(), items, strict=True):
             self._results(number, item)
+
+    def _number(self, number: int, item: walk.Item) -> None:
+        """Several ops of ours may be one of the module's, a result each in this order: the first one's number."""
+        if OP_NUMBER not in item.operation.attributes:
+            item.operation.attributes[OP_NUMBER] = _int32(number)
 
     def _operands(
         self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
@@ -223,8 +245,10 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
             tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in scattered))
             for here, there in zip(natural[value], kept[value], strict=True)
         )
-        if all(size % _ways(plan, axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True)):
-            made[value] = spec
+        # Where the scattered axes do not fit beside those that are there, sums are made whole first.  Claiming the
+        # kept sharding instead has made XLA compute wrong numbers, and hides that the op is computed otherwise.
+        fits = all(size % _ways(plan, axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True))
+        made[value] = spec if fits else natural[value]
     return made
 
 

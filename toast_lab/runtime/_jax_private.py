@@ -19,6 +19,8 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     """Compile StableHLO text for ``devices``, one partition each, with Shardy; gives a loaded executable."""
     from jax.extend import backend
 
+    if "@lapack_" in text and devices[0].platform == "cpu":
+        _load_lapack()
     devices = list(devices)
     options = backend.get_compile_options(
         num_replicas=1, num_partitions=len(devices), device_assignment=np.asarray(devices)[None, :]
@@ -26,6 +28,16 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     options.executable_build_options.use_spmd_partitioning = True
     options.executable_build_options.use_shardy_partitioner = True
     return devices[0].client.compile_and_load(text, devices, options)
+
+
+def _load_lapack() -> None:
+    """Make XLA's CPU client know the LAPACK routines; without this a program that calls one crashes the process.
+
+    JAX does so when it lowers the first such op, which a program that comes as text never goes through.
+    """
+    import jax
+
+    jax.jit(jax.lax.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
 def execute(executable: Any, arguments: Sequence[Any]) -> list[list[Any]]:

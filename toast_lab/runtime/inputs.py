@@ -3,21 +3,23 @@
 * Floats are normal; matrices are scaled so that a matmul neither blows values up nor lets them die.
 * Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they index, so that
   no row is out of bounds; other integers are 0 or 1.
+* Start indices of dynamic slices stay where the slice lies inside the operand.
 * Unsigned integers that index nothing take all values: they are mostly random keys.
+* Floats of which a root or logarithm is taken are above zero: an Adam step divides by the root of its second moment.
 
-Some programs want more, an Adam step for instance the square root of a second moment, which must not be
-negative: ``draw(..., non_negative=True)``.
+What still gives infinities or NaN may do better with ``draw(..., non_negative=True)``.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
-from toast_lab.ir.program import PASS, Program
+from toast_lab.ir.program import CONTROL, PASS, Program
 
 _NUMPY = {
     "i1": "bool", "f64": "float64", "f32": "float32", "f16": "float16",
@@ -58,12 +60,14 @@ def draw(program: Program, seed: int = 0, *, non_negative: bool = False) -> list
     Raises:
         UnsupportedOp: an argument is no array.
     """
-    bounds = index_bounds(program)
+    bounds, rooted = index_bounds(program), under_roots(program)
     arrays = []
     for argument in range(program.n_arguments):
         rng = np.random.default_rng([seed, argument])
         dtype = dtype_of(program.value_dtype[argument])
         array = _draw_one(rng, program.dims(argument), dtype, bounds.get(argument))
+        if _is_float(dtype) and argument in rooted:
+            array = _off_zero(array)
         arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)
     return arrays
 
@@ -95,13 +99,19 @@ def index_bounds(program: Program) -> dict[int, int]:
     """For each integer argument that ends up indexing: the smallest dim that it indexes.
 
     Integers are followed from the arguments through every op whose result is an integer too, up to the index
-    operand of a gather or scatter.
+    operands of a gather, scatter, dynamic_slice or dynamic_update_slice.
     """
     reaches: list[frozenset[int]] = [frozenset()] * program.n_values
     for argument in range(program.n_arguments):
         if _is_integer_type(program.value_dtype[argument]):
             reaches[argument] = frozenset([argument])
     bounds: dict[int, int] = {}
+    for _ in range(2 if program.regions else 1):  # what a round returns is what the next one starts with
+        _follow_indices(program, reaches, bounds)
+    return bounds
+
+
+def _follow_indices(program: Program, reaches: list[frozenset[int]], bounds: dict[int, int]) -> None:
     for op in program.ops():
         operands = program.operands(op)
         if program.kind[op] in ("gather", "scatter") and operands:
@@ -109,12 +119,89 @@ def index_bounds(program: Program) -> dict[int, int]:
             size = _indexed_size(program, op, index)
             for argument in reaches[operands[index]]:
                 bounds[argument] = min(bounds.get(argument, size), size)
+        for index, size in _start_bounds(program, op, operands):
+            for argument in reaches[index]:
+                bounds[argument] = min(bounds.get(argument, size), size)
         carried = frozenset[int]().union(*(reaches[v] for v in operands))
-        if carried:
-            for value in program.results(op):
-                if _is_integer_type(program.value_dtype[value]):
-                    reaches[value] = carried
-    return bounds
+        for value in _given(program, op):
+            if carried and _is_integer_type(program.value_dtype[value]):
+                reaches[value] |= carried
+
+
+def _given(program: Program, op: int) -> list[int]:
+    """What an op gives; of a loop's or conditional's pseudo-op all values that hold what it hands on."""
+    owner = int(program.owner[op])
+    if program.op_class[op] != CONTROL:
+        return list(program.results(op))
+    return _handed_on(program).get(owner, [])
+
+
+@functools.lru_cache(maxsize=4)
+def _handed_on(program: Program) -> dict[int, list[int]]:
+    """Values of pseudo-ops by the op whose factors they share: one value of a loop or conditional, from all sides."""
+    found: dict[int, list[int]] = {}
+    for op in program.ops():
+        if program.op_class[op] == CONTROL:
+            found.setdefault(int(program.owner[op]), []).extend(program.results(op))
+    return found
+
+
+def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[int, int]]:
+    """(start index value, number of places at which the slice lies inside) of the dims that a dynamic slice cuts."""
+    if program.kind[op] == "dynamic_slice":
+        window, first = program.dims(program.results(op)[0]), 1
+    elif program.kind[op] == "dynamic_update_slice":
+        window, first = program.dims(operands[1]), 2
+    else:
+        return []
+    whole = program.dims(operands[0])
+    # A dim that is taken whole has one place only, and must not force the same on an index shared with others.
+    return [(v, n - w + 1) for v, n, w in zip(operands[first:], whole, window, strict=True) if n > w]
+
+
+_LINEAR = frozenset(
+    "add subtract convert reshape broadcast_in_dim transpose slice concatenate pad reverse reduce select "
+    "optimization_barrier maximum minimum while.enter while.next while.result case.yield case.result".split()
+)
+
+
+def under_roots(program: Program) -> frozenset[int]:
+    """Arguments that a root or logarithm takes, possibly scaled by scalars and with other things added.
+
+    Followed backwards: through ops that keep a sign, and through products and quotients with a scalar.  A product of
+    two tensors ends the way, for it is most often a square.
+    """
+    wanted: set[int] = set()
+    for _ in range(2 if program.regions else 1):
+        _follow_roots(program, wanted)
+    return frozenset(v for v in wanted if v < program.n_arguments)
+
+
+def _follow_roots(program: Program, wanted: set[int]) -> None:
+    for op in reversed(range(program.n_arguments, program.n_ops)):
+        operands = program.operands(op)
+        if program.kind[op] in ("sqrt", "rsqrt", "log", "cbrt", "log_plus_one", "chlo.lgamma", "chlo.digamma"):
+            wanted.update(operands)
+        elif wanted.isdisjoint(_given(program, op)):
+            continue
+        elif program.kind[op] in _LINEAR:
+            wanted.update(operands)
+        elif program.kind[op] in ("multiply", "divide"):
+            left, right = operands
+            if _is_scalar(program, right):
+                wanted.add(left)
+            if _is_scalar(program, left) and program.kind[op] == "multiply":
+                wanted.add(right)
+
+
+def _is_scalar(program: Program, value: int) -> bool:
+    """Is this one number, possibly spread out, or made of constants?"""
+    while not program.value_is_constant[value] and program.dims(value):
+        op = int(program.value_op[value])
+        if program.kind[op] not in ("broadcast_in_dim", "reshape", "convert"):
+            return False
+        value = program.operands(op)[0]
+    return True
 
 
 def _indexed_size(program: Program, op: int, index: int) -> int:
@@ -144,6 +231,12 @@ def _draw_one(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
     if bound is None and dtype.kind == "u":
         return rng.integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
     return np.asarray(rng.integers(0, bound or 2, shape)).astype(dtype)
+
+
+def _off_zero(array: np.ndarray) -> np.ndarray:
+    """Absolute values, raised by their mean: what is divided by the root of nearly nothing is mostly rounding."""
+    wide = np.abs(array.astype(np.float64))
+    return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -151,11 +151,6 @@ def _(d: Draw) -> Made:
     return text, [np.float32(-0.5), d.floats(n, 4), np.float32(0.5)]
 
 
-@case("optimization_barrier", "several operands")
-def _(d: Draw) -> Made:
-    return lambda x, y: lax.optimization_barrier((x, y)), [d.floats(d.size(), 4), d.floats(4, 8, d.size())]
-
-
 @case("chlo.broadcast_multiply", "ranks differ")
 def _(d: Draw) -> Made:
     n, m = d.size(), d.size()

@@ -1,0 +1,143 @@
+"""Our collectives against those of Shardy's own lowering, for random plans of every program.
+
+Of each plan the collectives of every value are compared in kind, mesh axes and bytes
+(``toast_lab.lowering.oracle``).  A difference with a reason is counted; one without is a failure.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.certification import draw
+from tests.certification.case import Case
+from tests.certification.programs import programs
+from toast_lab.lowering import oracle
+
+FULL, SHORT = 25, 1  # plans on each mesh
+
+
+class Row(NamedTuple):
+    """One plan compared."""
+
+    program: str
+    mesh: str
+    number: int
+    ops: int
+    actions: str
+    ours: int  #: collectives
+    theirs: int
+    reasons: str  #: number and reason of the differences, joined by " | "
+    our_bytes: float  #: handled by the collectives that differ
+    their_bytes: float
+    failure: str
+    seconds: float
+
+
+def compare(case: Case, count: int, seed: int = 0) -> list[Row]:
+    """``count`` random plans of one program on each mesh."""
+    started = time.perf_counter()
+    model = case.model()
+    plans = [
+        (mesh, number, plan)
+        for mesh, problem in draw.problems(model).items()
+        for number, plan in enumerate(draw.random_plans(problem, mesh, count, seed))
+    ]
+    found = oracle.compare_many(model, [plan for _, _, plan in plans], time_limit_s=580)
+    seconds = (time.perf_counter() - started) / max(1, len(plans))
+    rows = []
+    for (mesh, number, plan), comparison in zip(plans, found, strict=True):
+        counts = collections.Counter(d.reason or "unexplained" for d in comparison.differences)
+        sides = [d.bytes for d in comparison.differences]
+        rows.append(
+            Row(
+                case.name, mesh, number, model.program.n_ops - model.program.n_arguments, " ".join(plan.actions),
+                comparison.n_ours, comparison.n_theirs, " | ".join(f"{n} {r}" for r, n in sorted(counts.items())),
+                sum(a for a, _ in sides), sum(b for _, b in sides), "; ".join(map(str, comparison.unexplained))[:2000],
+                seconds,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def reasons(rows: Sequence[Row]) -> collections.Counter[str]:
+    """Number of differing values by reason."""
+    found: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        for part in row.reasons.split(" | "):
+            number, _, reason = part.partition(" ")
+            if reason:
+                found[reason] += int(number)
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line for each program, then the reasons."""
+    lines = [
+        "| program | ops | plans | equal | collectives, ours | Shardy's | unexplained |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name in dict.fromkeys(r.program for r in rows):
+        own = [r for r in rows if r.program == name]
+        lines.append(
+            f"| {name} | {own[0].ops} | {len(own)} | {sum(not r.reasons for r in own)} | {sum(r.ours for r in own)} "
+            f"| {sum(r.theirs for r in own)} | {sum(bool(r.failure) for r in own)} |"
+        )
+    equal = sum(not r.reasons for r in rows)
+    lines += [
+        f"\n{equal} of {len(rows)} plans ({equal / max(1, len(rows)):.0%}) have exactly Shardy's collectives; "
+        f"{sum(r.ours for r in rows)} collectives of ours, {sum(r.theirs for r in rows)} of Shardy's.\n",
+        "| values that differ | reason |",
+        "|--:|---|",
+    ]
+    lines += [f"| {n} | {reason} |" for reason, n in reasons(rows).most_common()]
+    return "\n".join(lines)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows that an earlier run saved."""
+    if not path.exists():
+        return []
+    kinds = {"number": int, "ops": int, "ours": int, "theirs": int}
+    kinds |= {"our_bytes": float, "their_bytes": float, "seconds": float}
+    with path.open(newline="") as handle:
+        return [Row(**{k: kinds.get(k, str)(v) for k, v in line.items()}) for line in csv.DictReader(handle)]
+
+
+def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
+    """The comparison from the command line; gives a line for each difference that nothing explains.
+
+    Arguments as in ``plans.run``.
+    """
+    path = Path(csv_path) if csv_path else None
+    rows = read_rows(path) if path else []
+    finished = {r.program for r in rows}
+    for case in programs():
+        if (only and case.name not in only) or case.name in finished:
+            continue
+        new = compare(case, FULL if full else SHORT, seed)
+        equal = sum(not r.reasons for r in new)
+        print(
+            f"{case.name}: {len(new)} plans, {equal} equal, {sum(r.seconds for r in new):.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        rows += new
+        if path:
+            _append(path, new)
+    print(table(rows))
+    return [f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}" for r in rows if r.failure]
+
+
+def _append(path: Path, rows: Sequence[Row]) -> None:
+    fresh = not path.exists()
+    with path.open("a", newline="") as handle:
+        writer = csv.writer(handle)
+        if fresh:
+            writer.writerow(Row._fields)
+        writer.writerows(rows)

@@ -1,0 +1,440 @@
+"""Plan certification: a program sharded by a random plan computes what the program computes.
+
+Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program as it was read;
+every output (for a training step: loss, gradients or updated parameters, optimiser state) must agree.
+
+The tolerance on ``max|difference| / max|output|`` allows another order of rounding and nothing else.  It is a
+multiple of the machine epsilon of the coarsest float type that an output depends on:
+
+* 64 epsilon for float32 and float64 (8e-6 and 1.4e-14): summing n terms in another order moves a sum by about sqrt(n)
+  epsilon of its terms; n is up to 4096 here, and terms exceed their sum by small factors;
+* 4 epsilon for bfloat16 and float16 (3e-2 and 4e-3): each of 2 * log2(8) additions of partial sums between devices
+  rounds by half an epsilon, and a value is rounded once more where it would have stayed in a register;
+* 0 for integers and booleans.
+
+A case may widen this by a factor with the reason written beside it (``Case.slack``).
+Start reading at ``certify``.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from tests.certification import draw
+from tests.certification.case import Case
+from tests.certification.programs import programs
+from toast_lab import isolate
+from toast_lab.errors import RunFailed
+from toast_lab.ir.program import Program
+from toast_lab.lowering.annotate import annotate
+from toast_lab.runtime import child
+from toast_lab.runtime import devices as dev
+from toast_lab.runtime import inputs as made_up
+from toast_lab.sharding.plan import ShardingPlan
+
+EPSILONS = {"wide": 64, "narrow": 4}
+FULL, SHORT = 25, (2, 1, 1)  # plans on each mesh
+DEVICES = dev.Devices("cpu", 8)
+
+
+class Row(NamedTuple):
+    """One executed plan."""
+
+    program: str
+    mesh: str
+    number: int
+    ops: int
+    actions: str
+    collectives: int  #: in the compiled program
+    output: str  #: the output that is worst in proportion to its tolerance
+    error: float
+    tolerance: float
+    seconds: float  #: compiling and running
+    failure: str  #: empty if all is well
+
+    @property
+    def share(self) -> float:
+        """The worst error as a part of what is allowed."""
+        return self.error / self.tolerance if self.tolerance else (0.0 if self.error == 0 else float("inf"))
+
+
+class KnownBug(NamedTuple):
+    """A failure that is none of ours: docs/certification.md has the reproducer."""
+
+    text: str  #: part of the failure's text
+    why: str
+
+
+KNOWN_BUGS = (
+    KnownBug(
+        "Slice dim size 16 greater than dynamic slice dimension: 8",
+        "XLA of jaxlib 0.10.2 refuses its own partitioning of a gather whose result is scattered; 0.12.0.1 compiles it",
+    ),
+    KnownBug(
+        "fft_thunk.cc",
+        "XLA's CPU backend gives an FFT an operand in a layout that its FFT does not take (jaxlib 0.10.2 and 0.12.0.1)",
+    ),
+)
+
+
+def known_bug(row: Row) -> str:
+    """Why this failure is not ours, "" if it is."""
+    return next((bug.why for bug in KNOWN_BUGS if bug.text in row.failure), "")
+
+
+class Work(NamedTuple):
+    """One program with its plans, ready for the child process."""
+
+    name: str
+    request: child.Request
+    tolerances: dict[str, float]  #: by output path
+    finite: bool  #: every output is to be finite
+
+
+class Outcome(NamedTuple):
+    """What the child found for one plan (``index`` -1: the unsharded program)."""
+
+    name: str
+    index: int
+    errors: dict[str, float]
+    collectives: int
+    seconds: float
+    failure: str
+
+
+# -- tolerances -------------------------------------------------------------------------------------------------------
+
+
+def tolerances(program: Program, slack: float = 1.0) -> dict[str, float]:
+    """For each output path the error that another order of rounding explains."""
+    coarsest = [_epsilon(e) for e in program.value_dtype]
+    own = list(coarsest)
+    for op in program.ops():
+        reaching = max((coarsest[v] for v in program.operands(op)), default=0.0)
+        for value in program.results(op):
+            coarsest[value] = max(coarsest[value], reaching)
+    found = {}
+    for value, path in zip(program.outputs, program.output_paths, strict=True):
+        found[path] = 0.0 if own[value] == 0 else slack * coarsest[value] * _epsilons(coarsest[value])
+    return found
+
+
+def _epsilon(element: str) -> float:
+    """Machine epsilon of an element type, 0 if it is exact."""
+    try:
+        dtype = made_up.dtype_of(element)
+    except Exception:  # tokens are compared with nothing
+        return 0.0
+    if dtype.kind == "c":
+        return float(np.finfo(dtype).eps)
+    floating = dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+    return float(ml_dtypes.finfo(dtype).eps) if floating else 0.0
+
+
+def _epsilons(epsilon: float) -> int:
+    return EPSILONS["narrow"] if epsilon > 1e-4 else EPSILONS["wide"]
+
+
+# -- in the parent ----------------------------------------------------------------------------------------------------
+
+
+def prepare(case: Case, counts: Sequence[int], seed: int = 0) -> tuple[Work, list[tuple[str, int, ShardingPlan]]]:
+    """Trace a program, draw its plans and write them onto it.
+
+    Raises:
+        AssertionError: the program does not hold the ops that it is there for.
+    """
+    model = case.model()
+    missing = case.missing(model)
+    assert not missing, f"{case.name} was to exercise {', '.join(missing)}"
+    plans = [
+        (mesh, number, plan)
+        for (mesh, problem), count in zip(draw.problems(model).items(), counts, strict=True)
+        for number, plan in enumerate(draw.random_plans(problem, mesh, count, seed))
+    ]
+    jobs = []
+    for _, _, plan in plans:
+        kept = plan.value_specs()
+        jobs.append(
+            child.Job(
+                annotate(model, plan),
+                plan.mesh,
+                tuple(kept[: plan.program.n_arguments]),
+                tuple(kept[int(v)] for v in plan.program.outputs),
+            )
+        )
+    request = child.Request(model.program, model.stablehlo, tuple(jobs), DEVICES, 1, 0, seed, case.arrays(model, seed))
+    return Work(case.name, request, tolerances(model.program, case.slack), True), plans
+
+
+def certify(
+    cases: Sequence[Case],
+    counts: Sequence[int],
+    *,
+    seed: int = 0,
+    time_limit_s: float = 580.0,
+    on_row: Callable[[Row], None] | None = None,
+) -> list[Row]:
+    """Execute random plans of ``cases``, ``counts`` on the three meshes of ``draw.MESHES``.
+
+    One child process takes them all, one after the other; when it dies, the plan at which it died is a failure and
+    a new child goes on with the next one.
+
+    Args:
+        cases: the programs.
+        counts: plans on each mesh.
+        seed: of plans and inputs.
+        time_limit_s: for one child process with one program.
+        on_row: called with every row as it comes.
+    """
+    rows: list[Row] = []
+    for group in _batches(cases, 12):
+        prepared = [prepare(case, counts, seed) for case in group]
+        for work, plans in prepared:
+            if not plans:
+                rows.append(Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, 0.0, "no action is legal"))
+        by_name = {work.name: (work, plans) for work, plans in prepared}
+        for outcome in execute([work for work, plans in prepared if plans], time_limit_s * len(group)):
+            work, plans = by_name[outcome.name]
+            if outcome.index < 0 and not outcome.failure:
+                continue
+            row = _row(work, plans, outcome)
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
+    return rows
+
+
+def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
+    """Run all plans of ``works`` in children; gives an outcome for each, also where a child died."""
+    waiting = [(work, 0) for work in works]
+    while waiting:
+        seen: list[Outcome] = []
+
+        def note(event: Any, seen: list[Outcome] = seen) -> None:
+            if isinstance(event, Outcome):  # the rest is progress within one run
+                seen.append(event)
+
+        died = ""
+        try:
+            isolate.run_in_child(
+                "tests.certification.plans:run_all", waiting, env=_environment(),
+                time_limit_s=time_limit_s, on_event=note, what="certifying plans",
+            )  # fmt: skip
+        except RunFailed as error:
+            died = str(error)
+        yield from seen
+        if not died:
+            return
+        # Everything before the last outcome is done; what came after it is what the child died of.
+        done = {(o.name, o.index) for o in seen}
+        rest = []
+        blamed = False
+        for work, first in waiting:
+            indices = [i for i in range(first, len(work.request.jobs)) if (work.name, i) not in done]
+            if (work.name, -1) not in done and not blamed:
+                yield Outcome(work.name, -1, {}, 0, 0.0, f"the unsharded program: {died}")
+                blamed = True
+            elif indices and not blamed:
+                yield Outcome(work.name, indices[0], {}, 0, 0.0, died)
+                blamed = True
+                rest.append((work, indices[0] + 1))
+            elif indices:
+                rest.append((work, indices[0]))
+        waiting = [(work, first) for work, first in rest if first < len(work.request.jobs)]
+        if not blamed:
+            return
+
+
+def _environment() -> dict[str, str]:
+    """Eight virtual devices, and machine code that is compiled quickly: what is on trial is the partitioned program."""
+    found = dev.environment(DEVICES)
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    return {**found, "XLA_FLAGS": f"{found['XLA_FLAGS']} {quick}"}
+
+
+def _n_ops(work: Work) -> int:
+    return work.request.program.n_ops - work.request.program.n_arguments
+
+
+def _row(work: Work, plans: list[tuple[str, int, ShardingPlan]], outcome: Outcome) -> Row:
+    if outcome.index < 0:
+        return Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, outcome.seconds, outcome.failure)
+    mesh, number, plan = plans[outcome.index]
+
+    def share(item: tuple[str, float]) -> float:
+        allowed, error = work.tolerances[item[0]], item[1]
+        return float("inf") if error != error else error / allowed if allowed else (float("inf") if error else 0.0)
+
+    path, error = max(outcome.errors.items(), key=share, default=("", 0.0))
+    failure = outcome.failure
+    wrong = [f"{p}: {e:.2g}" for p, e in outcome.errors.items() if not e <= work.tolerances[p]]
+    if wrong and not failure:
+        failure = "differs: " + ", ".join(wrong[:6]) + (f" and {len(wrong) - 6} more" if len(wrong) > 6 else "")
+    return Row(
+        work.name, mesh, number, _n_ops(work), " ".join(plan.actions), outcome.collectives, path, error,
+        work.tolerances.get(path, 0.0), outcome.seconds, failure,
+    )  # fmt: skip
+
+
+def _batches(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:
+    for start in range(0, len(cases), size):
+        yield cases[start : start + size]
+
+
+# -- in the child -----------------------------------------------------------------------------------------------------
+
+
+def run_all(works: list[tuple[Work, int]]) -> None:
+    """Execute every plan of ``works`` from its start index on, reporting an ``Outcome`` for each."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    found = dev.attached(DEVICES)
+    for work, first in works:
+        request, started = work.request, time.perf_counter()
+        assert request.arrays is not None
+        try:
+            _, expected, failure = child._try_reference(request, found[0], request.arrays)
+        except Exception as error:
+            expected, failure = None, f"{type(error).__name__}: {error}"[:600]
+        if expected is not None and work.finite and not child._all_finite(expected):
+            names = [
+                p for p, a in zip(request.program.output_paths, expected, strict=True) if not child._all_finite([a])
+            ]
+            failure = f"the unsharded program gives infinities or NaN in {', '.join(names[:5])}: choose better inputs"
+        isolate.report(Outcome(work.name, -1, {}, 0, time.perf_counter() - started, failure))
+        if failure or expected is None:
+            continue
+        for index in range(first, len(request.jobs)):
+            isolate.report(_outcome(work, index, found, expected))
+
+
+def _outcome(work: Work, index: int, found: list[Any], expected: list[np.ndarray]) -> Outcome:
+    request, started = work.request, time.perf_counter()
+    assert request.arrays is not None
+    stages = _Silent()
+    try:
+        measured = child._measure(request, request.jobs[index], found, request.arrays, expected, stages)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"[:600]
+        return Outcome(work.name, index, {}, 0, time.perf_counter() - started, text)
+    errors = dict(measured.errors or {})
+    return Outcome(work.name, index, errors, len(measured.collectives), time.perf_counter() - started, "")
+
+
+class _Silent(child._Stages):
+    """Progress is told by outcomes here."""
+
+    def __init__(self) -> None:
+        super().__init__("", 0.0, 0.0)
+
+    def compiling(self) -> None:
+        pass
+
+    def running(self, number: int, total: int) -> None:
+        pass
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+_FIELDS = (*Row._fields, "tolerance_share")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows that an earlier run saved."""
+    if not path.exists():
+        return []
+    rows = []
+    with path.open(newline="") as handle:
+        for line in csv.DictReader(handle):
+            rows.append(Row(
+                line["program"], line["mesh"], int(line["number"]), int(line["ops"]), line["actions"],
+                int(line["collectives"]), line["output"], float(line["error"]), float(line["tolerance"]),
+                float(line["seconds"]), line["failure"],
+            ))  # fmt: skip
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """One line for each program: ops, plans on the meshes, worst error, seconds."""
+    lines = [
+        "| program | ops | plans (8, 2x4, 2x2x2) | with collectives | worst error | allowed | s | failures |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, group in itertools.groupby(rows, key=lambda r: r.program):
+        own = list(group)
+        worst = max(own, key=lambda r: (r.share == r.share, r.share))
+        plans = ", ".join(str(sum(r.mesh == mesh for r in own)) for mesh in draw.MESHES)
+        lines.append(
+            f"| {name} | {own[0].ops} | {plans} | {sum(r.collectives > 0 for r in own)} | {worst.error:.1e} "
+            f"| {worst.tolerance:.1e} | {sum(r.seconds for r in own):.1f} | {sum(bool(r.failure) for r in own)} |"
+        )
+    executed = [r for r in rows if r.mesh]
+    lines.append(
+        f"\n{len({r.program for r in rows})} programs, {len(executed)} plans, "
+        f"{sum(r.collectives > 0 for r in executed)} of them with collectives, "
+        f"{sum(bool(r.failure) for r in rows)} failures."
+    )
+    return "\n".join(lines)
+
+
+def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
+    """The certification from the command line; gives a line for each failure.
+
+    Args:
+        full: 25 plans on each mesh instead of a few.
+        csv_path: rows are appended there as they come, and programs that are complete there are not run again.
+        only: names of programs, all by default.
+        seed: of plans and inputs.
+    """
+    counts = (FULL,) * 3 if full else SHORT
+    cases = [c for c in programs() if not only or c.name in only]
+    path = Path(csv_path) if csv_path else None
+    rows = read_rows(path) if path else []
+    finished = _finished(path)
+    rows = [r for r in rows if r.program in finished]
+    waiting = [c for c in cases if c.name not in finished]
+    for group in _batches(waiting, 4 if full else 12):  # one child each: its start costs seconds
+        new = certify(group, counts, seed=seed)
+        if path:
+            _append(path, new)
+        for case in group:
+            own = [r for r in new if r.program == case.name]
+            worst = max((r.share for r in own), default=0.0)
+            print(
+                f"{case.name}: {len(own)} plans, worst {worst:.2f} of the tolerance, "
+                f"{sum(bool(r.failure) for r in own)} failures, {sum(r.seconds for r in own):.0f} s",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+        rows += new
+    print(table(rows))
+    told = {r: f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}" for r in rows if r.failure}
+    for row, text in told.items():
+        if known_bug(row):
+            print(f"KNOWN BUG  {known_bug(row)}: {text}")
+    return [text for row, text in told.items() if not known_bug(row)]
+
+
+def _finished(path: Path | None) -> set[str]:
+    return {r.program for r in read_rows(path)} if path else set()
+
+
+def _append(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows of whole programs in one go, so that a run that is cut off leaves no half of one."""
+    fresh = not path.exists()
+    with path.open("a", newline="") as handle:
+        writer = csv.DictWriter(handle, _FIELDS)
+        if fresh:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow({**row._asdict(), "tolerance_share": f"{row.share:.3g}"})

@@ -1,0 +1,98 @@
+"""The short seeded form of the plan certification: four plans of every program, spread over the meshes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.certification import draw, plans
+from tests.certification.case import Case
+from tests.certification.programs import programs
+from toast_lab.lowering.annotate import annotate
+from toast_lab.sharding.plan import ShardingPlan
+
+CASES = {c.name: c for c in programs()}
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[plans.Row]]:
+    """All programs at once: one child process serves twelve of them."""
+    found: dict[str, list[plans.Row]] = {name: [] for name in CASES}
+    for row in plans.certify(list(CASES.values()), plans.SHORT):
+        found[row.program].append(row)
+    return found
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_sharded_equals_unsharded(name: str, rows: dict[str, list[plans.Row]]) -> None:
+    own = rows[name]
+    assert len(own) >= min(3, sum(plans.SHORT))
+    assert not [f"{r.mesh}, {r.actions}: {r.failure}" for r in own if r.failure and not plans.known_bug(r)]
+
+
+def test_most_plans_communicate(rows: dict[str, list[plans.Row]]) -> None:
+    every = [r for own in rows.values() for r in own]
+    assert len(rows) >= 30
+    assert sum(r.collectives > 0 for r in every) > 0.8 * len(every)
+
+
+def test_a_plan_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness itself: leave out one multiplication and every plan must fail."""
+    monkeypatch.setattr(plans, "annotate", lambda model, plan: annotate(model, plan).replace(".maximum", ".minimum"))
+    rows = plans.certify([CASES["mlp"]], (1, 1, 0))
+    assert len(rows) == 2
+    assert all(r.failure.startswith("differs: result") for r in rows)
+
+
+def test_a_plan_at_which_the_compiler_dies_is_blamed_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ruined: list[ShardingPlan] = []
+
+    def annotate_one_badly(model: object, plan: ShardingPlan) -> str:
+        ruined.append(plan)
+        return "no module" if len(ruined) == 2 else annotate(model, plan)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plans, "annotate", annotate_one_badly)
+    rows = plans.certify([CASES["mlp"], CASES["xxt"]], (3, 0, 0))
+    assert [bool(r.failure) for r in rows] == [False, True, False, False, False, False]
+
+
+def test_senseless_inputs_are_noticed() -> None:
+    case = dataclasses.replace(
+        CASES["attention"], inputs={"wk": lambda rng, shape: np.zeros(shape)}, why_inputs="0 divided by 0"
+    )
+    (row,) = plans.certify([case], (1, 0, 0))
+    assert "infinities or NaN" in row.failure
+
+
+def test_tolerances_follow_the_coarsest_type_on_the_way() -> None:
+    half = plans.tolerances(CASES["half"].model().program)
+    assert half == {"result[0]": 4 * 2**-10, "result[1]": 4 * 2**-7}
+    assert set(plans.tolerances(CASES["random_bits"].model().program).values()) == {0.0}
+    assert plans.tolerances(CASES["mlp"].model().program, slack=2) == {"result": 2 * 64 * 2**-23}
+
+
+def test_random_plans_are_different_and_the_same_for_the_same_seed() -> None:
+    problem = draw.problems(CASES["mlp"].model())["2x4"]
+    first, again = (draw.random_plans(problem, "2x4", 10, seed=1) for _ in range(2))
+    assert [p.key for p in first] == [p.key for p in again]
+    assert len({p.key for p in first}) == 10
+    assert [p.key for p in draw.random_plans(problem, "2x4", 10, seed=2)] != [p.key for p in first]
+
+
+def test_a_case_without_a_reason_for_its_inputs_is_refused() -> None:
+    with pytest.raises(ValueError, match="need their reason"):
+        Case("x", CASES["mlp"].model, (), {"x": lambda rng, shape: np.ones(shape)}, "")
+    with pytest.raises(ValueError, match="no argument is called y"):
+        dataclasses.replace(CASES["mlp"], inputs={"y": lambda rng, shape: np.ones(shape)}, why_inputs="a test").arrays(
+            CASES["mlp"].model()
+        )
+
+
+def test_saved_rows_are_read_back(tmp_path: object) -> None:
+    path = tmp_path / "rows.csv"  # type: ignore[operator]
+    row = plans.Row("mlp", "8", 3, 5, "B->d", 2, "result", 1e-7, 1e-5, 0.25, "differs, a lot")
+    plans._append(path, [row])
+    plans._append(path, [row])
+    assert plans.read_rows(path) == [row, row]
