@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
@@ -66,6 +65,11 @@ def _mapping(attr: Any) -> list[list[int]]:
     return [list(sdy.DimMappingAttr(dim).factor_indices) for dim in tensor.dim_mappings]
 
 
+def rule_attribute(op: Any) -> Any:
+    """``sdy.sharding_rule`` of ``op`` or None; equal rules are equal, and hash, as attributes."""
+    return op.attributes["sdy.sharding_rule"] if "sdy.sharding_rule" in op.attributes else None
+
+
 def rule_of(op: Any) -> dict[str, Any] | None:
     """The decoded sharding rule of ``op`` or None.
 
@@ -75,7 +79,7 @@ def rule_of(op: Any) -> dict[str, Any] | None:
     if "sdy.sharding_rule" not in op.attributes:
         return None
     rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
-    decoded: dict[str, Any] = {
+    return {
         "sizes": [int(s) for s in rule.factor_sizes],
         "operands": [_mapping(m) for m in rule.operand_mappings],
         "results": [_mapping(m) for m in rule.result_mappings],
@@ -84,43 +88,6 @@ def rule_of(op: Any) -> dict[str, Any] | None:
         "permutation": _ints(rule.permutation_factors),
         "blocked": _ints(rule.blocked_propagation_factors),
     }
-    if op.operation.name == "stablehlo.convolution":
-        slid = _slid_over(op, decoded)
-        decoded["reduction"] = [f for f in decoded["reduction"] if f not in slid]
-        decoded["permutation"] += slid
-    return decoded
-
-
-def _slid_over(convolution: Any, rule: dict[str, Any]) -> list[int]:
-    """Factors of spatial dims that are summed while one operand slides over the other.
-
-    A kernel's gradient sums over the pixels of input and output, shifted against each other by each of the
-    kernel's positions.  Shardy calls that a reduction, yet the sum over one shard's pixels lacks those that the
-    shift brings in from the next shard.  Only where there is a single position, without padding, are the two
-    operands cut alike and the partial sums those of the whole.
-    """
-    dims = stablehlo.ConvDimensionNumbers(convolution.attributes["dimension_numbers"])
-    shape = ir.RankedTensorType(convolution.results[0].type).shape
-    padding = _window(convolution, "padding", 0, 2 * len(dims.output_spatial_dimensions))
-    found: list[int] = []
-    for i, (left, out) in enumerate(zip(dims.input_spatial_dimensions, dims.output_spatial_dimensions, strict=True)):
-        dilated = any(
-            _window(convolution, f"{side}_dilation", 1, len(dims.output_spatial_dimensions))[i] != 1
-            for side in ("lhs", "rhs")
-        )
-        if shape[out] != 1 or dilated or any(padding[2 * i : 2 * i + 2]):
-            found += [f for f in rule["operands"][0][left] if f in rule["reduction"]]
-    return found
-
-
-def _window(convolution: Any, key: str, default: int, count: int) -> list[int]:
-    """One attribute of a convolution's window as plain numbers, two for each dim in the case of padding."""
-    if key not in convolution.attributes:
-        return [default] * count
-    attribute = convolution.attributes[key]
-    if isinstance(attribute, ir.DenseIntElementsAttr):
-        return [int(n) for n in np.asarray(attribute).ravel()]
-    return _ints(attribute)
 
 
 def _ints(values: Iterable[Any]) -> list[int]:

@@ -79,16 +79,17 @@ def read_program(
     main = canonical.main_function(module)
     block = main.operation.regions[0].blocks[0]
     build = Builder()
+    known = _Known()
     numbers: dict[Any, int] = {}
     for i, argument in enumerate(block.arguments):
-        shape = attributes.tensor(argument.type)
+        shape = known.tensor(argument.type)
         path = argument_paths[i] if argument_paths else argument_path(argument, i)
         rule = rules.separate([], [shape.shape], p.PASS)
         numbers[argument] = build.add("argument", [], [shape], rule, variable=path)[0]
     n_arguments = len(block.arguments)
     flat = walk.flatten(main)
     for item in flat.items:
-        _read_op(build, numbers, item, n_arguments)
+        _read_op(build, numbers, known, item, n_arguments)
     outputs = [numbers[v] for v in flat.outputs]
     infos = _result_attributes(main, len(outputs))
     return finish(
@@ -102,9 +103,59 @@ def read_program(
     )
 
 
-def _read_op(build: Builder, numbers: dict[Any, int], item: walk.Item, n_arguments: int) -> None:
+class _Place(NamedTuple):
+    """What an op's location says."""
+
+    ranges: list[source_names.Frame]  #: innermost first, our own frames left out
+    lines: str
+    name_stack: str
+
+
+class _Known:
+    """What was read before: a program of ten thousand ops has a few hundred rules, types and locations."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[Any, attributes.Tensor] = {}
+        self._decoded: dict[Any, Any] = {}
+        self._rules: dict[Any, rules.Rule] = {}
+        self._places: dict[Any, _Place] = {}
+
+    def tensor(self, mlir_type: Any) -> attributes.Tensor:
+        """``attributes.tensor``."""
+        found = self._tensors.get(mlir_type)
+        if found is None:
+            found = self._tensors[mlir_type] = attributes.tensor(mlir_type)
+        return found
+
+    def shardy_rule(self, operation: Any, operands: rules.Shapes, results: rules.Shapes) -> rules.Rule | None:
+        """Shardy's rule of an op, None if it has none."""
+        attribute = _jaxlib.rule_attribute(operation)
+        if attribute is None:
+            return None
+        key = (attribute, *operands, None, *results)
+        found = self._rules.get(key)
+        if found is None:
+            decoded = _jaxlib.rule_of(operation)
+            assert decoded is not None
+            found = self._rules[key] = rules.from_shardy(decoded, operands, results)
+        return found
+
+    def place(self, operation: Any) -> _Place:
+        """Where an op stands."""
+        attribute = operation.location.attr
+        found = self._places.get(attribute)
+        if found is None:
+            printed = str(operation.location)
+            ranges = [f for f in source_names.frames(printed) if _TRACER not in f.file]
+            stack = _NAME.match(printed)
+            lines = " < ".join(f"{f.file}:{f.line}" for f in ranges[:6])
+            found = self._places[attribute] = _Place(ranges, lines, stack.group(1) if stack else "")
+        return found
+
+
+def _read_op(build: Builder, numbers: dict[Any, int], known: _Known, item: walk.Item, n_arguments: int) -> None:
     operation, kind = item.operation, item.kind
-    results = [attributes.tensor(r.type) for r in item.results]
+    results = [known.tensor(r.type) for r in item.results]
     operands = [numbers[operation.operands[i]] for i in item.operands]
     shapes = [build.tensor[v].shape for v in operands]
     made_shapes = [r.shape for r in results]
@@ -113,25 +164,23 @@ def _read_op(build: Builder, numbers: dict[Any, int], item: walk.Item, n_argumen
         rule = rules.handed_on(shapes, made_shapes, shared=item.shares >= 0)
         owner = n_arguments + item.shares if item.shares >= 0 else -1
     else:
-        rule = rules.rule_for(kind, _jaxlib.rule_of(operation), shapes, made_shapes, operation)
+        rule = rules.rule_for(kind, known.shardy_rule(operation, shapes, made_shapes), shapes, made_shapes, operation)
         if captured := _captured(operation, numbers):
             rule = rules.with_captured(rule, [build.tensor[v].shape for v in captured], kind)
             operands = operands + captured
         monoid = attributes.monoid(kind, operation)
         flops = attributes.flops(kind, operation, rule, results)
         detail = attributes.detail(kind, operation)
-    printed = str(operation.location)
-    ranges = [f for f in source_names.frames(printed) if _TRACER not in f.file]
-    stack = _NAME.match(printed)
+    place = known.place(operation)
     made = build.add(
         kind,
         operands,
         results,
         rule,
-        location=" < ".join(f"{f.file}:{f.line}" for f in ranges[:6]),
-        variable="" if kind == "while.enter" else _variable(kind, ranges, stack.group(1) if stack else ""),
-        frame=ranges[0] if ranges else None,
-        name_stack=stack.group(1) if stack else "",
+        location=place.lines,
+        variable="" if kind == "while.enter" else _variable(kind, place),
+        frame=place.ranges[0] if place.ranges else None,
+        name_stack=place.name_stack,
         detail=detail,
         monoid=monoid,
         flops=flops,
@@ -142,14 +191,16 @@ def _read_op(build: Builder, numbers: dict[Any, int], item: walk.Item, n_argumen
     numbers.update(dict.fromkeys(item.twins, made[0] if made else -1))
 
 
-def _variable(kind: str, ranges: list[source_names.Frame], stack: str) -> str:
+def _variable(kind: str, place: _Place) -> str:
     # A derivative carries its primal's line, yet it is not the value that the variable holds.
-    if not ranges or kind in kinds.CONSTANTS or "transpose(" in stack:
+    if not place.ranges or kind in kinds.CONSTANTS or "transpose(" in place.name_stack:
         return ""
-    return source_names.variable(ranges[0])
+    return source_names.variable(place.ranges[0])
 
 
 def _captured(operation: Any, numbers: dict[Any, int]) -> list[int]:
+    if not len(operation.regions):
+        return []
     own = set(operation.operands)
     found: dict[int, None] = {}
 

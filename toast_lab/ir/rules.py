@@ -95,7 +95,7 @@ def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
     )
 
 
-def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes, operation: Any = None) -> Rule:
+def rule_for(kind: str, shardy: Rule | None, operands: Shapes, results: Shapes, operation: Any = None) -> Rule:
     """The rule of one op of ``kind``: Shardy's where it is local, else ours, else one that keeps all replicated.
 
     ``operation`` is the MLIR operation; without it, rules that depend on attributes are left as Shardy has them.
@@ -105,7 +105,7 @@ def rule_for(kind: str, shardy: dict | None, operands: Shapes, results: Shapes, 
     """
     own_rules.refuse_per_device(kind, operation)
     if shardy is not None:
-        return narrowing.narrow(kind, from_shardy(shardy, operands, results), operation)
+        return narrowing.narrow(kind, shardy, operation)
     if kind in kinds.CONSTANTS:
         return separate(operands, results, p.PASS)
     if kind == "optimization_barrier":

@@ -168,7 +168,11 @@ def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> t
 
 @numba.njit(cache=True, nogil=True)
 def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes: int) -> np.ndarray:
-    """Layout in which each value is kept, reduce_scatters that would be undone at once taken back."""
+    """Layout in which each value is kept; moves that every use would undo at once are taken back.
+
+    A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where the value would be
+    brought, it stays as its op leaves it.
+    """
     n_values = t.value_op.shape[0]
     kept = np.zeros(n_values, np.int64)
     for v in range(n_values):
@@ -178,16 +182,24 @@ def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes:
         for a in range(n_axes):
             if value_axis[v, a] >= 0:
                 layout |= (value_axis[v, a] + 1) << (LAYOUT_BITS * a)
-        if layout and not t.value_output[v] and t.value_op[v] >= t.n_arguments:
-            _, partial = natural_layout(t, op_axis, v, n_axes)
-            for a in range(n_axes):
-                if (partial >> a) & 1 and value_axis[v, a] >= 0:
-                    wanted = False
-                    for k in range(t.value_use_ptr[v], t.value_use_ptr[v + 1]):
-                        if layout_dim(use_layout(t, op_axis, t.value_use[k], n_axes), a) >= 0:
-                            wanted = True
-                            break
-                    if not wanted:
+        if not t.value_output[v] and t.value_op[v] >= t.n_arguments:
+            natural, partial = natural_layout(t, op_axis, v, n_axes)
+            if layout != natural:
+                used = 0  # axes that some use wants where they are kept
+                for k in range(t.value_use_ptr[v], t.value_use_ptr[v + 1]):
+                    wanted = use_layout(t, op_axis, t.value_use[k], n_axes)
+                    for a in range(n_axes):
+                        here = layout_dim(wanted, a)
+                        if here == layout_dim(layout, a) or ((partial >> a) & 1 and here >= 0):
+                            used |= 1 << a
+                differs = 0
+                for a in range(n_axes):
+                    if layout_dim(layout, a) != layout_dim(natural, a):
+                        differs |= 1 << a
+                if not used & differs:
+                    layout = natural
+                for a in range(n_axes):
+                    if (partial >> a) & 1 and not (used >> a) & 1:
                         layout = _put(layout, a, -1)
         kept[v] = layout
     return kept
