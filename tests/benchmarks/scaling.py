@@ -1,6 +1,6 @@
 """How the way from StableHLO text to an action space grows with the program, stage by stage.
 
-The program is the Adam training step of a Transformer of Gemma's 2B sizes with 18 to 288 unrolled layers.  Tracing it
+The program is the Adam training step of the built-in ``t2b`` at paper size, with 18 to 288 unrolled layers.  Tracing it
 is the user's affair and not timed: what is timed starts at the module's text in memory.  Each size is measured in a
 process of its own, one at a time, on one thread.  CPU seconds stand beside wall seconds, since other work on the
 machine disturbs only the latter; the targets look at CPU seconds.
@@ -25,10 +25,6 @@ from typing import Any
 import numpy as np
 
 LAYERS = (18, 36, 72, 144, 288)
-SIZES = {
-    "d_model": 2048, "hidden": 16384, "heads": 8, "kv_heads": 1, "key_size": 256, "vocab": 256128, "batch": 16,
-    "sequence": 2048,
-}  # fmt: skip
 MESH = {"data": 4, "model": 4}
 
 MAX_EXPONENT = 1.1  #: of CPU seconds against ops, fitted over all sizes
@@ -41,7 +37,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 
 def run(layers: Sequence[int] = LAYERS) -> list[str]:
     """Print the table; gives the missed targets."""
-    print("\nFrom StableHLO text to the action space: Transformer training step (Gemma 2B sizes), CPU seconds")
+    print("\nFrom StableHLO text to the action space: t2b training step, CPU seconds")
     rows = []
     for n in layers:
         rows.append(measure(n))
@@ -120,12 +116,11 @@ def _missed(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _trace(path: str, layers: int) -> None:
-    from toast_lab import frontends
+    from toast_lab.frontends.tracing import trace
     from toast_lab.models import registry
 
-    example = registry.make("transformer", layers=layers, **SIZES)
-    text, _ = frontends._trace(example.fn, example.args, example.donate_argnums)
-    Path(path).write_text(text)
+    example = registry.make("t2b", layers=layers, mode="train")
+    Path(path).write_text(trace(example.fn, example.args, example.donate_argnums).text)
 
 
 class Clock:

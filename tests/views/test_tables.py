@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -148,3 +150,22 @@ def test_summary(attention: Analysis) -> None:
     assert (facts["ops"], facts["conflicts"], facts["from"]) == ("10", "5", "here")
     assert facts["arguments"].startswith("4 tensors")
     assert summary.arguments_frame(attention)["colours"].tolist() == ["S, D", "D, H1", "D, H1", "D, H2"]
+
+
+def test_the_listing_shows_loops_and_branches() -> None:
+    def fn(ws: jax.Array, x: jax.Array, c: jax.Array) -> jax.Array:
+        y = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0]
+        return jax.lax.cond(c, jnp.sin, jnp.cos, y)
+
+    s = jax.ShapeDtypeStruct
+    model = tl.from_jax(fn, s((3, 4, 4), "float32"), s((8, 4), "float32"), s((), "bool"))
+    lines = program_table.program_lines(analyse_program(model.program))
+    texts = [line.text for line in lines]
+    for label in ("loop, 3 rounds:", "  condition:", "  body:", "branch 0:", "branch 1:"):
+        assert texts.count(label) == 1, label
+    body = texts.index("  body:")
+    assert next(t for t in texts[body:] if "matmul" in t).startswith("    %")
+    assert next(t for t in texts[body:] if "next " in t).startswith("    next ")
+    assert next(t for t in texts if "sine(" in t).startswith("  %")
+    ops = [line.op for line in lines]
+    assert ops == sorted(ops)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 from typing import NamedTuple
 
 import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, shown_ops, value_text
+from toast_lab.conflicts.listing import op_text, outline, shown_ops, value_text
 from toast_lab.views.graph_layout import lane_styles, phases, where
 
 MAX_ROWS = 4000
@@ -36,12 +37,21 @@ class Line(NamedTuple):
 
 
 def program_lines(analysis: Analysis) -> list[Line]:
-    """The paper's annotated listing, in pieces: ``a : [S●, S●] = matmul(k, qt)``."""
+    """The paper's annotated listing, in pieces: ``a : [S●, S●] = matmul(k, qt)``.
+
+    Loops and branches are indented behind a line of their own, which stands for the first op inside.
+    """
     program = analysis.program
     styles, phase = lane_styles(analysis), phases(analysis)
     out = []
+    depth, labels = outline(program)
+    waiting = collections.deque(sorted(labels))
     for op in [*range(program.n_arguments), *shown_ops(program)][:MAX_ROWS]:
-        segments: list[Segment] = []
+        while waiting and waiting[0] <= op:
+            begin = waiting.popleft()
+            for level, text in labels[begin]:
+                out.append(Line(begin, phase[begin], (Segment("  " * level + text),), where(analysis, begin), ()))
+        segments: list[Segment] = [Segment("  " * depth[op])] if depth[op] else []
         for i, value in enumerate(program.results(op)):
             segments.append(Segment((", " if i else "") + program.value_name[value] + " : ["))
             for d, name in enumerate(program.def_names(value)):
@@ -56,7 +66,7 @@ def program_lines(analysis: Analysis) -> list[Line]:
         if op >= program.n_arguments:
             operands = [value_text(program, v) for v in program.operands(op)]
             text = op_text(program, op, operands)
-            segments.append(Segment(f" = {text}" if segments else text))
+            segments.append(Segment(f" = {text}" if program.results(op) else text))
         names = tuple(n for v in program.results(op) for n in program.def_names(v))
         out.append(Line(op, phase[op], tuple(segments), where(analysis, op), tuple(program.factors(op)) or names))
     return out
