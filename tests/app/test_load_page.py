@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 pn = pytest.importorskip("panel")
@@ -9,6 +11,8 @@ pn = pytest.importorskip("panel")
 from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.load import LoadPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
+from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
+from toast_lab.frontends import load  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
@@ -28,3 +32,10 @@ def test_switches_are_no_numbers() -> None:
     page._show_sizes("t2b")
     assert isinstance(page._inputs["scan"], pn.widgets.Checkbox)
     assert isinstance(page._inputs["layers"], pn.widgets.IntInput)
+
+
+def test_what_was_done_to_the_input_is_worth_knowing() -> None:
+    model = dataclasses.replace(load("mlp"), notes=("dropped debug_print (<b>.py:3): it only prints",))
+    page = LoadPage(Session(jobs=Registry()))
+    page.session.param.update(model=model, analysis=analyse_program(model.program))
+    assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in page._notes()

@@ -14,7 +14,7 @@ from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
 from toast_lab.views.graph_plot import GraphPlot
-from toast_lab.views.report_tables import coverage_frame, notes, sizes_frame, whole_arguments_frame
+from toast_lab.views.report_tables import Note, coverage_frame, notes, sizes_frame, whole_arguments_frame
 from toast_lab.views.summary import arguments_frame, program_facts
 
 SHOWN_SIZES = 14
@@ -161,7 +161,8 @@ class LoadPage(pn.viewable.Viewer):
         problem, analysis = self.session.problem, self.session.analysis
         if analysis is None:
             return h("p")
-        found = notes(analysis.coverage, problem.divisibility() if problem is not None else None)
+        found = [Note(text) for text in getattr(self.session.model, "notes", ())]
+        found += notes(analysis.coverage, problem.divisibility() if problem is not None else None)
         return join([h("h2", "worth knowing"), h("ul", *[h("li", n.text, cls=n.level) for n in found], cls="log")])
 
     def __panel__(self) -> Any:
