@@ -39,3 +39,11 @@ def test_what_was_done_to_the_input_is_worth_knowing() -> None:
     page = LoadPage(Session(jobs=Registry()))
     page.session.param.update(model=model, analysis=analyse_program(model.program))
     assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in page._notes()
+
+
+def test_a_list_of_sizes_is_typed_as_numbers() -> None:
+    page = LoadPage(Session(jobs=Registry()))
+    page._show_sizes("unet")
+    for text, wanted in (("1 2 4", (1, 2, 4)), ("1, 2", (1, 2)), ("one", "one"), ("", "")):
+        page._inputs["multipliers"].value = text
+        assert page.chosen_sizes()["multipliers"] == wanted

@@ -66,8 +66,8 @@ class Config(NamedTuple):
         """Raise ValueError naming every size that cannot work."""
         sizes = {k: v for k, v in self._asdict().items() if k not in ("dtype", "multipliers")}
         wrong = [f"{k}={v}" for k, v in sizes.items() if v < 1]
-        if not self.multipliers or any(m < 1 for m in self.multipliers):
-            wrong.append(f"multipliers={self.multipliers}")
+        if not self.multipliers or not all(isinstance(m, int) and m > 0 for m in self.multipliers):
+            wrong.append(f"multipliers={self.multipliers} are no whole numbers above 0")
         if not wrong:
             if self.channels % 2:
                 wrong.append(f"channels={self.channels} is odd, the time embedding needs pairs")

@@ -111,6 +111,8 @@ class LoadPage(pn.viewable.Viewer):
                 self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
             elif isinstance(value, int):
                 self._inputs[key] = pn.widgets.IntInput(value=value, start=1, **common)
+            elif isinstance(value, tuple):
+                self._inputs[key] = _Numbers(value=" ".join(map(str, value)), **common)
             else:
                 self._inputs[key] = pn.widgets.TextInput(value=str(value), **common)
         widgets = list(self._inputs.values())
@@ -120,7 +122,7 @@ class LoadPage(pn.viewable.Viewer):
 
     def chosen_sizes(self) -> dict[str, Any]:
         """What the size fields say."""
-        return {key: widget.value for key, widget in self._inputs.items()}
+        return {key: w.numbers() if isinstance(w, _Numbers) else w.value for key, w in self._inputs.items()}
 
     def refresh(self) -> None:
         """Show what is loaded."""
@@ -167,6 +169,15 @@ class LoadPage(pn.viewable.Viewer):
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)
+
+
+class _Numbers(pn.widgets.TextInput):
+    """Whole numbers with blanks or commas between them."""
+
+    def numbers(self) -> tuple[int, ...] | str:
+        """The numbers, or the text as it is if it is something else, for the model to refuse."""
+        words = str(self.value).replace(",", " ").split()
+        return tuple(map(int, words)) if words and all(w.isdecimal() for w in words) else str(self.value)
 
 
 OWN_HELP = "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."
