@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 
 import numba
+import numpy as np
 
 from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
@@ -39,3 +40,28 @@ def axis_time_s(kind: int, n: int, local_bytes: float, rate: float, latency: flo
     if kind == PERMUTE:
         return latency + local_bytes / rate
     return 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def collective_time_s(
+    kind: int,
+    mask: int,
+    in_bytes: float,
+    axis_size: np.ndarray,
+    rate: np.ndarray,
+    latency: np.ndarray,
+    switched: np.ndarray,
+) -> float:
+    """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
+
+    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis.
+    """
+    time_s, here = 0.0, in_bytes
+    for a in range(axis_size.shape[0]):
+        if (mask >> a) & 1:
+            if kind == ALL_GATHER:
+                here *= axis_size[a]
+            time_s += axis_time_s(kind, axis_size[a], here, rate[a], latency[a], switched[a])
+            if kind == REDUCE_SCATTER:  # leaves less for the next axis
+                here /= axis_size[a]
+    return time_s

@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from toast_lab.cost.collectives import axis_time_s
+from toast_lab.cost.collectives import collective_time_s
 from toast_lab.ir import program as p
-from toast_lab.sharding.steps import ALL_GATHER, COMPUTE, SLICE, Steps, Tables, use_layout, ways
+from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, use_layout, ways
 
 FUSES = (p.ELEMENTWISE, p.REDUCE)
 WHOLE, DELIVERED, NOTHING = range(3)
@@ -62,9 +62,9 @@ class Rates(NamedTuple):
     """A machine as numbers."""
 
     memory_bytes_per_s: float
-    link_bytes_per_s: float
-    link_latency_s: float
-    switched: bool
+    link_bytes_per_s: np.ndarray  #: [A] for each mesh axis
+    link_latency_s: np.ndarray  #: [A]
+    switched: np.ndarray  #: [A] bool
     op_overhead_s: float
     paper_mode: bool
 
@@ -277,16 +277,9 @@ def price_steps(
             big = max(steps.in_bytes[i], steps.out_bytes[i])
             step_bytes[i] = big
             if kind != SLICE:
-                here = steps.in_bytes[i]
-                for a in range(n_axes):
-                    if (steps.axes[i] >> a) & 1:
-                        if kind == ALL_GATHER:
-                            here *= axis_size[a]
-                        time_s += axis_time_s(
-                            kind, axis_size[a], here, r.link_bytes_per_s, r.link_latency_s, r.switched
-                        )
-                        if kind == 2:  # reduce_scatter leaves less for the next axis
-                            here /= axis_size[a]
+                time_s = collective_time_s(
+                    kind, steps.axes[i], steps.in_bytes[i], axis_size, r.link_bytes_per_s, r.link_latency_s, r.switched
+                )
                 time_s *= s.trips[op]
                 comm_s += time_s
             value = steps.value[i]

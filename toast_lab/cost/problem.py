@@ -143,12 +143,12 @@ class Problem:
 
     @functools.cached_property
     def _rates(self) -> kernel.Rates:
-        m = self.machine
+        m, n_axes = self.machine, len(self.mesh.axes)
         return kernel.Rates(
             m.memory_bytes_per_s,
-            m.link_bytes_per_s,
-            m.link_latency_s,
-            m.topology == "switch",
+            np.full(n_axes, m.link_bytes_per_s),
+            np.full(n_axes, m.link_latency_s),
+            np.full(n_axes, m.topology == "switch"),
             m.op_overhead_s,
             self.paper_mode,
         )
