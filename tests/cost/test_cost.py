@@ -183,7 +183,8 @@ def test_quick_and_full_prices_agree():
             if actions := legal_actions(state):
                 state.apply(actions[rng.integers(len(actions))])
         quick, full = pricer.quick(state), price(problem, ShardingPlan.from_state(state))
-        assert (quick.score, quick.time_s, quick.peak_bytes) == (full.score, full.time_s, full.peak_bytes)
+        assert (quick.score, quick.time_s) == pytest.approx((full.score, full.time_s), rel=1e-12)
+        assert quick.peak_bytes == full.peak_bytes
         assert sum(c.time_s for c in full.collectives) == pytest.approx(full.comm_s)
         assert sum(o.time_s for o in full.ops) == pytest.approx(full.compute_s)
         assert 0 < full.overlapped_s <= full.time_s * (1 + 1e-9)

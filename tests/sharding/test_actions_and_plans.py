@@ -70,11 +70,12 @@ def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
 def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
     problem = Problem(analysed("attention"), {"a": 2})
     space, state = problem.space, State(problem.space)
-    ops = slice(space.op_ptr[0], space.op_ptr[1] if part == "ops" else space.op_ptr[0])
-    values = slice(space.value_ptr[0], space.value_ptr[1] if part == "values" else space.value_ptr[0])
+    alike, none = space.alike, np.zeros_like
+    op_ptr = alike.op_ptr if part == "ops" else none(alike.op_ptr)
+    value_ptr = alike.value_ptr if part == "values" else none(alike.value_ptr)
     changed = apply_move(
-        state.op_axis, state.value_axis, state._key, 0, problem.mesh.array(), space.op[ops], space.op_name[ops],
-        problem.analysis.dims.size, space.value[values], space.value_dim[values], space.value_dim_size[values], False,
+        state.ops, state.values, state._key, 0, problem.mesh.array(), 0, op_ptr, alike.op, alike.op_name,
+        problem.analysis.dims.size, value_ptr, alike.value, alike.value_dim, alike.value_dim_size, False,
     )  # fmt: skip
     assert changed > 0
     assert state.key != State(space).key

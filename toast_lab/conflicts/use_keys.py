@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from toast_lab.hashing import mix, numbers, rows
 from toast_lab.ir.program import Program
 
 _HANDS_ON = ("while.enter", "dynamic_slice", "reshape")
@@ -23,19 +24,19 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
     look alike.
     """
     with np.errstate(over="ignore"):  # hashes wrap around
-        base = _mix(_rows(program.shape_ptr, program.shape) ^ _mix(_numbers(program.value_dtype)))
+        base = mix(rows(program.shape_ptr, program.shape) ^ mix(numbers(program.value_dtype)))
         use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
         use = _use_hashes(program, use_op)
         hands_on = np.asarray([k in _HANDS_ON for k in program.kind])[use_op] if program.regions else None
         current, found = base, []
         for depth in range(1, depths[-1] + 1):
-            results = _rows(program.result_ptr, current)[use_op]
+            results = rows(program.result_ptr, current)[use_op]
             for repeat in range(1 if hands_on is None else 1 + _LONGEST):
                 if repeat and hands_on is not None:
-                    results = np.where(hands_on, _rows(program.result_ptr, current)[use_op], results)
+                    results = np.where(hands_on, rows(program.result_ptr, current)[use_op], results)
                 total = np.zeros(program.n_values, np.uint64)
-                np.add.at(total, program.use_value, _mix(use ^ _mix(results)))  # a sum knows no order
-                current = _mix(base ^ _mix(total))
+                np.add.at(total, program.use_value, mix(use ^ mix(results)))  # a sum knows no order
+                current = mix(base ^ mix(total))
             if depth in depths:
                 found.append(current)
     return found
@@ -45,29 +46,6 @@ def _use_hashes(program: Program, use_op: np.ndarray) -> np.ndarray:
     """[U] hash of each use by itself: op kind and details, operand position, names counted from the op's first."""
     position = np.arange(program.n_uses) - program.use_ptr[use_op]
     first = np.repeat(program.factor_ptr[program.owner[use_op]], np.diff(program.use_dim_ptr))
-    row = _rows(program.use_dim_ptr, program.use_dim_factor - first)
-    kind = _mix(_numbers(program.kind) ^ _mix(_numbers(program.detail)))
-    return _mix(row ^ _mix(kind[use_op] + _mix(position.astype(np.uint64))))
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """splitmix64 finaliser."""
-    z = x + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def _numbers(texts: tuple[str, ...]) -> np.ndarray:
-    """Texts as numbers, equal for equal texts."""
-    number: dict[str, int] = {}
-    return np.fromiter((number.setdefault(t, len(number)) for t in texts), dtype=np.uint64, count=len(texts))
-
-
-def _rows(ptr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Hash of each row of ``values``, its length and order included."""
-    length = np.diff(ptr)
-    position = np.arange(len(values)) - np.repeat(ptr[:-1], length)
-    terms = _mix(values.astype(np.uint64) ^ _mix(position.astype(np.uint64)))
-    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-    return _mix((total[ptr[1:]] - total[ptr[:-1]]) ^ _mix(length.astype(np.uint64)))
+    row = rows(program.use_dim_ptr, program.use_dim_factor - first)
+    kind = mix(numbers(program.kind) ^ mix(numbers(program.detail)))
+    return mix(row ^ mix(kind[use_op] + mix(position.astype(np.uint64))))

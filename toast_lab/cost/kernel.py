@@ -26,7 +26,7 @@ import numpy as np
 
 from toast_lab.cost.collectives import collective_time_s
 from toast_lab.ir import program as p
-from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, use_layout, ways
+from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, ways
 
 FUSES = (p.ELEMENTWISE, p.REDUCE)
 WHOLE, DELIVERED, NOTHING = range(3)
@@ -34,24 +34,62 @@ _SLICES = ("slice", "dynamic_slice", "gather")
 _UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # kind -> operand that is brought in
 
 
-class Static(NamedTuple):
-    """What the kernel knows about a program on a machine, apart from the plan."""
+class OpFacts(NamedTuple):
+    """What prices may know of each op apart from the plan; ops that differ here are never folded into one."""
 
     flops: np.ndarray  #: [O] whole op, times trips
     peak: np.ndarray  #: [O] FLOP/s of the op's element type
     trips: np.ndarray  #: [O]
     op_class: np.ndarray  #: [O]
     free: np.ndarray  #: [O] bool: op costs nothing (constants, views, arguments)
-    root: np.ndarray  #: [V] value whose memory a view shows
-    written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
-    last_op: np.ndarray  #: [V] last op that reads the value's memory, through views and fusion
-    runs_at: np.ndarray  #: [O] op at which a fused op really runs
-    donated: np.ndarray  #: [A]
-    bytes: np.ndarray  #: [V] float64
-    in_place: np.ndarray  #: [O] bool: its first result may take the place of an operand that dies there
     slices: np.ndarray  #: [O] bool: reads no more of its first operand than it delivers
+    brings: np.ndarray  #: [O] position of the operand whose size is what the op writes, -1: its whole result
+
+
+class UseFacts(NamedTuple):
+    """What prices may know of each use."""
+
     reads: np.ndarray  #: [U] WHOLE, DELIVERED (no more than the op's result) or NOTHING (updated in place)
-    brings: np.ndarray  #: [O] the use whose size is what the op writes, -1: its whole result
+
+
+class ValueFacts(NamedTuple):
+    """What prices may know of each value."""
+
+    bytes: np.ndarray  #: [V] float64
+    written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
+
+
+class Facts(NamedTuple):
+    """A program on a machine apart from the plan, op by op or folded.  Only ``root`` holds indices."""
+
+    op: OpFacts
+    use: UseFacts
+    value: ValueFacts
+    root: np.ndarray  #: [U] value in whose memory the used value is (views show another one's)
+
+
+class Memory(NamedTuple):
+    """When what is in memory: for the whole program in its order, however its prices are folded.
+
+    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if nothing is folded).
+    """
+
+    buffer_value: np.ndarray  #: [B] value that it is like
+    buffer_start: np.ndarray  #: [B] first op at which it is alive
+    buffer_end: np.ndarray  #: [B] last op at which it is alive; O: to the end
+    buffer_heir: np.ndarray  #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    member_ptr: np.ndarray  #: [U'+1] row starts into member
+    member: np.ndarray  #: uses that are like each use that is priced
+    like_use: np.ndarray  #: [U] the use that is priced for each
+    like_op: np.ndarray  #: [O]
+    op_member_ptr: np.ndarray  #: [O'+1]
+    op_member: np.ndarray  #: ops that are like each op that is priced
+    use_op: np.ndarray  #: [U]
+    use_value: np.ndarray  #: [U]
+    use_until: np.ndarray  #: [U] see ``Tables``
+    value_use_ptr: np.ndarray  #: [V+1]
+    value_use: np.ndarray
+    runs_at: np.ndarray  #: [O] op at which a fused op really runs
     region: np.ndarray  #: [O] innermost region, -1 outside all
     region_parent: np.ndarray  #: [R + 1]
     region_begin: np.ndarray  #: [R + 1]
@@ -69,7 +107,7 @@ class Rates(NamedTuple):
     paper_mode: bool
 
 
-def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Static:
+def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> tuple[Facts, Memory]:
     """Work out fusion, aliases and live ranges once per program."""
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
@@ -136,11 +174,42 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> Stati
     reads, brings = _partial_traffic(program, root, last_op)
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (np.diff(program.result_ptr) > 0)
     slices = np.asarray([k in _SLICES for k in program.kind])
+    facts = Facts(
+        OpFacts(
+            program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free,
+            slices, brings,
+        ),
+        UseFacts(reads),
+        ValueFacts(t.value_bytes, written),
+        root[program.use_value].astype(np.int32),
+    )  # fmt: skip
+    return facts, _memory(program, t, written, last_op, runs_at, in_place)
+
+
+def _memory(
+    program: p.Program, t: Tables, written: np.ndarray, last_op: np.ndarray, runs_at: np.ndarray, in_place: np.ndarray
+) -> Memory:
+    n_ops, n_arguments = program.n_ops, program.n_arguments
+    value = np.flatnonzero(written)
+    maker = program.value_op[value]
+    argument = maker < n_arguments
+    start = np.where(argument, 0, runs_at[maker])
+    end = np.maximum(last_op[value], start)
+    kept = np.zeros(n_ops, bool)
+    kept[:n_arguments] = ~program.donated
+    end = np.where(kept[maker], n_ops, end)
+    inside = (end >= n_arguments) & (end < n_ops) & (end > start)
+    at = np.where(inside, end, 0)
+    heir = program.result_ptr[at].astype(np.int32)
+    inside[inside] = in_place[at[inside]] & written[heir[inside]]
+    uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
-    return Static(
-        program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free,
-        root.astype(np.int32), written, last_op.astype(np.int32), runs_at.astype(np.int32),
-        program.donated.astype(bool), t.value_bytes, in_place, slices, reads, brings, program.region,
+    return Memory(
+        value.astype(np.int32), start.astype(np.int32), end.astype(np.int32),
+        np.where(inside, heir, -1).astype(np.int32),
+        np.arange(len(uses) + 1, dtype=np.int32), uses, uses, ops, np.arange(n_ops + 1, dtype=np.int32), ops,
+        t.use_op, t.use_value, t.use_until, t.value_use_ptr, t.value_use,
+        runs_at.astype(np.int32), program.region,
         np.asarray([r.parent for r in regions], np.int32), np.asarray([r.begin for r in regions], np.int32),
         np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
     )  # fmt: skip
@@ -156,7 +225,7 @@ def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
 
 
 def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``Static.reads`` and ``Static.brings``."""
+    """``UseFacts.reads`` and ``OpFacts.brings``."""
     reads, brings = np.full(program.n_uses, WHOLE, np.int8), np.full(program.n_ops, -1, np.int32)
     for op in program.ops():
         kind, first = program.kind[op], int(program.use_ptr[op])
@@ -169,164 +238,138 @@ def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) 
             # A buffer that is still needed, or that does not exist yet, is written as a whole.
             if owned and last_op[source] <= op and not program.value_is_constant[source]:
                 reads[first] = NOTHING
-                brings[op] = first + _UPDATES[kind]
+                brings[op] = _UPDATES[kind]
     return reads, brings
+
+
+class Prices(NamedTuple):
+    """What the steps of a state cost, by op and by use; arrays that the kernel fills."""
+
+    op_time_s: np.ndarray  #: [O] compute and collectives of the op's steps
+    copied: np.ndarray  #: [U] int8 how a use gets its value: AS_KEPT, BROUGHT or REUSED
+    copy_bytes: np.ndarray  #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
+    passing_bytes: np.ndarray  #: [O] what is in memory at the op alone
+
+
+AS_KEPT, BROUGHT, REUSED = range(3)
+
+
+class StepPrices(NamedTuple):
+    """What each step costs; scratch of the kernel."""
+
+    time_s: np.ndarray  #: [S]
+    flops: np.ndarray  #: [S]
+    bytes: np.ndarray  #: [S] read and written
+
+
+def step_prices(rows: int) -> StepPrices:
+    """Scratch for ``rows`` steps."""
+    return StepPrices(np.zeros(rows), np.zeros(rows), np.zeros(rows))
+
+
+def prices(t: Tables) -> Prices:
+    """Arrays for the prices of a program."""
+    n_ops, n_uses = len(t.op_row), len(t.use_value)
+    return Prices(np.zeros(n_ops), np.zeros(n_uses, np.int8), np.zeros(n_uses), np.zeros(n_ops))
 
 
 @numba.njit(cache=True, nogil=True)
 def price_steps(
-    s: Static,
+    f: Facts,
     r: Rates,
     t: Tables,
+    ops: np.ndarray,
     steps: Steps,
     n_steps: int,
     op_axis: np.ndarray,
     axis_size: np.ndarray,
-    step_time_s: np.ndarray,
-    step_flops: np.ndarray,
-    step_bytes: np.ndarray,
-    live: np.ndarray,
-    totals: np.ndarray,
+    each: StepPrices,
+    found: Prices,
 ) -> None:
-    """Price every step.
+    """Price every step: the one place where a step's time, traffic and memory are decided.
 
-    Writes ``step_time_s``, ``step_flops``, ``step_bytes`` (rows of steps), ``live`` (bytes alive at each op, [O+2])
-    and ``totals``: time_s, compute_s, comm_s,
-    peak_bytes, overlapped time_s, op at the peak.
+    ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each`` (rows of steps) and
+    the rows of ``ops`` and of their uses in ``found``.  What is read here of ops, uses and values must be in ``t`` or
+    ``f``, for ops that differ in these are told apart when a program is folded.
 
     One long function on purpose: handing the tuples of arrays to helpers for ops and collectives took 365 instead
     of 52 microseconds for 1,565 ops (references are counted for every array at every call), inlined or not.
     """
     n_axes = axis_size.shape[0]
-    n_ops = s.flops.shape[0]
-    live[:] = 0.0
-    compute_s, comm_s = 0.0, 0.0
-    compute_clock, link_clock = 0.0, 0.0
-    ready = np.zeros(t.value_op.shape[0])
-    copy_ready = np.zeros(n_steps)
-    op_ready = 0.0
-    copy_last = np.full(n_steps, -1, np.int32)
-    for use in range(t.use_value.shape[0]):
-        row = steps.copy[use]
-        if row >= 0 and t.use_op[use] >= t.n_arguments:
-            when = s.runs_at[t.use_op[use]]
-            inside = s.region[t.use_op[use]]
-            while inside >= 0:  # a copy from outside a loop is read in every round
-                if steps.op[row] < s.region_begin[inside] and s.region_end[inside] > when:
-                    when = s.region_end[inside] - 1
-                inside = s.region_parent[inside]
-            if when > copy_last[row]:
-                copy_last[row] = when
+    for op in ops:
+        found.op_time_s[op] = 0.0
+        found.passing_bytes[op] = 0.0
+        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+            row = steps.copy[use]
+            brought = row >= 0 and steps.use[row] == use
+            found.copied[use] = AS_KEPT if row == -1 else BROUGHT if brought else REUSED
+            found.copy_bytes[use] = 0.0
     for i in range(n_steps):
         kind, op = steps.kind[i], steps.op[i]
         time_s = 0.0
-        step_flops[i] = 0.0
-        step_bytes[i] = 0.0
+        each.flops[i] = 0.0
+        each.bytes[i] = 0.0
         if kind == COMPUTE:
-            if not s.free[op]:
+            if not f.op.free[op]:
                 cut = 1.0
                 for a in range(n_axes):
-                    if op_axis[op, a] >= 0:
+                    if (steps.axes[i] >> a) & 1:
                         cut *= axis_size[a]
                 moved = 0.0
                 made = 0.0
-                for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                    if s.written[value] or s.slices[op]:
-                        size = s.bytes[value] / ways(
-                            _result_layout(steps, i, n_steps, value, op_axis, t, n_axes), axis_size
-                        )
+                for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                    value = t.result[k]
+                    if f.value.written[value] or f.op.slices[op]:
+                        size = f.value.bytes[value] / ways(_result_layout(steps, i, n_steps, value), axis_size)
                         made += size
-                        if s.written[value] and s.brings[op] < 0:
+                        if f.value.written[value] and f.op.brings[op] < 0:
                             moved += size
                 for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                    if s.reads[use] == NOTHING:
+                    if f.use.reads[use] == NOTHING:
                         continue
                     value = t.use_value[use]
-                    source = s.root[value]
-                    if s.written[source]:
-                        row = steps.copy[use]
-                        piece = s.bytes[value] / ways(steps.after[row] if row >= 0 else steps.layout[value], axis_size)
-                        whole = s.bytes[source] / ways(steps.layout[source], axis_size)
-                        if row < 0:
+                    source = f.root[use]
+                    if f.value.written[source]:
+                        copied = steps.copy[use] != -1
+                        layout = steps.wanted[t.use_want[use]] if copied else steps.layout[value]
+                        piece = f.value.bytes[value] / ways(layout, axis_size)
+                        whole = f.value.bytes[source] / ways(steps.layout[source], axis_size)
+                        if not copied:
                             piece = min(piece, whole)
-                        if s.reads[use] == DELIVERED:
+                        if f.use.reads[use] == DELIVERED:
                             piece = min(piece, made)
                         moved += piece
-                    if use == s.brings[op]:
-                        moved += s.bytes[value] / ways(use_layout(t, op_axis, use, n_axes), axis_size)
-                flops = s.flops[op] / cut
-                step_flops[i] = flops
-                step_bytes[i] = moved * s.trips[op]
-                heavy = s.op_class[op] == p.DOT or s.op_class[op] == p.CONVOLUTION
+                    if use == t.use_ptr[op] + f.op.brings[op] and f.op.brings[op] >= 0:
+                        moved += f.value.bytes[value] / ways(steps.wanted[t.use_want[use]], axis_size)
+                flops = f.op.flops[op] / cut
+                each.flops[i] = flops
+                each.bytes[i] = moved * f.op.trips[op]
+                heavy = f.op.op_class[op] == p.DOT or f.op.op_class[op] == p.CONVOLUTION
                 if heavy or not r.paper_mode:
-                    time_s = max(flops / s.peak[op], step_bytes[i] / r.memory_bytes_per_s)
+                    time_s = max(flops / f.op.peak[op], each.bytes[i] / r.memory_bytes_per_s)
                     if moved > 0.0 or heavy:
-                        time_s += r.op_overhead_s * s.trips[op]
-            begin = compute_clock
-            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                row = steps.copy[use]
-                arrives = copy_ready[row] if row >= 0 else ready[t.use_value[use]]
-                begin = max(begin, arrives)
-            op_ready = begin + time_s
-            if time_s > 0.0:
-                compute_clock = op_ready
-            for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                ready[value] = op_ready
-            compute_s += time_s
+                        time_s += r.op_overhead_s * f.op.trips[op]
         else:
-            big = max(steps.in_bytes[i], steps.out_bytes[i])
-            step_bytes[i] = big
+            each.bytes[i] = max(steps.in_bytes[i], steps.out_bytes[i])
             if kind != SLICE:
                 time_s = collective_time_s(
                     kind, steps.axes[i], steps.in_bytes[i], axis_size, r.link_bytes_per_s, r.link_latency_s, r.switched
                 )
-                time_s *= s.trips[op]
-                comm_s += time_s
-            value = steps.value[i]
-            chained = (
-                i > 0
-                and steps.op[i - 1] == op
-                and steps.use[i - 1] == steps.use[i]
-                and steps.value[i - 1] == value
-                and steps.kind[i - 1] != COMPUTE
-            )
-            start = copy_ready[i - 1] if chained else ready[value]
-            if kind != SLICE:
-                start = max(start, link_clock)
-                link_clock = start + time_s
-            copy_ready[i] = start + time_s
-            if steps.use[i] < 0:
-                ready[value] = copy_ready[i]
+                time_s *= f.op.trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard only now
-            if steps.use[i] >= 0:
-                end = op
-                if copy_last[i] > end:
-                    end = copy_last[i]
-                live[op] += steps.out_bytes[i]
-                live[end + 1] -= steps.out_bytes[i]
+            use = steps.use[i]
+            if use < 0:
+                found.passing_bytes[op] += steps.in_bytes[i]
+            elif steps.copy[use] == i:
+                found.copy_bytes[use] = steps.out_bytes[i]
             else:
-                live[op] += steps.in_bytes[i]
-                live[op + 1] -= steps.in_bytes[i]
-        step_time_s[i] = time_s
-    _buffers(s, t, steps, axis_size, live, n_ops)
-    peak, peak_op, here_bytes = 0.0, 0, 0.0
-    for op in range(n_ops + 1):
-        here_bytes += live[op]
-        live[op] = here_bytes
-        if here_bytes > peak:
-            peak, peak_op = here_bytes, op
-    totals[0] = compute_s + comm_s
-    totals[1] = compute_s
-    totals[2] = comm_s
-    totals[3] = peak
-    totals[4] = max(compute_clock, link_clock)
-    totals[5] = peak_op
+                found.passing_bytes[op] += steps.out_bytes[i]
+        each.time_s[i] = time_s
+        found.op_time_s[op] += time_s
 
 
 @numba.njit(cache=True, nogil=True)
-def _result_layout(
-    steps: Steps, row: int, n_steps: int, value: int, op_axis: np.ndarray, t: Tables, n_axes: int
-) -> int:
+def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
     """Layout in which the op writes a result: before its reshard if one follows, else as kept."""
     op = steps.op[row]
     i = row + 1
@@ -338,34 +381,129 @@ def _result_layout(
 
 
 @numba.njit(cache=True, nogil=True)
-def _buffers(
-    s: Static,
-    t: Tables,
-    steps: Steps,
-    axis_size: np.ndarray,
-    live: np.ndarray,
-    n_ops: int,
-) -> None:
-    """Add the live ranges of arguments and written values; an operand that dies in an elementwise op is reused."""
-    taken = np.zeros(n_ops + 1, np.int8)  # op already reuses an operand
-    for value in range(t.value_op.shape[0]):
-        op = t.value_op[value]
-        if not s.written[value]:
-            continue
-        size = s.bytes[value] / ways(steps.layout[value], axis_size)
-        start = op
-        end = s.last_op[value]
-        if op < t.n_arguments:
-            start = 0
-            if not s.donated[op]:
-                end = n_ops
+def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[float, float, float]:
+    """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
+
+    Overlapped: collectives run beside compute, one after the other, and everything waits for what it needs.
+    """
+    compute_s, comm_s = 0.0, 0.0
+    compute_clock, link_clock = 0.0, 0.0
+    ready = np.zeros(t.value_op.shape[0])
+    copy_ready = np.zeros(n_steps)
+    for i in range(n_steps):
+        kind, op = steps.kind[i], steps.op[i]
+        if kind == COMPUTE:
+            begin = compute_clock
+            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                row = steps.copy[use]
+                arrives = copy_ready[row] if row >= 0 else ready[t.use_value[use]]
+                begin = max(begin, arrives)
+            op_ready = begin + time_s[i]
+            if time_s[i] > 0.0:
+                compute_clock = op_ready
+            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                ready[t.result[k]] = op_ready
+            compute_s += time_s[i]
         else:
-            start = s.runs_at[op]
-            end = max(end, start)
-        if end < n_ops and end >= t.n_arguments and taken[end] == 0 and s.in_place[end]:
-            result = t.result_ptr[end]
-            if s.written[result] and s.bytes[result] / ways(steps.layout[result], axis_size) == size and end > start:
-                taken[end] = 1
-                end -= 1
-        live[start] += size
-        live[min(end, n_ops) + 1] -= size
+            value = steps.value[i]
+            chained = (
+                i > 0
+                and steps.op[i - 1] == op
+                and steps.use[i - 1] == steps.use[i]
+                and steps.value[i - 1] == value
+                and steps.kind[i - 1] != COMPUTE
+            )
+            start = copy_ready[i - 1] if chained else ready[value]
+            if kind != SLICE:
+                comm_s += time_s[i]
+                start = max(start, link_clock)
+                link_clock = start + time_s[i]
+            copy_ready[i] = start + time_s[i]
+            if steps.use[i] < 0:
+                ready[value] = copy_ready[i]
+    return compute_s, comm_s, max(compute_clock, link_clock)
+
+
+@numba.njit(cache=True, nogil=True)
+def live_bytes(
+    f: Facts,
+    m: Memory,
+    t: Tables,
+    layout: np.ndarray,
+    wanted: np.ndarray,
+    found: Prices,
+    axis_size: np.ndarray,
+    size: np.ndarray,
+    last: np.ndarray,
+    live: np.ndarray,
+) -> tuple[float, int]:
+    """(peak bytes, op at the peak) of a state; fills ``live`` (bytes alive at each op, [O + 2]).
+
+    The one place where it is decided how long things live.  ``f``, ``t``, ``layout``, ``wanted`` and ``found`` may be
+    those of the folded program, ``m`` counts the ops of the program itself.  ``size`` (values) and ``last`` (uses of
+    the program itself) are scratch.
+    """
+    n_ops = live.shape[0] - 2
+    for value in range(size.shape[0]):
+        size[value] = f.value.bytes[value] / ways(layout[value], axis_size)
+    live[:] = 0.0
+    # Copies: until the last use that takes the copy.
+    for like in range(found.copied.shape[0]):
+        if found.copied[like] == BROUGHT:
+            for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
+                use = m.member[k]
+                last[use] = max(m.use_op[use], _needed_until(m, use, m.use_op[use]))
+    for like in range(found.copied.shape[0]):
+        if found.copied[like] == REUSED:
+            want = wanted[t.use_want[like]]
+            for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
+                use = m.member[k]
+                value = m.use_value[use]
+                for j in range(m.value_use_ptr[value], m.value_use_ptr[value + 1]):
+                    maker = m.value_use[j]
+                    if wanted[t.use_want[m.like_use[maker]]] == want and m.use_op[use] < m.use_until[maker]:
+                        last[maker] = max(last[maker], _needed_until(m, use, m.use_op[maker]))
+                        break
+    for like in range(found.copied.shape[0]):
+        if found.copied[like] == BROUGHT:
+            held = found.copy_bytes[like]
+            for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
+                use = m.member[k]
+                live[m.use_op[use]] += held
+                live[last[use] + 1] -= held
+    for like in range(found.passing_bytes.shape[0]):
+        held = found.passing_bytes[like]
+        if held > 0.0:
+            for k in range(m.op_member_ptr[like], m.op_member_ptr[like + 1]):
+                live[m.op_member[k]] += held
+                live[m.op_member[k] + 1] -= held
+    # Written values; an operand that dies in an elementwise op gives its place to the result, one operand an op.
+    heirs = np.zeros(n_ops + 1, np.bool_)
+    for b in range(m.buffer_value.shape[0]):
+        held = size[m.buffer_value[b]]
+        end = m.buffer_end[b]
+        heir = m.buffer_heir[b]
+        if heir >= 0 and size[heir] == held and not heirs[end]:
+            heirs[end] = True
+            end -= 1
+        live[m.buffer_start[b]] += held
+        live[min(end, n_ops) + 1] -= held
+    peak, peak_op, here_bytes = 0.0, 0, 0.0
+    for op in range(n_ops + 1):
+        here_bytes += live[op]
+        live[op] = here_bytes
+        if here_bytes > peak:
+            peak, peak_op = here_bytes, op
+    return peak, peak_op
+
+
+@numba.njit(cache=True, nogil=True)
+def _needed_until(m: Memory, use: int, made: int) -> int:
+    """Op until which a use needs a copy made at op ``made``: one from outside a loop is read in every round."""
+    when = m.runs_at[m.use_op[use]]
+    inside = m.region[m.use_op[use]]
+    while inside >= 0:
+        if made < m.region_begin[inside] and m.region_end[inside] > when:
+            when = m.region_end[inside] - 1
+        inside = m.region_parent[inside]
+    return when

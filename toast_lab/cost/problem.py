@@ -14,8 +14,10 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
+from toast_lab.cost.fold import Folded, fold
 from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
+from toast_lab.cost.reprice import Repricer
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
@@ -131,7 +133,7 @@ class Problem:
         return st.tables(self.analysis.program)
 
     @functools.cached_property
-    def _static(self) -> kernel.Static:
+    def _static(self) -> tuple[kernel.Facts, kernel.Memory]:
         program = self.analysis.program
         peaks = []
         for op in range(program.n_ops):
@@ -140,6 +142,11 @@ class Problem:
             value = operands[0] if operands else (results[0] if len(results) else None)
             peaks.append(self.machine.peak_flops(program.value_dtype[value] if value is not None else "f32"))
         return kernel.make_static(program, self._tables, peaks)
+
+    @functools.cached_property
+    def folded(self) -> Folded:
+        """The program with one op for each class of ops of equal price."""
+        return fold(self.analysis.program, self.space.alike, self._tables, *self._static)
 
     @functools.cached_property
     def _rates(self) -> kernel.Rates:
@@ -154,7 +161,7 @@ class Problem:
         )
 
     def pricer(self) -> Pricer:
-        """A pricer with scratch arrays of its own; one per thread."""
+        """A pricer, for any number of threads."""
         return Pricer(self)
 
     @functools.cached_property
@@ -162,36 +169,56 @@ class Problem:
         """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
         state = State(self.space)
         totals = Pricer(self, scored=False).totals(state.op_axis, state.value_axis)
-        return float(totals[0]), float(totals[3])
+        return totals.time_s, totals.peak_bytes
 
     def describe(self) -> str:
         """One line for people."""
         return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}"
 
 
+class Totals(NamedTuple):
+    """Price of a whole program, with its steps and what each of them costs."""
+
+    time_s: float
+    compute_s: float
+    comm_s: float
+    peak_bytes: float
+    overlapped_s: float
+    peak_op: int
+    steps: st.Steps  #: the first ``n_steps`` rows
+    n_steps: int
+    each: kernel.StepPrices
+    live: np.ndarray  #: [O + 2] bytes alive at each op
+
+
 class Pricer:
-    """Prices states of one problem; keeps scratch arrays, so use one per thread."""
+    """Prices states and plans of one problem.  May be used by several threads at once."""
 
     def __init__(self, problem: Problem, *, scored: bool = True) -> None:
         self.problem = problem
-        program = problem.analysis.program
-        self._tables, self._static, self._rates = problem._tables, problem._static, problem._rates
+        self._tables, self._rates = problem._tables, problem._rates
+        self._facts, self._memory = problem._static
         self._axis_size = problem.mesh.array()
-        self._steps = st.buffers(self._tables, len(self._axis_size))
-        rows = len(self._steps.kind)
-        self._time, self._flops, self._bytes = np.zeros(rows), np.zeros(rows), np.zeros(rows)
-        self._live = np.zeros(program.n_ops + 2)
-        self._totals = np.zeros(6)
         self._baseline = problem.baseline if scored else (1.0, 1.0)
 
-    def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> np.ndarray:
-        """[time_s, compute_s, comm_s, peak_bytes, overlapped_s, peak op] of a state."""
-        self.n_steps = st.lower_into(self._tables, op_axis, value_axis, self._axis_size, self._steps)
-        kernel.price_steps(
-            self._static, self._rates, self._tables, self._steps, self.n_steps, op_axis, self._axis_size,
-            self._time, self._flops, self._bytes, self._live, self._totals,
+    @functools.cached_property
+    def _repricer(self) -> Repricer:
+        return Repricer(self.problem.folded, self._rates, self._axis_size)
+
+    def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
+        """Price a state given by its arrays over the whole program, every op and step by itself."""
+        t, axis_size = self._tables, self._axis_size
+        ops, steps = st.real_ops(t), st.buffers(t, len(axis_size))
+        each, found = kernel.step_prices(len(steps.kind)), kernel.prices(t)
+        live = np.zeros(len(t.op_row) + 2)
+        n = st.lower_all(t, ops, op_axis, value_axis, axis_size, steps)
+        kernel.price_steps(self._facts, self._rates, t, ops, steps, n, op_axis, axis_size, each, found)
+        compute_s, comm_s, overlapped_s = kernel.clocks(t, steps, n, each.time_s)
+        peak_bytes, peak_op = kernel.live_bytes(
+            self._facts, self._memory, t, steps.layout, steps.wanted, found, axis_size,
+            np.empty(len(t.value_op)), np.empty(len(t.use_op), np.int32), live,
         )  # fmt: skip
-        return self._totals
+        return Totals(compute_s + comm_s, compute_s, comm_s, peak_bytes, overlapped_s, peak_op, steps, n, each, live)
 
     def score(self, time_s: float, peak_bytes: float) -> tuple[float, float, float]:
         """(C(s), RT(s), MP(s)) of the paper."""
@@ -202,36 +229,40 @@ class Pricer:
         return relative + penalty, relative, penalty
 
     def quick(self, state: State) -> Quick:
-        """Price a search state."""
-        totals = self.totals(state.op_axis, state.value_axis)
-        score, _, _ = self.score(totals[0], totals[3])
-        return Quick(score, float(totals[0]), float(totals[3]), bool(totals[3] <= self.problem.memory_limit_bytes))
+        """Price a search state: only the ops that differ from the last state that was priced on the way to it."""
+        before = state.priced
+        if type(before) is not tuple or before[0] is not self:
+            before = (self, None)
+        time_s, peak_bytes, _, after = self._repricer.price(state.ops, state.values, before[1])
+        state.priced = (self, after)
+        score, _, _ = self.score(time_s, peak_bytes)
+        return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)
 
     def full(self, plan: ShardingPlan) -> Cost:
         """Price a plan with every term apart."""
         totals = self.totals(plan.op_axis, plan.value_axis)
-        score, relative, penalty = self.score(totals[0], totals[3])
+        score, relative, penalty = self.score(totals.time_s, totals.peak_bytes)
         program, mesh = self.problem.analysis.program, self.problem.mesh
         collectives, ops = [], []
-        s = self._steps
-        for i in range(self.n_steps):
+        s, each = totals.steps, totals.each
+        for i in range(totals.n_steps):
             kind, op = int(s.kind[i]), int(s.op[i])
             if kind == st.COMPUTE:
-                if self._time[i] > 0 or self._flops[i] > 0:
+                if each.time_s[i] > 0 or each.flops[i] > 0:
                     result = program.value_name[program.results(op)[0]] if program.results(op) else ""
-                    flops, moved, time_s = float(self._flops[i]), float(self._bytes[i]), float(self._time[i])
+                    flops, moved, time_s = float(each.flops[i]), float(each.bytes[i]), float(each.time_s[i])
                     ops.append(OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s))
             elif kind != st.SLICE:
                 axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
                 collectives.append(
                     CollectiveRow(st.STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
-                                  float(max(s.in_bytes[i], s.out_bytes[i])), float(self._time[i]))
+                                  float(max(s.in_bytes[i], s.out_bytes[i])), float(each.time_s[i]))
                 )  # fmt: skip
         return Cost(
-            time_s=float(totals[0]), overlapped_s=float(totals[4]), compute_s=float(totals[1]), comm_s=float(totals[2]),
-            peak_bytes=float(totals[3]), memory_limit_bytes=self.problem.memory_limit_bytes, relative_time=relative,
-            memory_penalty=penalty, score=score, collectives=tuple(collectives), ops=tuple(ops), peak_op=int(totals[5]),
-            timeline_bytes=self._live[: program.n_ops + 1].copy(),
+            time_s=totals.time_s, overlapped_s=totals.overlapped_s, compute_s=totals.compute_s, comm_s=totals.comm_s,
+            peak_bytes=totals.peak_bytes, memory_limit_bytes=self.problem.memory_limit_bytes, relative_time=relative,
+            memory_penalty=penalty, score=score, collectives=tuple(collectives), ops=tuple(ops),
+            peak_op=totals.peak_op, timeline_bytes=totals.live[: program.n_ops + 1],
         )  # fmt: skip
 
 

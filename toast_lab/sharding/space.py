@@ -10,6 +10,7 @@ Reference: TOAST section 4.2.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, did_you_mean
+from toast_lab.sharding.alike import Alike, find_alike
 from toast_lab.sharding.mesh import Mesh
 
 MAX_BITS = 5  # beyond this many independent sets in one group only uniform and one-bit-off resolutions are offered
@@ -51,6 +53,14 @@ class Space:
     def n_moves(self) -> int:
         """Number of moves."""
         return len(self.group)
+
+    @functools.cached_property
+    def alike(self) -> Alike:
+        """Ops and values whose states never differ, and the moves on one of each."""
+        return find_alike(
+            self.analysis.program, self.op_ptr, self.op, self.op_name,
+            self.value_ptr, self.value, self.value_dim, self.value_dim_size,
+        )  # fmt: skip
 
     def move_of(self, action: Action) -> int:
         """Row of the action's (group, bits).  Raises InvalidPlan."""

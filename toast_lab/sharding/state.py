@@ -5,7 +5,11 @@ State of a program with ``O`` ops and ``V`` values on ``A`` mesh axes:
 the value on that axis (-1: none).  An op may have lost a colour while its result keeps it; the two are
 separate on purpose.  Earlier actions win an axis on an op or a value.
 
-The state key is a 64-bit Zobrist hash of these two arrays, so two orders that end in one sharding are one
+Ops that no sequence of actions tells apart, those of repeated layers above all, are in one class (see ``alike``), and
+so are values.  A state holds one row for each class, ``ops[K, A]`` and ``values[L, A]``; ``op_axis`` and ``value_axis``
+spread them over the whole program.
+
+The state key is a 64-bit Zobrist hash of the rows, so two orders that end in one sharding are one
 node of the search.  Reference: TOAST sections 4.2 and 4.3.
 """
 
@@ -33,18 +37,24 @@ def apply_move(
     key: np.ndarray,
     axis: int,
     axis_size: np.ndarray,
+    move: int,
+    op_ptr: np.ndarray,
     ops: np.ndarray,
     op_names: np.ndarray,
     name_size: np.ndarray,
+    value_ptr: np.ndarray,
     values: np.ndarray,
     value_dims: np.ndarray,
     value_sizes: np.ndarray,
     dry: bool,
 ) -> int:
-    """Take one action in place; ``key[0]`` is updated.  Gives the number of entries changed (dry: would change)."""
+    """Take one action in place; ``key[0]`` is updated.  Gives the number of rows changed (dry: 1 if any would).
+
+    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those of ``Alike``.
+    """
     n_axes = axis_size.shape[0]
     changed = 0
-    for i in range(ops.shape[0]):
+    for i in range(op_ptr[move], op_ptr[move + 1]):
         op = ops[i]
         if op_axis[op, axis] >= 0:
             continue
@@ -61,7 +71,7 @@ def apply_move(
             key[0] ^= _mix(np.uint64(name) * np.uint64(64) + np.uint64(axis))
         elif changed > 0:
             return 1
-    for i in range(values.shape[0]):
+    for i in range(value_ptr[move], value_ptr[move + 1]):
         value = values[i]
         if value_axis[value, axis] >= 0:
             continue
@@ -88,12 +98,14 @@ def apply_move(
 class State:
     """A mutable sharding state; ``copy()`` before branching."""
 
+    __slots__ = ("_axis_size", "_key", "ops", "priced", "space", "values")
+
     def __init__(self, space: Space) -> None:
-        program = space.analysis.program
-        n_axes = len(space.mesh.axes)
+        alike, n_axes = space.alike, len(space.mesh.axes)
         self.space = space
-        self.op_axis = np.full((program.n_ops, n_axes), -1, dtype=np.int32)
-        self.value_axis = np.full((program.n_values, n_axes), -1, dtype=np.int8)
+        self.ops = np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32)  #: [K, A] name of the class's first op
+        self.values = np.full((len(alike.values.first), n_axes), -1, dtype=np.int8)  #: [L, A] dim
+        self.priced: object = None  #: what a pricer worked out for this state or one before it; never changed in place
         self._key = np.zeros(1, dtype=np.uint64)
         self._axis_size = space.mesh.array()
 
@@ -102,33 +114,45 @@ class State:
         """64-bit hash of the sharding."""
         return int(self._key[0])
 
+    @property
+    def op_axis(self) -> np.ndarray:
+        """[O, A] name along which each op is split on each axis, -1: none.  A new array at every call."""
+        label, first = self.space.alike.ops.label, self.space.alike.ops.first
+        start = self.space.analysis.program.factor_ptr
+        rows = self.ops[label]
+        moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
+        return np.where(rows >= 0, rows + moved[:, None], np.int32(-1))
+
+    @property
+    def value_axis(self) -> np.ndarray:
+        """[V, A] dim of each value on each axis, -1: none.  A new array at every call."""
+        return self.values[self.space.alike.values.label]
+
     def copy(self) -> State:
         """An independent copy."""
         new = State.__new__(State)
-        new.space, new._axis_size = self.space, self._axis_size
-        new.op_axis, new.value_axis, new._key = self.op_axis.copy(), self.value_axis.copy(), self._key.copy()
+        new.space, new._axis_size, new.priced = self.space, self._axis_size, self.priced
+        new.ops, new.values, new._key = self.ops.copy(), self.values.copy(), self._key.copy()
         return new
 
     def apply(self, action: Action, *, dry: bool = False) -> int:
-        """Take ``action``; gives how many ops and values it changed (with ``dry``: 1 if any would change)."""
+        """Take ``action``; gives how many classes of ops and values it changed (with ``dry``: 1 if any would)."""
         return self.apply_row(self.space.move_of(action), action.axis, dry=dry)
 
     def apply_row(self, move: int, axis: int, *, dry: bool = False) -> int:
         """``apply`` by row of the space."""
-        s = self.space
-        ops = slice(s.op_ptr[move], s.op_ptr[move + 1])
-        values = slice(s.value_ptr[move], s.value_ptr[move + 1])
+        m = self.space.alike
         return int(
             apply_move(
-                self.op_axis, self.value_axis, self._key, axis, self._axis_size,
-                s.op[ops], s.op_name[ops], s.analysis.dims.size,
-                s.value[values], s.value_dim[values], s.value_dim_size[values], dry,
+                self.ops, self.values, self._key, axis, self._axis_size, move,
+                m.op_ptr, m.op, m.op_name, self.space.analysis.dims.size,
+                m.value_ptr, m.value, m.value_dim, m.value_dim_size, dry,
             )
         )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
-def legal_mask(
+def legal_pairs(
     op_axis: np.ndarray,
     value_axis: np.ndarray,
     axis_size: np.ndarray,
@@ -140,35 +164,34 @@ def legal_mask(
     values: np.ndarray,
     value_dims: np.ndarray,
     value_sizes: np.ndarray,
-    wanted: np.ndarray,
+    n_names: np.ndarray,
+    min_names: int,
 ) -> np.ndarray:
-    """[M, A] bool: would this move on this axis change the state?  Only rows in ``wanted`` are looked at."""
+    """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names`` names."""
     n_moves, n_axes = op_ptr.shape[0] - 1, axis_size.shape[0]
-    out = np.zeros((n_moves, n_axes), np.bool_)
+    out = np.empty((n_moves * n_axes, 2), np.int64)
     key = np.zeros(1, np.uint64)
+    n = 0
     for m in range(n_moves):
-        if not wanted[m]:
+        if n_names[m] < min_names:
             continue
-        o, v = slice(op_ptr[m], op_ptr[m + 1]), slice(value_ptr[m], value_ptr[m + 1])
         for a in range(n_axes):
-            if axis_size[a] > 1:
-                out[m, a] = (
-                    apply_move(
-                        op_axis, value_axis, key, a, axis_size, ops[o], op_names[o], name_size,
-                        values[v], value_dims[v], value_sizes[v], True,
-                    ) > 0
-                )  # fmt: skip
-    return out
+            if axis_size[a] > 1 and apply_move(
+                op_axis, value_axis, key, a, axis_size, m, op_ptr, ops, op_names, name_size,
+                value_ptr, values, value_dims, value_sizes, True,
+            ):  # fmt: skip
+                out[n, 0], out[n, 1] = m, a
+                n += 1
+    return out[:n]
 
 
 def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names`` names."""
-    s = state.space
-    mask = legal_mask(
-        state.op_axis, state.value_axis, state._axis_size, s.op_ptr, s.op, s.op_name, s.analysis.dims.size,
-        s.value_ptr, s.value, s.value_dim, s.value_dim_size, s.n_names >= min_names,
+    m, space = state.space.alike, state.space
+    return legal_pairs(
+        state.ops, state.values, state._axis_size, m.op_ptr, m.op, m.op_name, space.analysis.dims.size,
+        m.value_ptr, m.value, m.value_dim, m.value_dim_size, space.n_names, min_names,
     )  # fmt: skip
-    return np.argwhere(mask)
 
 
 def legal_actions(state: State, min_names: int = 0) -> list[Action]:

@@ -32,31 +32,46 @@ from toast_lab.ir.program import Program
 
 STEP_KINDS = ("compute", "slice", "reduce_scatter", "all_reduce", "permute", "all_to_all", "all_gather")
 COMPUTE, SLICE, REDUCE_SCATTER, ALL_REDUCE, PERMUTE, ALL_TO_ALL, ALL_GATHER = range(len(STEP_KINDS))
+SHARED = -2  #: in a folded program: the copy that an earlier use made, whose row depends on the layer
 LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up to 30, axes up to 8
 
 
 class Tables(NamedTuple):
-    """The arrays of a program that lowering needs, as a plain tuple for compiled code."""
+    """What lowering needs of a program, as a plain tuple of arrays for compiled code.
 
-    shape_ptr: np.ndarray
+    The same arrays describe a program op by op (``tables``) or folded, one op for each class of alike ones (see
+    ``toast_lab.cost.fold``).  That is why a value and a use name the row of the state that decides about them instead
+    of having its number.  Sizes: ``O`` ops, ``V`` values, ``U`` uses, ``W`` wants (ways in which uses want their
+    values; unfolded: the uses), ``K`` and ``L`` rows of ``op_axis`` and ``value_axis``.
+    """
+
+    shape_ptr: np.ndarray  #: [V+1]
     value_bytes: np.ndarray  #: [V] float64, whole value
-    value_op: np.ndarray
+    value_op: np.ndarray  #: [V]
     value_constant: np.ndarray  #: [V] bool
     value_output: np.ndarray  #: [V] bool
     value_use_ptr: np.ndarray  #: [V+1] row starts into value_use
-    value_use: np.ndarray  #: uses of each value
-    result_ptr: np.ndarray
-    use_ptr: np.ndarray
-    use_value: np.ndarray
-    use_op: np.ndarray
-    use_owner: np.ndarray  #: [U] op whose split decides the use's layout
-    value_owner: np.ndarray  #: [V] op whose split decides the layout in which the value is made
-    region_end: np.ndarray  #: [O] first op after the innermost loop body or branch that the op is in
-    use_dim_ptr: np.ndarray
-    use_dim_factor: np.ndarray
+    value_use: np.ndarray  #: wants of the uses of each value
+    value_row: np.ndarray  #: [V] row of value_axis
+    value_owner: np.ndarray  #: [V] row of op_axis that decides the layout in which the value is made
     def_dim_factor: np.ndarray
+    result_ptr: np.ndarray  #: [O+1]
+    result: np.ndarray  #: values
+    op_row: np.ndarray  #: [O] row of op_axis
+    use_ptr: np.ndarray  #: [O+1]
+    use_value: np.ndarray  #: [U]
+    use_op: np.ndarray  #: [U]
+    use_want: np.ndarray  #: [U]
+    earlier_begin: np.ndarray  #: [U] row starts into earlier: what other uses wanted of the value before ...
+    earlier_end: np.ndarray  #: [U] ... and ends
+    earlier: np.ndarray  #: wants
+    use_owner: np.ndarray  #: [W] row of op_axis that decides the layout
+    use_dim_ptr: np.ndarray  #: [W+1]
+    use_dim_factor: np.ndarray
+    use_until: np.ndarray  #: [W] first op after the innermost loop body or branch that the use is in
     factor_reduction: np.ndarray  #: [F] bool
     n_arguments: int
+    folded: bool
 
 
 class Steps(NamedTuple):
@@ -71,42 +86,51 @@ class Steps(NamedTuple):
     after: np.ndarray  #: [S] packed layout of its output
     in_bytes: np.ndarray  #: [S] float64 local bytes read
     out_bytes: np.ndarray  #: [S] float64 local bytes written
-    copy: np.ndarray  #: [U] for each use the row of the last step that made its copy, -1: the value itself
+    copy: np.ndarray  #: [U] row of the last step that made the use's copy, -1: the value itself, SHARED: see there
+    wanted: np.ndarray  #: [W] packed layout that each use wants
     layout: np.ndarray  #: [V] packed layout of each value as it is kept
 
 
 @functools.lru_cache(maxsize=8)
 def tables(program: Program) -> Tables:
     """Collect the arrays of ``program`` for compiled code."""
+    n_values, n_uses = program.n_values, program.n_uses
     use_op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.use_ptr))
     order = np.argsort(program.use_value, kind="stable").astype(np.int32)
-    counts = (
-        np.bincount(program.use_value, minlength=program.n_values)
-        if program.n_uses
-        else np.zeros(program.n_values, int)
-    )
-    output = np.zeros(program.n_values, dtype=bool)
+    counts = np.bincount(program.use_value, minlength=n_values) if n_uses else np.zeros(n_values, int)
+    value_use_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    place = np.empty(n_uses, np.int64)
+    place[order] = np.arange(n_uses)
+    output = np.zeros(n_values, dtype=bool)
     output[program.outputs] = True
     return Tables(
-        program.shape_ptr,
-        np.asarray([program.nbytes(v) for v in range(program.n_values)], dtype=np.float64),
-        program.value_op,
-        program.value_is_constant,
-        output,
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        order,
-        program.result_ptr,
-        program.use_ptr,
-        program.use_value,
-        use_op,
-        program.owner[use_op],
-        program.owner[program.value_op],
-        program.region_end(),
-        program.use_dim_ptr,
-        program.use_dim_factor,
-        program.def_dim_factor,
-        program.factor_class == 1,
-        program.n_arguments,
+        shape_ptr=program.shape_ptr,
+        value_bytes=np.asarray([program.nbytes(v) for v in range(n_values)], dtype=np.float64),
+        value_op=program.value_op,
+        value_constant=program.value_is_constant,
+        value_output=output,
+        value_use_ptr=value_use_ptr,
+        value_use=order,
+        value_row=np.arange(n_values, dtype=np.int32),
+        value_owner=program.owner[program.value_op],
+        def_dim_factor=program.def_dim_factor,
+        result_ptr=program.result_ptr,
+        result=np.arange(n_values, dtype=np.int32),
+        op_row=np.arange(program.n_ops, dtype=np.int32),
+        use_ptr=program.use_ptr,
+        use_value=program.use_value,
+        use_op=use_op,
+        use_want=np.arange(n_uses, dtype=np.int32),
+        earlier_begin=value_use_ptr[program.use_value],
+        earlier_end=place,
+        earlier=order,
+        use_owner=program.owner[use_op],
+        use_dim_ptr=program.use_dim_ptr,
+        use_dim_factor=program.use_dim_factor,
+        use_until=program.region_end()[use_op],
+        factor_reduction=program.factor_class == 1,
+        n_arguments=program.n_arguments,
+        folded=False,
     )
 
 
@@ -134,7 +158,7 @@ def _put(layout: int, axis: int, dim: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
-    """Layout that the op wants of one operand."""
+    """Layout that the op wants of one operand (``use`` counts wants)."""
     layout = 0
     op = t.use_owner[use]
     for a in range(n_axes):
@@ -167,29 +191,38 @@ def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> t
 
 
 @numba.njit(cache=True, nogil=True)
-def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes: int) -> np.ndarray:
-    """Layout in which each value is kept; moves that every use would undo at once are taken back.
+def wanted_layouts(t: Tables, op_axis: np.ndarray, n_axes: int, wanted: np.ndarray) -> None:
+    """Fill ``wanted[W]``: layout that each use wants."""
+    for w in range(wanted.shape[0]):
+        wanted[w] = use_layout(t, op_axis, w, n_axes)
+
+
+@numba.njit(cache=True, nogil=True)
+def kept_layouts_into(
+    t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes: int, wanted: np.ndarray, kept: np.ndarray
+) -> None:
+    """Fill ``kept[V]``: layout in which each value is kept; moves that every use would undo at once are taken back.
 
     A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where the value would be
     brought, it stays as its op leaves it.
     """
-    n_values = t.value_op.shape[0]
-    kept = np.zeros(n_values, np.int64)
-    for v in range(n_values):
+    for v in range(kept.shape[0]):
+        kept[v] = 0
         if t.value_constant[v]:
             continue
         layout = 0
+        row = t.value_row[v]
         for a in range(n_axes):
-            if value_axis[v, a] >= 0:
-                layout |= (value_axis[v, a] + 1) << (LAYOUT_BITS * a)
+            if value_axis[row, a] >= 0:
+                layout |= (value_axis[row, a] + 1) << (LAYOUT_BITS * a)
         if not t.value_output[v] and t.value_op[v] >= t.n_arguments:
             natural, partial = natural_layout(t, op_axis, v, n_axes)
             if layout != natural:
                 used = 0  # axes that some use wants where they are kept
                 for k in range(t.value_use_ptr[v], t.value_use_ptr[v + 1]):
-                    wanted = use_layout(t, op_axis, t.value_use[k], n_axes)
+                    want = wanted[t.value_use[k]]
                     for a in range(n_axes):
-                        here = layout_dim(wanted, a)
+                        here = layout_dim(want, a)
                         if here == layout_dim(layout, a) or ((partial >> a) & 1 and here >= 0):
                             used |= 1 << a
                 differs = 0
@@ -202,6 +235,13 @@ def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes:
                     if (partial >> a) & 1 and not (used >> a) & 1:
                         layout = _put(layout, a, -1)
         kept[v] = layout
+
+
+def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes: int) -> np.ndarray:
+    """[V] layout in which each value is kept; see ``kept_layouts_into``."""
+    wanted, kept = np.empty(len(t.use_owner), np.int64), np.empty(len(t.value_op), np.int64)
+    wanted_layouts(t, op_axis, n_axes, wanted)
+    kept_layouts_into(t, op_axis, value_axis, n_axes, wanted, kept)
     return kept
 
 
@@ -316,41 +356,44 @@ def _reshard(
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_into(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray, steps: Steps) -> int:
-    """Fill ``steps`` (see ``buffers``) and give their number."""
+def lower_into(t: Tables, ops: np.ndarray, op_axis: np.ndarray, axis_size: np.ndarray, steps: Steps) -> int:
+    """Fill ``steps`` (see ``buffers``) with the steps of ``ops`` (ascending, no arguments) and give their number.
+
+    Reads ``steps.wanted`` and ``steps.layout``, which hold the layouts of the state (see ``wanted_layouts`` and
+    ``kept_layouts_into``).
+    """
     n_axes = axis_size.shape[0]
-    n_ops = t.result_ptr.shape[0] - 1
-    kept = kept_layouts(t, op_axis, value_axis, n_axes)
-    steps.layout[:] = kept
+    wanted, kept = steps.wanted, steps.layout
     n = 0
-    for op in range(t.n_arguments, n_ops):
+    for op in ops:
         for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
             value = t.use_value[use]
             steps.copy[use] = -1
             if t.value_constant[value]:
                 continue
-            wanted = use_layout(t, op_axis, use, n_axes)
-            if wanted == kept[value]:
+            want = wanted[t.use_want[use]]
+            if want == kept[value]:
                 continue
-            for k in range(t.value_use_ptr[value], t.value_use_ptr[value + 1]):
-                earlier = t.value_use[k]
-                if earlier >= use:
-                    break
-                row = steps.copy[earlier]
+            made = False
+            for k in range(t.earlier_begin[use], t.earlier_end[use]):
+                earlier = t.earlier[k]
                 # What a loop body or a branch brought somewhere is not there outside.
-                if row >= 0 and steps.after[row] == wanted and op < t.region_end[steps.op[row]]:
-                    steps.copy[use] = row
+                if wanted[earlier] == want and op < t.use_until[earlier]:
+                    steps.copy[use] = SHARED if t.folded else steps.copy[earlier]
+                    made = True
                     break
-            if steps.copy[use] < 0:
-                n = _reshard(steps, n, op, value, use, kept[value], wanted, 0, t.value_bytes[value], axis_size)
+            if not made:
+                n = _reshard(steps, n, op, value, use, kept[value], want, 0, t.value_bytes[value], axis_size)
                 steps.copy[use] = n - 1
-        first = t.result_ptr[op] if t.result_ptr[op + 1] > t.result_ptr[op] else -1
+        first = t.result[t.result_ptr[op]] if t.result_ptr[op + 1] > t.result_ptr[op] else -1
         mask = 0
+        row = t.op_row[op]
         for a in range(n_axes):
-            if op_axis[op, a] >= 0:
+            if op_axis[row, a] >= 0:
                 mask |= 1 << a
         n = _emit(steps, n, COMPUTE, op, first, -1, mask, 0, 0, 0.0, 0.0)
-        for value in range(t.result_ptr[op], t.result_ptr[op + 1]):
+        for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+            value = t.result[k]
             if t.value_constant[value]:
                 continue
             natural, partial = natural_layout(t, op_axis, value, n_axes)
@@ -359,11 +402,22 @@ def lower_into(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, axis_size
     return n
 
 
+@numba.njit(cache=True, nogil=True)
+def lower_all(
+    t: Tables, ops: np.ndarray, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray, steps: Steps
+) -> int:
+    """Layouts of a state, then ``lower_into``."""
+    n_axes = axis_size.shape[0]
+    wanted_layouts(t, op_axis, n_axes, steps.wanted)
+    kept_layouts_into(t, op_axis, value_axis, n_axes, steps.wanted, steps.layout)
+    return lower_into(t, ops, op_axis, axis_size, steps)
+
+
 def buffers(t: Tables, n_axes: int) -> Steps:
     """Scratch arrays large enough for any plan of the program on ``n_axes`` mesh axes."""
-    n_ops, n_uses, n_values = len(t.result_ptr) - 1, len(t.use_value), len(t.value_op)
+    n_ops, n_uses, n_values, n_results = len(t.op_row), len(t.use_value), len(t.value_op), len(t.result)
     # Most programs need about one step per op; the bound holds for plans that reshard everything.
-    rows = n_ops + n_uses * (3 + 2 * n_axes) + n_values * (5 + 2 * n_axes) + 1
+    rows = n_ops + n_uses * (3 + 2 * n_axes) + n_results * (5 + 2 * n_axes) + 1
 
     def ints(dtype: type) -> np.ndarray:
         return np.empty(rows, dtype)
@@ -379,6 +433,7 @@ def buffers(t: Tables, n_axes: int) -> Steps:
         in_bytes=np.empty(rows),
         out_bytes=np.empty(rows),
         copy=np.full(n_uses, -1, np.int32),
+        wanted=np.zeros(len(t.use_owner), np.int64),
         layout=np.zeros(n_values, np.int64),
     )
 
@@ -387,9 +442,14 @@ def lower(program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_si
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
     t = tables(program)
     steps = buffers(t, len(axis_size))
-    n = lower_into(t, op_axis, value_axis, axis_size, steps)
+    n = lower_all(t, real_ops(t), op_axis, value_axis, axis_size, steps)
     rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]
-    return Steps._make([*rows, steps.copy.copy(), steps.layout.copy()])
+    return Steps._make([*rows, steps.copy, steps.wanted, steps.layout])
+
+
+def real_ops(t: Tables) -> np.ndarray:
+    """Ops that are no arguments, in order."""
+    return np.arange(t.n_arguments, len(t.op_row), dtype=np.int32)
 
 
 def unpack(layout: int, rank: int, n_axes: int) -> list[list[int]]:

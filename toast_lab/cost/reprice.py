@@ -1,0 +1,153 @@
+"""Prices of search states: on the folded program, and only what an action changed.
+
+The price of an op depends on its own row of the state, on how its operands and results are kept, and on what the
+uses of its operands want.  A ``Snapshot`` holds all of these for a state that was priced, with the prices of every op.
+To price another state, the layouts are worked out anew (they are few), compared with those of the snapshot, and only
+ops that saw a difference are lowered and priced again.  Nothing has to be known of how the two states are related, so
+undoing and branching need no care.
+
+Peak memory is worked out anew each time from the sizes, in one pass over the whole program's buffers.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from toast_lab.cost import kernel
+from toast_lab.cost.fold import Folded
+from toast_lab.cost.kernel import Facts, Memory, Prices, Rates, StepPrices
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.steps import Steps, Tables
+
+
+class Snapshot(NamedTuple):
+    """A state that was priced (folded): what prices depend on, and the prices.  Never changed once it was made."""
+
+    op_axis: np.ndarray  #: [K, A]
+    wanted: np.ndarray  #: [W]
+    kept: np.ndarray  #: [V]
+    prices: Prices
+
+
+class _Scratch(NamedTuple):
+    steps: Steps
+    each: StepPrices
+    ops: np.ndarray  #: [O] ops to price again
+    size: np.ndarray
+    last: np.ndarray
+    live: np.ndarray
+
+
+class Repricer:
+    """Prices states of one folded program.  May be used by several threads at once: each has scratch of its own."""
+
+    def __init__(self, folded: Folded, rates: Rates, axis_size: np.ndarray) -> None:
+        self.folded, self.rates, self.axis_size = folded, rates, axis_size
+        self._local = threading.local()
+
+    def _scratch(self) -> _Scratch:
+        found: _Scratch | None = getattr(self._local, "scratch", None)
+        if found is None:
+            t, m = self.folded.tables, self.folded.memory
+            steps = st.buffers(t, len(self.axis_size))
+            found = self._local.scratch = _Scratch(
+                steps, kernel.step_prices(len(steps.kind)), np.empty(len(t.op_row), np.int32),
+                np.empty(len(t.value_op)), np.empty(len(m.use_op), np.int32), np.empty(len(m.like_op) + 2),
+            )  # fmt: skip
+        return found
+
+    def price(
+        self, op_axis: np.ndarray, value_axis: np.ndarray, before: Snapshot | None
+    ) -> tuple[float, float, int, Snapshot]:
+        """(time_s, peak_bytes, ops priced, snapshot) of a state given by its classes' rows.
+
+        ``before``: snapshot of a state that differs little from this one, None to price every op.
+        """
+        t = self.folded.tables
+        after = Snapshot(
+            op_axis.copy(), np.empty(len(t.use_owner), np.int64), np.empty(len(t.value_op), np.int64), kernel.prices(t)
+        )
+        time_s, peak_bytes, n_ops = reprice(
+            self.folded.facts, self.rates, t, self.folded.memory, self.folded.times, op_axis, value_axis,
+            self.axis_size, before is None, after if before is None else before, after, self._scratch(),
+        )  # fmt: skip
+        return time_s, peak_bytes, n_ops, after
+
+
+@numba.njit(cache=True, nogil=True)
+def reprice(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    m: Memory,
+    times: np.ndarray,
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    axis_size: np.ndarray,
+    all_ops: bool,
+    before: Snapshot,
+    after: Snapshot,
+    scratch: _Scratch,
+) -> tuple[float, float, int]:
+    """(time_s, peak_bytes, ops priced) of a state; fills ``after``.  With ``all_ops``, ``before`` is not looked at."""
+    n_axes = axis_size.shape[0]
+    n_ops = t.op_row.shape[0]
+    steps = scratch.steps
+    st.wanted_layouts(t, op_axis, n_axes, steps.wanted)
+    st.kept_layouts_into(t, op_axis, value_axis, n_axes, steps.wanted, steps.layout)
+    after.wanted[:] = steps.wanted
+    after.kept[:] = steps.layout
+    n = 0
+    if all_ops:
+        for op in range(t.n_arguments, n_ops):
+            scratch.ops[n] = op
+            n += 1
+    else:
+        after.prices.op_time_s[:] = before.prices.op_time_s
+        after.prices.copied[:] = before.prices.copied
+        after.prices.copy_bytes[:] = before.prices.copy_bytes
+        after.prices.passing_bytes[:] = before.prices.passing_bytes
+        n = changed_ops(f, t, before, after, scratch.ops)
+    ops = scratch.ops[:n]
+    n_steps = st.lower_into(t, ops, op_axis, axis_size, steps)
+    kernel.price_steps(f, r, t, ops, steps, n_steps, op_axis, axis_size, scratch.each, after.prices)
+    time_s = 0.0
+    for op in range(n_ops):
+        time_s += times[op] * after.prices.op_time_s[op]
+    peak, _ = kernel.live_bytes(
+        f, m, t, after.kept, after.wanted, after.prices, axis_size, scratch.size, scratch.last, scratch.live
+    )
+    return time_s, peak, n
+
+
+@numba.njit(cache=True, nogil=True)
+def changed_ops(f: Facts, t: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray) -> int:
+    """Fill ``ops`` with those that see a difference between two snapshots, and give their number."""
+    n_rows, n_axes = after.op_axis.shape
+    row = np.zeros(n_rows, np.bool_)
+    for i in range(n_rows):
+        for a in range(n_axes):
+            if before.op_axis[i, a] != after.op_axis[i, a]:
+                row[i] = True
+    want = before.wanted != after.wanted
+    value = before.kept != after.kept
+    for v in range(value.shape[0]):  # made in another layout
+        if row[t.value_owner[v]]:
+            value[v] = True
+    n = 0
+    for op in range(t.n_arguments, t.op_row.shape[0]):
+        changed = row[t.op_row[op]]
+        for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+            changed |= value[t.result[k]]
+        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+            changed |= want[t.use_want[use]] | value[t.use_value[use]] | value[f.root[use]]
+            for k in range(t.earlier_begin[use], t.earlier_end[use]):
+                changed |= want[t.earlier[k]]
+        if changed:
+            ops[n] = op
+            n += 1
+    return n

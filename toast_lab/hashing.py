@@ -1,0 +1,108 @@
+"""64-bit hashes over whole arrays, and exact classes of equal rows made with them.
+
+A program of 100,000 ops is done in a tenth of a second, where tuples in a dictionary take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Ragged = tuple[np.ndarray, np.ndarray]  #: row starts [n+1] and the numbers that the rows are made of
+
+
+class Classes(NamedTuple):
+    """Items sorted into classes, which are numbered by their first items."""
+
+    label: np.ndarray  #: [n] int32 class of each item
+    first: np.ndarray  #: [classes] int64 first item of each class
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[classes] int64 how many items each class has."""
+        return np.bincount(self.label, minlength=len(self.first))
+
+
+def classes(n: int, *columns: np.ndarray | Ragged) -> Classes:
+    """Put those of ``n`` items into one class that agree in every column.
+
+    A column is an array of ``n`` numbers, or ragged: rows that agree if they have the same numbers in the same order.
+    Hashes only propose the classes; every item is then compared with the first one of its class, number by number.
+    """
+    parts = [c if isinstance(c, tuple) else _bits(c) for c in columns]
+    total = np.zeros(n, np.uint64)
+    with np.errstate(over="ignore"):  # hashes wrap around
+        for part in parts:
+            total = mix(total ^ mix(rows(*part) if isinstance(part, tuple) else part))
+    found = _by_first(total)
+    if all(_agree(part, found) for part in parts):
+        return found
+    keys: dict[object, int] = {}  # two hashes collided: take the numbers themselves
+    exact = [keys.setdefault(tuple(_item(part, i) for part in parts), len(keys)) for i in range(n)]
+    return _by_first(np.asarray(exact, dtype=np.int64))
+
+
+def _by_first(key: np.ndarray) -> Classes:
+    _, first, label = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return Classes(rank[label].astype(np.int32), first[order])
+
+
+def _bits(column: np.ndarray) -> np.ndarray:
+    if column.dtype.kind == "f":
+        return column.astype(np.float64).view(np.uint64)
+    return column.astype(np.int64).view(np.uint64)
+
+
+def _agree(part: np.ndarray | Ragged, found: Classes) -> bool:
+    like = found.first[found.label]
+    if not isinstance(part, tuple):
+        return bool((part == part[like]).all())
+    ptr, data = part
+    length = np.diff(ptr)
+    if (length != length[like]).any():
+        return False
+    return bool((data[ptr[0] : ptr[-1]] == data[gather(ptr, like)]).all())
+
+
+def _item(part: np.ndarray | Ragged, i: int) -> object:
+    if not isinstance(part, tuple):
+        return int(part[i])
+    ptr, data = part
+    return tuple(data[ptr[i] : ptr[i + 1]].tolist())
+
+
+def gather(ptr: np.ndarray, wanted: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Indices of the entries of the ``wanted`` rows, one row after the other."""
+    wanted = np.asarray(wanted, dtype=np.int64)
+    length = np.diff(ptr)[wanted]
+    starts = np.concatenate([[0], np.cumsum(length)])
+    return np.arange(starts[-1]) - np.repeat(starts[:-1], length) + np.repeat(np.asarray(ptr)[wanted], length)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """splitmix64 finaliser."""
+    z = x + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def numbers(texts: Sequence[str]) -> np.ndarray:
+    """[n] uint64: texts as numbers, equal for equal texts."""
+    number: dict[str, int] = {}
+    return np.fromiter((number.setdefault(t, len(number)) for t in texts), dtype=np.uint64, count=len(texts))
+
+
+def rows(ptr: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """[n] uint64 hash of each row of ``values``, its length and order included."""
+    length = np.diff(ptr)
+    values = values[ptr[0] : ptr[-1]]
+    position = np.arange(len(values)) - np.repeat(ptr[:-1] - ptr[0], length)
+    terms = mix(values.astype(np.uint64) ^ mix(position.astype(np.uint64)))
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    return mix((total[ptr[1:] - ptr[0]] - total[ptr[:-1] - ptr[0]]) ^ mix(length.astype(np.uint64)))

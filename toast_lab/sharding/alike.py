@@ -1,0 +1,75 @@
+"""Ops and values that every sequence of actions treats alike.
+
+Actions are mirrored over repeated layers, so the ops of one layer are split exactly as their twins in the next.  Two
+ops are alike if every move would split both along the same one of their factors, of the same size and role; two values
+if every move would shard both along the same dim, of the same size.  Whether a move takes effect on one of them depends
+on nothing else, hence their states stay equal for ever, and a search need keep one state for each class.
+
+Reference: TOAST sections 4.2 and 4.4.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.hashing import Classes, classes
+from toast_lab.ir.program import Program
+
+
+class Alike(NamedTuple):
+    """Classes of ops (``K``) and values (``L``), and what each of ``M`` moves does to the first of each class."""
+
+    ops: Classes
+    values: Classes
+    op_ptr: np.ndarray  #: [M+1] row starts into op / op_name
+    op: np.ndarray  #: class that the move would split ...
+    op_name: np.ndarray  #: ... along this name of its first op
+    value_ptr: np.ndarray  #: [M+1]
+    value: np.ndarray  #: class that the move would shard ...
+    value_dim: np.ndarray  #: ... along this dim
+    value_dim_size: np.ndarray
+
+
+def find_alike(
+    program: Program,
+    op_ptr: np.ndarray,
+    op: np.ndarray,
+    op_name: np.ndarray,
+    value_ptr: np.ndarray,
+    value: np.ndarray,
+    value_dim: np.ndarray,
+    value_dim_size: np.ndarray,
+) -> Alike:
+    """Sort ops and values into classes; the arrays are those of ``Space``."""
+    move = np.repeat(np.arange(len(op_ptr) - 1), np.diff(op_ptr))
+    local = op_name - program.factor_ptr[op]
+    what = classes(len(op), move, local, program.factor_size[op_name], program.factor_class[op_name])
+    ops = classes(program.n_ops, _grouped(op, what.label, program.n_ops))
+    move = np.repeat(np.arange(len(value_ptr) - 1), np.diff(value_ptr))
+    what = classes(len(value), move, value_dim, value_dim_size)
+    values = classes(program.n_values, _grouped(value, what.label, program.n_values))
+    first = ops.first[ops.label[op]] == op
+    value_first = values.first[values.label[value]] == value
+    return Alike(
+        ops,
+        values,
+        _kept_ptr(op_ptr, first),
+        ops.label[op[first]],
+        op_name[first],
+        _kept_ptr(value_ptr, value_first),
+        values.label[value[value_first]],
+        value_dim[value_first],
+        value_dim_size[value_first],
+    )
+
+
+def _grouped(thing: np.ndarray, what: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ragged rows: what happens to each thing, in the order of the moves."""
+    order = np.argsort(thing, kind="stable")
+    return np.concatenate([[0], np.cumsum(np.bincount(thing, minlength=n))]), what[order]
+
+
+def _kept_ptr(ptr: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(kept)])[ptr].astype(np.int32)
