@@ -1,0 +1,149 @@
+"""A search's prices - folded, and of what changed only - equal those of the whole program, op by op."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.certification.programs import programs
+from tests.helpers import analysed, small_transformer
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.cost.problem import Pricer, Problem, Quick
+from toast_lab.sharding.state import State, apply_move, legal_rows
+
+CASES = {case.name: case for case in programs()}
+MESHES = ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2})
+# Where to go on from (a state reached before), which action, and whether to price the state at once.
+STEPS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 999), st.booleans()), min_size=1, max_size=10)
+
+
+@functools.cache
+def analysis_of(name: str) -> Analysis:
+    model = CASES[name].model()
+    return analyse_program(model.program, model.dim_names)
+
+
+@functools.lru_cache(maxsize=16)
+def problem_of(name: str, mesh: int) -> Problem:
+    # Little memory, so that peaks matter; a machine with latencies and overheads, so that counts matter.
+    return Problem(analysis_of(name), MESHES[mesh], "tpu-v5e")
+
+
+def check(pricer: Pricer, state: State) -> None:
+    """The state's quick price against the whole program's, in total and op by op."""
+    quick = pricer.quick(state)
+    whole = pricer.totals(state.op_axis, state.value_axis)
+    assert quick.time_s == pytest.approx(whole.time_s, rel=1e-9)
+    assert quick.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-9)
+    by_op = np.zeros(len(whole.live) - 2)
+    np.add.at(by_op, whole.steps.op[: whole.n_steps], whole.each.time_s[: whole.n_steps])
+    snapshot = state.priced[1]  # type: ignore[index]
+    np.testing.assert_allclose(snapshot.prices.op_time_s[pricer.problem.folded.memory.like_op], by_op, rtol=1e-9)
+
+
+def branch(problem: Problem, steps: list[tuple[int, int, bool]]) -> list[State]:
+    """States reached by going on from any state reached before, which is also how a search undoes actions."""
+    pricer, states = problem.pricer(), [State(problem.space)]
+    for start, choice, priced in steps:
+        state = states[start % len(states)].copy()
+        rows = legal_rows(state)
+        if len(rows):
+            move, axis = rows[choice % len(rows)]
+            state.apply_row(int(move), int(axis))
+        if priced:
+            check(pricer, state)
+        states.append(state)
+    for state in states:  # and none was spoilt by what was priced after it
+        check(pricer, state)
+    return states
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(sorted(CASES)), st.integers(0, len(MESHES) - 1), STEPS)
+def test_folded_and_incremental_prices_equal_the_whole_programs(name, mesh, steps):
+    branch(problem_of(name, mesh), steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_folded_and_incremental_prices_of_every_program(name):
+    rng = np.random.default_rng(0)
+    for mesh in range(len(MESHES)):
+        for _ in range(8):
+            branch(problem_of(name, mesh), [tuple(map(int, (*rng.integers(0, 999, 2), 1))) for _ in range(8)])
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(sorted(CASES)), st.integers(0, len(MESHES) - 1), st.lists(st.integers(0, 999), max_size=8))
+def test_alike_ops_and_values_stay_alike(name, mesh, choices):
+    """A state by classes, spread over the program, is what the actions make of every op and value by itself."""
+    problem = problem_of(name, mesh)
+    space, state = problem.space, State(problem.space)
+    op_axis, value_axis = state.op_axis, state.value_axis
+    for choice in choices:
+        rows = legal_rows(state)
+        if not len(rows):
+            break
+        move, axis = map(int, rows[choice % len(rows)])
+        state.apply_row(move, axis)
+        apply_move(
+            op_axis, value_axis, np.zeros(1, np.uint64), axis, problem.mesh.array(), move, space.op_ptr, space.op,
+            space.op_name, problem.analysis.dims.size, space.value_ptr, space.value, space.value_dim,
+            space.value_dim_size, False,
+        )  # fmt: skip
+        assert np.array_equal(state.op_axis, op_axis)
+        assert np.array_equal(state.value_axis, value_axis)
+
+
+@pytest.mark.parametrize("mode", ["forward", "train"])
+def test_repeated_layers_are_priced_once(mode):
+    few, many = (Problem(small_transformer(layers=n, mode=mode), {"a": 2, "b": 2}) for n in (3, 6))
+    assert many.analysis.program.n_ops > 1.5 * few.analysis.program.n_ops
+    assert len(many.folded.times) == len(few.folded.times)
+    assert many.folded.times.sum() == many.analysis.program.n_ops
+
+
+def test_only_what_an_action_changed_is_priced_again():
+    problem = Problem(analysed("mlp"), {"a": 2})
+    pricer, state = problem.pricer(), State(problem.space)
+    n_ops = len(problem.folded.times) - problem.folded.tables.n_arguments
+    assert pricer.quick(state).score == 1.0
+    repricer, before = pricer._repricer, state.priced[1]
+    assert repricer.price(state.ops, state.values, None)[2] == n_ops
+    assert repricer.price(state.ops, state.values, before)[2] == 0
+    last = problem.analysis.group_index("W")  # the columns of the last dot alone
+    state.apply_row(int(np.flatnonzero(problem.space.group == last)[0]), 0)
+    time_s, peak_bytes, priced, _ = repricer.price(state.ops, state.values, before)
+    assert 0 < priced < n_ops
+    assert (time_s, peak_bytes) == repricer.price(state.ops, state.values, None)[:2]
+
+
+def test_one_pricer_serves_several_threads():
+    problem = Problem(small_transformer(layers=2, mode="train"), {"a": 2, "b": 4})
+    rng, pricer, states = np.random.default_rng(0), problem.pricer(), []
+    for _ in range(200):
+        state = State(problem.space)
+        for _ in range(rng.integers(1, 7)):
+            if len(rows := legal_rows(state)):
+                state.apply_row(*map(int, rows[rng.integers(len(rows))]))
+        states.append(state)
+    expected = [problem.pricer().quick(s.copy()) for s in states]
+
+    def price(state: State) -> Quick:
+        return [pricer.quick(state.copy()) for _ in range(20)][-1]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(price, states)) == expected
+
+
+def test_snapshots_of_another_pricer_are_not_used():
+    analysis = analysed("attention")
+    cheap, dear = Problem(analysis, {"a": 4}, "tpu-v5e"), Problem(analysis, {"a": 4}, "cpu")
+    state = State(cheap.space)
+    first = cheap.pricer().quick(state).time_s
+    assert dear.pricer().quick(state).time_s > first

@@ -1,0 +1,45 @@
+"""Classes of equal rows are exact, whatever the hashes say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toast_lab import hashing
+
+ROWS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([0.0, 0.5]), st.lists(st.integers(0, 2), max_size=3)))
+
+
+def ragged(rows):
+    return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(int), np.asarray(
+        [x for row in rows for x in row], int
+    )
+
+
+@pytest.mark.parametrize("colliding", [False, True])
+@given(ROWS)
+def test_classes_are_those_of_equal_tuples(colliding, items):
+    columns = (
+        np.asarray([i[0] for i in items], int), np.asarray([i[1] for i in items], float), ragged([i[2] for i in items]),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        if colliding:
+            patch.setattr(hashing, "mix", lambda x: x & np.uint64(1))
+        found = hashing.classes(len(items), *columns)
+    keys = {}
+    expected = [keys.setdefault((i[0], i[1], tuple(i[2])), len(keys)) for i in items]
+    assert found.label.tolist() == expected
+    assert found.first.tolist() == [expected.index(k) for k in range(len(keys))]
+    assert found.sizes.tolist() == [expected.count(k) for k in range(len(keys))]
+
+
+def test_rows_of_a_slice_are_hashed_as_they_stand():
+    ptr, data = ragged([[1, 2], [3], [1, 2], []])
+    whole, part = hashing.rows(ptr, data), hashing.rows(ptr[1:], data)
+    assert whole[1:].tolist() == part.tolist()
+    assert whole[0] == whole[2] != whole[1]
+
+
+def test_gather_takes_whole_rows():
+    ptr, data = ragged([[1, 2], [3], [], [4, 5, 6]])
+    assert data[hashing.gather(ptr, [3, 2, 0])].tolist() == [4, 5, 6, 1, 2]
