@@ -113,7 +113,7 @@ def test_only_what_an_action_changed_is_priced_again():
     pricer, state = problem.pricer(), State(problem.space)
     n_ops = len(problem.folded.times) - problem.folded.tables.n_arguments
     assert pricer.quick(state).score == 1.0
-    repricer, before = pricer._repricer, state.priced[1]
+    repricer, before = pricer.repricer, state.priced[1]
     assert repricer.price(state.ops, state.values, None)[2] == n_ops
     assert repricer.price(state.ops, state.values, before)[2] == 0
     last = problem.analysis.group_index("W")  # the columns of the last dot alone

@@ -19,7 +19,8 @@ Reference: TOAST section 4.4, where repeated layers are treated alike.  Start re
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -129,7 +130,26 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
         member_ptr=member_ptr, member=member, like_use=like_use,
         like_op=like_op, op_member_ptr=op_member_ptr, op_member=op_member,
     )  # fmt: skip
-    return Folded(tables, facts, memory, ops.sizes.astype(np.float64))
+    # Of the very types of the whole program's, so that kernels are compiled once for both.
+    return Folded(
+        Tables._make(_typed(tables, t)),
+        Facts(
+            OpFacts._make(_typed(facts.op, f.op)), UseFacts._make(_typed(facts.use, f.use)),
+            ValueFacts._make(_typed(facts.value, f.value)), _typed([facts.root], [f.root])[0],
+        ),
+        Memory._make(_typed(memory, m)),
+        ops.sizes.astype(np.float64),
+    )  # fmt: skip
+
+
+def _typed(made: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    found = []
+    for array, other in zip(made, like, strict=True):
+        if isinstance(array, np.ndarray):
+            array = array.astype(other.dtype)
+            array.flags.writeable = other.flags.writeable
+        found.append(array)
+    return found
 
 
 def _ptr(length: np.ndarray) -> np.ndarray:

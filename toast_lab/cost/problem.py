@@ -202,12 +202,15 @@ class Pricer:
         self._baseline = problem.baseline if scored else (1.0, 1.0)
 
     @functools.cached_property
-    def _repricer(self) -> Repricer:
+    def repricer(self) -> Repricer:
+        """Prices states given by classes; see ``quick``."""
         return Repricer(self.problem.folded, self._rates, self._axis_size)
 
     def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
         """Price a state given by its arrays over the whole program, every op and step by itself."""
         t, axis_size = self._tables, self._axis_size
+        # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled twice.
+        op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
         ops, steps = st.real_ops(t), st.buffers(t, len(axis_size))
         each, found = kernel.step_prices(len(steps.kind)), kernel.prices(t)
         live = np.zeros(len(t.op_row) + 2)
@@ -233,7 +236,7 @@ class Pricer:
         before = state.priced
         if type(before) is not tuple or before[0] is not self:
             before = (self, None)
-        time_s, peak_bytes, _, after = self._repricer.price(state.ops, state.values, before[1])
+        time_s, peak_bytes, _, after = self.repricer.price(state.ops, state.values, before[1])
         state.priced = (self, after)
         score, _, _ = self.score(time_s, peak_bytes)
         return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)

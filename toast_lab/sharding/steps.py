@@ -402,7 +402,6 @@ def lower_into(t: Tables, ops: np.ndarray, op_axis: np.ndarray, axis_size: np.nd
     return n
 
 
-@numba.njit(cache=True, nogil=True)
 def lower_all(
     t: Tables, ops: np.ndarray, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray, steps: Steps
 ) -> int:
@@ -442,6 +441,7 @@ def lower(program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_si
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
     t = tables(program)
     steps = buffers(t, len(axis_size))
+    op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)  # writeable: one compiled kernel
     n = lower_all(t, real_ops(t), op_axis, value_axis, axis_size, steps)
     rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]
     return Steps._make([*rows, steps.copy, steps.wanted, steps.layout])
