@@ -24,8 +24,11 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from toast_lab.compiled import depends_on
+from toast_lab.cost import collectives
 from toast_lab.cost.collectives import collective_time_s
 from toast_lab.ir import program as p
+from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, ways
 
 FUSES = (p.ELEMENTWISE, p.REDUCE)
@@ -273,6 +276,7 @@ def prices(t: Tables) -> Prices:
     return Prices(np.zeros(n_ops), np.zeros(n_uses, np.int8), np.zeros(n_uses), np.zeros(n_ops))
 
 
+@depends_on(st, collectives)
 @numba.njit(cache=True, nogil=True)
 def price_steps(
     f: Facts,
@@ -380,6 +384,7 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
     return steps.layout[value]
 
 
+@depends_on(st, collectives)
 @numba.njit(cache=True, nogil=True)
 def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
@@ -424,6 +429,7 @@ def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[f
     return compute_s, comm_s, max(compute_clock, link_clock)
 
 
+@depends_on(st, collectives)
 @numba.njit(cache=True, nogil=True)
 def live_bytes(
     f: Facts,

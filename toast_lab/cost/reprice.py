@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from toast_lab.cost import kernel
+from toast_lab.compiled import depends_on
+from toast_lab.cost import collectives, kernel
 from toast_lab.cost.fold import Folded
 from toast_lab.cost.kernel import Facts, Memory, Prices, Rates, StepPrices
 from toast_lab.sharding import steps as st
@@ -78,6 +79,7 @@ class Repricer:
         return time_s, peak_bytes, n_ops, after
 
 
+@depends_on(st, kernel, collectives)
 @numba.njit(cache=True, nogil=True)
 def reprice(
     f: Facts,
