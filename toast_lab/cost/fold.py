@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from toast_lab.cost.kernel import Facts, Memory, OpFacts, UseFacts, ValueFacts
+from toast_lab.cost.facts import Facts, Memory, OpFacts, UseFacts, ValueFacts
 from toast_lab.hashing import Ragged, classes, gather, numbers
 from toast_lab.ir.program import Program
 from toast_lab.sharding.alike import Alike

@@ -13,6 +13,19 @@ the loop ends; what it hands on unchanged is the very buffer that came in.  Slic
 deliver, and updates in place write no more than they bring, or a loop over stacked layers would read all of them in
 every round.
 
+Every formula stands here once.  ``price`` runs these functions over the whole program, a search over the folded one
+(``fold``, ``reprice``), and a property test holds the two together.  To change one:
+
+* what a step takes, reads or writes, and what it holds in memory while it runs: ``price_steps``.  It may look at all
+  of ``Facts`` and ``Tables`` and at the layouts, but only at those of the op's own operands (and the values in whose
+  memory they are), of its results and of its row of the state.  Whatever else a price depended on, ``fold`` and
+  ``reprice`` would not know.
+* something new that it needs to know of an op, a use or a value: a field of ``OpFacts``, ``UseFacts`` or
+  ``ValueFacts``, filled by ``make_static``.  Ops that differ in it are told apart from then on, nothing else has to be
+  done.  No fact may be an index: it would differ in every layer, and nothing would be folded.
+* how long things live: ``live_bytes``, and ``Memory`` for what does not depend on the plan.
+* what overlaps with what: ``clocks``, for whole programs only.
+
 Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for: free gathers
 and elementwise ops are a known way for a search to be fooled.
 """
@@ -27,76 +40,10 @@ import numpy as np
 from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives
 from toast_lab.cost.collectives import collective_time_s
+from toast_lab.cost.facts import DELIVERED, NOTHING, Facts, Memory
 from toast_lab.ir import program as p
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, ways
-
-FUSES = (p.ELEMENTWISE, p.REDUCE)
-WHOLE, DELIVERED, NOTHING = range(3)
-_SLICES = ("slice", "dynamic_slice", "gather")
-_UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # kind -> operand that is brought in
-
-
-class OpFacts(NamedTuple):
-    """What prices may know of each op apart from the plan; ops that differ here are never folded into one."""
-
-    flops: np.ndarray  #: [O] whole op, times trips
-    peak: np.ndarray  #: [O] FLOP/s of the op's element type
-    trips: np.ndarray  #: [O]
-    op_class: np.ndarray  #: [O]
-    free: np.ndarray  #: [O] bool: op costs nothing (constants, views, arguments)
-    slices: np.ndarray  #: [O] bool: reads no more of its first operand than it delivers
-    brings: np.ndarray  #: [O] position of the operand whose size is what the op writes, -1: its whole result
-
-
-class UseFacts(NamedTuple):
-    """What prices may know of each use."""
-
-    reads: np.ndarray  #: [U] WHOLE, DELIVERED (no more than the op's result) or NOTHING (updated in place)
-
-
-class ValueFacts(NamedTuple):
-    """What prices may know of each value."""
-
-    bytes: np.ndarray  #: [V] float64
-    written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
-
-
-class Facts(NamedTuple):
-    """A program on a machine apart from the plan, op by op or folded.  Only ``root`` holds indices."""
-
-    op: OpFacts
-    use: UseFacts
-    value: ValueFacts
-    root: np.ndarray  #: [U] value in whose memory the used value is (views show another one's)
-
-
-class Memory(NamedTuple):
-    """When what is in memory: for the whole program in its order, however its prices are folded.
-
-    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if nothing is folded).
-    """
-
-    buffer_value: np.ndarray  #: [B] value that it is like
-    buffer_start: np.ndarray  #: [B] first op at which it is alive
-    buffer_end: np.ndarray  #: [B] last op at which it is alive; O: to the end
-    buffer_heir: np.ndarray  #: [B] value like the result that may take its place at its last op if of equal size, or -1
-    member_ptr: np.ndarray  #: [U'+1] row starts into member
-    member: np.ndarray  #: uses that are like each use that is priced
-    like_use: np.ndarray  #: [U] the use that is priced for each
-    like_op: np.ndarray  #: [O]
-    op_member_ptr: np.ndarray  #: [O'+1]
-    op_member: np.ndarray  #: ops that are like each op that is priced
-    use_op: np.ndarray  #: [U]
-    use_value: np.ndarray  #: [U]
-    use_until: np.ndarray  #: [U] see ``Tables``
-    value_use_ptr: np.ndarray  #: [V+1]
-    value_use: np.ndarray
-    runs_at: np.ndarray  #: [O] op at which a fused op really runs
-    region: np.ndarray  #: [O] innermost region, -1 outside all
-    region_parent: np.ndarray  #: [R + 1]
-    region_begin: np.ndarray  #: [R + 1]
-    region_end: np.ndarray  #: [R + 1]; 0 for all but loops, which alone make things live longer
 
 
 class Rates(NamedTuple):
@@ -108,141 +55,6 @@ class Rates(NamedTuple):
     switched: np.ndarray  #: [A] bool
     op_overhead_s: float
     paper_mode: bool
-
-
-def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> tuple[Facts, Memory]:
-    """Work out fusion, aliases and live ranges once per program."""
-    n_ops, n_values = program.n_ops, program.n_values
-    classes = program.op_class
-    constant_op = np.asarray(
-        [
-            all(program.value_is_constant[v] for v in program.results(o)) and len(program.results(o)) > 0
-            for o in range(n_ops)
-        ]
-    )
-    view = classes == p.VIEW
-    # Loop counters and the like: a few scalars never reach memory.
-    scalar = np.asarray(
-        [
-            classes[o] == p.ELEMENTWISE
-            and all(len(program.dims(v)) == 0 for v in (*program.operands(o), *program.results(o)))
-            for o in range(n_ops)
-        ]
-    )
-    free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
-    sliceable = np.asarray([k in ("slice", "pad", "concatenate", "reverse", "transpose") for k in program.kind])
-    fusible = np.isin(classes, FUSES) | sliceable
-    unchanged = _handed_on_unchanged(program)
-    root = np.arange(n_values)
-    for op in range(program.n_arguments, n_ops):
-        if view[op] and len(program.results(op)) == len(program.operands(op)):
-            for v, operand in zip(program.results(op), program.operands(op), strict=True):
-                root[v] = root[operand]
-        elif int(program.owner[op]) in unchanged:
-            for v in program.results(op):
-                root[v] = root[unchanged[int(program.owner[op])]]
-    # Consumers through views, in reverse program order.
-    consumers: list[set[int]] = [set() for _ in range(n_values)]
-    for op in range(n_ops - 1, program.n_arguments - 1, -1):
-        if view[op] and len(program.results(op)) == len(program.operands(op)):
-            for v, operand in zip(program.results(op), program.operands(op), strict=True):
-                consumers[operand] |= consumers[v] if not t.value_output[v] else {*consumers[v], n_ops}
-        else:
-            for operand in program.operands(op):
-                consumers[operand].add(op)
-    written = np.ones(n_values, dtype=bool)
-    runs_at = np.arange(n_ops)
-    for v in range(n_values - 1, -1, -1):
-        op = int(program.value_op[v])
-        if program.value_is_constant[v] or root[v] != v:
-            written[v] = False
-        elif classes[op] == p.ARGUMENT or t.value_output[v]:
-            pass
-        elif (
-            (classes[op] == p.ELEMENTWISE or sliceable[op]) and len(consumers[v]) == 1 and len(program.results(op)) == 1
-        ):
-            (consumer,) = consumers[v]
-            if consumer < n_ops and fusible[consumer] and program.region[consumer] == program.region[op]:
-                written[v] = False
-                runs_at[op] = runs_at[consumer]
-    last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
-    for v in range(n_values):
-        if t.value_output[v]:
-            last_op[root[v]] = n_ops
-    for op in range(program.n_arguments, n_ops):
-        for operand in program.operands(op):
-            for value in {operand, int(root[operand])}:
-                when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
-                last_op[value] = max(last_op[value], when)
-    reads, brings = _partial_traffic(program, root, last_op)
-    in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (np.diff(program.result_ptr) > 0)
-    slices = np.asarray([k in _SLICES for k in program.kind])
-    facts = Facts(
-        OpFacts(
-            program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free,
-            slices, brings,
-        ),
-        UseFacts(reads),
-        ValueFacts(t.value_bytes, written),
-        root[program.use_value].astype(np.int32),
-    )  # fmt: skip
-    return facts, _memory(program, t, written, last_op, runs_at, in_place)
-
-
-def _memory(
-    program: p.Program, t: Tables, written: np.ndarray, last_op: np.ndarray, runs_at: np.ndarray, in_place: np.ndarray
-) -> Memory:
-    n_ops, n_arguments = program.n_ops, program.n_arguments
-    value = np.flatnonzero(written)
-    maker = program.value_op[value]
-    argument = maker < n_arguments
-    start = np.where(argument, 0, runs_at[maker])
-    end = np.maximum(last_op[value], start)
-    kept = np.zeros(n_ops, bool)
-    kept[:n_arguments] = ~program.donated
-    end = np.where(kept[maker], n_ops, end)
-    inside = (end >= n_arguments) & (end < n_ops) & (end > start)
-    at = np.where(inside, end, 0)
-    heir = program.result_ptr[at].astype(np.int32)
-    inside[inside] = in_place[at[inside]] & written[heir[inside]]
-    uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
-    regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
-    return Memory(
-        value.astype(np.int32), start.astype(np.int32), end.astype(np.int32),
-        np.where(inside, heir, -1).astype(np.int32),
-        np.arange(len(uses) + 1, dtype=np.int32), uses, uses, ops, np.arange(n_ops + 1, dtype=np.int32), ops,
-        t.use_op, t.use_value, t.use_until, t.value_use_ptr, t.value_use,
-        runs_at.astype(np.int32), program.region,
-        np.asarray([r.parent for r in regions], np.int32), np.asarray([r.begin for r in regions], np.int32),
-        np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
-    )  # fmt: skip
-
-
-def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
-    """Loop values that every round returns as it got them: ``while.enter`` op -> value that entered."""
-    return {
-        int(program.owner[op]): program.operands(int(program.owner[op]))[0]
-        for op in program.ops()
-        if program.kind[op] == "while.next" and program.operands(op)[0] in program.results(int(program.owner[op]))
-    }
-
-
-def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``UseFacts.reads`` and ``OpFacts.brings``."""
-    reads, brings = np.full(program.n_uses, WHOLE, np.int8), np.full(program.n_ops, -1, np.int32)
-    for op in program.ops():
-        kind, first = program.kind[op], int(program.use_ptr[op])
-        if kind in _SLICES:
-            reads[first] = DELIVERED
-        elif kind in _UPDATES and len(program.results(op)) == 1:
-            source = int(root[program.use_value[first]])
-            maker = int(program.value_op[source])
-            owned = maker >= program.n_arguments or bool(program.donated[maker])
-            # A buffer that is still needed, or that does not exist yet, is written as a whole.
-            if owned and last_op[source] <= op and not program.value_is_constant[source]:
-                reads[first] = NOTHING
-                brings[op] = _UPDATES[kind]
-    return reads, brings
 
 
 class Prices(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
+from toast_lab.cost.facts import Facts, Memory, make_static
 from toast_lab.cost.fold import Folded, fold
 from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
@@ -133,7 +134,7 @@ class Problem:
         return st.tables(self.analysis.program)
 
     @functools.cached_property
-    def _static(self) -> tuple[kernel.Facts, kernel.Memory]:
+    def _static(self) -> tuple[Facts, Memory]:
         program = self.analysis.program
         peaks = []
         for op in range(program.n_ops):
@@ -141,7 +142,7 @@ class Problem:
             results = program.results(op)
             value = operands[0] if operands else (results[0] if len(results) else None)
             peaks.append(self.machine.peak_flops(program.value_dtype[value] if value is not None else "f32"))
-        return kernel.make_static(program, self._tables, peaks)
+        return make_static(program, self._tables, peaks)
 
     @functools.cached_property
     def folded(self) -> Folded:

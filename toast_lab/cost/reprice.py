@@ -19,8 +19,9 @@ import numpy as np
 
 from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives, kernel
+from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.fold import Folded
-from toast_lab.cost.kernel import Facts, Memory, Prices, Rates, StepPrices
+from toast_lab.cost.kernel import Prices, Rates, StepPrices
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import Steps, Tables
 
