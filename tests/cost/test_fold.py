@@ -5,16 +5,19 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.certification.programs import programs
-from tests.helpers import analysed, small_transformer
+from tests.helpers import analysed, small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.cost.problem import Pricer, Problem, Quick
+from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, apply_move, legal_rows
+from toast_lab.sharding.steps import ALL_GATHER
 
 CASES = {case.name: case for case in programs()}
 MESHES = ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2})
@@ -121,6 +124,23 @@ def test_only_what_an_action_changed_is_priced_again():
     time_s, peak_bytes, priced, _ = repricer.price(state.ops, state.values, before)
     assert 0 < priced < n_ops
     assert (time_s, peak_bytes) == repricer.price(state.ops, state.values, None)[:2]
+
+
+def test_what_a_branch_gathered_is_gathered_again_after_it():
+    def fn(c, x, w):
+        y = jax.lax.cond(c, lambda: x @ w, lambda: x)
+        return y @ w
+
+    shape = jax.ShapeDtypeStruct((64, 64), "float32")
+    analysis = traced(fn, jax.ShapeDtypeStruct((), bool), shape, shape, dim_names={"x": ("batch", "d")})
+    problem = Problem(analysis, {"a": 4})
+    state = State(problem.space)
+    for action in (("batch", "a"), ("d", "a")):
+        state.apply(parse_action(analysis, problem.mesh, action))
+    pricer = problem.pricer()
+    whole = pricer.totals(state.op_axis, state.value_axis)
+    assert (whole.steps.kind[: whole.n_steps] == ALL_GATHER).sum() == 2
+    check(pricer, state)
 
 
 def test_one_pricer_serves_several_threads():
