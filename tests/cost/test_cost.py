@@ -142,6 +142,24 @@ def test_a_gathered_copy_is_held_between_its_uses():
     assert cost.peak_bytes == arguments + copies + z + r
 
 
+def test_a_copy_made_in_a_branch_is_not_held_for_uses_after_it():
+    """w is gathered in a branch, again after it, and used once more; at the dot in between it is not held."""
+
+    def fn(c, x, w, v):
+        y = jax.lax.cond(c, lambda: x @ w, lambda: x)
+        return ((y @ v) @ w) @ w
+
+    square = S((64, 64), F)
+    analysis = traced(fn, S((), bool), square, square, square, dim_names={"x": ("batch", "d")})
+    problem = Problem(analysis, {"a": 4}, PLAIN)
+    cost = price(problem, plan(problem, ("batch", "a"), ("d", "a")))
+    assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["w", "v", "w"]
+    between = [op for op in analysis.program.ops() if analysis.program.kind[op] == "dot_general"][1]
+    quarter, whole = 4 * 64 * 64 / 4, 4 * 64 * 64
+    # arguments x, w, v; the copy of v; the operand and the result
+    assert cost.timeline_bytes[between] == pytest.approx(3 * quarter + whole + 2 * quarter, abs=8)
+
+
 def test_timeline_peaks_where_the_cost_says():
     analysis = small_transformer(mode="train")
     problem = Problem(analysis, {"a": 2})
