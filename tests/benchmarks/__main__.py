@@ -1,4 +1,4 @@
-"""Run benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling]``; exit status 1 if a target is missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling]``; exit status 1: a target was missed."""
 
 from __future__ import annotations
 
