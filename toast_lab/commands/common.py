@@ -41,12 +41,13 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 
 def check_early(args: argparse.Namespace) -> None:
     """Refuse what can be seen to be wrong before minutes are spent on tracing and searching."""
+    from toast_lab.cost.layout import lay_out
     from toast_lab.cost.machines import machine
     from toast_lab.sharding.mesh import make_mesh
 
+    found = machine(args.machine)
     if args.mesh:
-        make_mesh(args.mesh)
-    machine(args.machine)
+        lay_out(found, make_mesh(args.mesh))
     if getattr(args, "plan", None):
         _mesh_of(args.plan)
     if args.save and not os.access(Path(args.save).absolute().parent, os.W_OK):
