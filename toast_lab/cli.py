@@ -122,6 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--devices", default="cpu:8", help='"cpu:8" (virtual devices), "gpu", "tpu:4" or "auto" (%(default)s)'
     )
+    p.add_argument("--quick", action="store_true", help="few and small sizes: to try it out, not for numbers")
     p.add_argument("--output", default="machine.toml", metavar="FILE", help="the machine file (%(default)s)")
     p.add_argument("--time-limit", type=_positive, default=600.0, metavar="SECONDS", help="%(default)g")
     p = _command(commands, "serve", "open the explorer in a browser")

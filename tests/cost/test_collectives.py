@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from toast_lab.cost import collectives as co
-from toast_lab.cost.layout import lay_out
+from toast_lab.cost.layout import GROUP_RATE, lay_out
 from toast_lab.cost.machines import MACHINES, Link, Machine
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
@@ -276,7 +276,7 @@ def test_times_grow_with_bytes_and_latency_and_shrink_with_rate(kind, name, size
 
     def seconds(scale=1.0, faster=1.0, slower=1.0):
         shape = links.shape.copy()
-        shape[:, co.GROUP_RATE] *= faster
+        shape[:, GROUP_RATE] *= faster
         arrays = links.bytes_per_s * faster, links.latency_s * slower, links.switched, shape
         return co.collective_time_s(kind, mask, size * scale, mesh.array(), *arrays)
 

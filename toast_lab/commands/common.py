@@ -205,7 +205,7 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
             raise KeyboardInterrupt
         stopped.append(number)
 
-    with progress(f"searching ({args.method})") as update, _on_interrupt(interrupt):
+    with progress(f"searching ({args.method})") as update, on_interrupt(interrupt):
 
         def on_progress(simulation: Simulation) -> None:
             share = max(
@@ -224,7 +224,7 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
 
 
 @contextlib.contextmanager
-def _on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
+def on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
     """Put ``handler`` on Ctrl-C for a while; where signals cannot be caught (another thread), do nothing."""
     try:
         before = signal.signal(signal.SIGINT, handler)

@@ -44,14 +44,19 @@ import math
 import numba
 import numpy as np
 
+from toast_lab.cost.layout import (
+    GROUP,
+    GROUP_HOPS,
+    GROUP_PERMUTED,
+    GROUP_RATE,
+    GROUP_SPREAD,
+    HOPS,
+    PERMUTED,
+    SPREAD,
+    WAYS,
+)
 from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
-#: Columns of ``shape``, one row an axis.  HOPS: to the farthest device, or rounds on a switch, in units of the axis's
-#: latency.  SPREAD, PERMUTED: bytes over the busiest link in an all_to_all and in a permute to the farthest, for each
-#: local byte, at the axis's rate.  GROUP: axes with equal numbers share links.  From WAYS on for all axes of the
-#: group together: their devices, rate, hops, spread, permuted.
-HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
-N_COLUMNS = 9
 _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
 
 
@@ -69,7 +74,7 @@ def axis_time_s(
 ) -> float:
     """Seconds of one collective over one axis of ``n`` devices; ``local_bytes`` is the larger side.
 
-    ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in ``shape``.
+    ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in ``layout.HOPS`` and below.
     """
     if n <= 1:
         return 0.0
@@ -106,7 +111,8 @@ def collective_time_s(
 ) -> float:
     """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
 
-    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis, ``shape`` [A, 9] one row.
+    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis, ``shape`` [A, 9] one row
+    (its columns: ``layout.HOPS`` and below).
     """
     count, last, total = 0, 0, 1.0
     for a in range(axis_size.shape[0]):

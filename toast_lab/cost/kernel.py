@@ -65,7 +65,7 @@ class Rates(NamedTuple):
     link_bytes_per_s: np.ndarray  #: [A] for each mesh axis
     link_latency_s: np.ndarray  #: [A]
     switched: np.ndarray  #: [A] bool
-    link_shape: np.ndarray  #: [A, 9], see cost/collectives.py
+    link_shape: np.ndarray  #: [A, 9], see layout.HOPS
     op_overhead_s: float
     paper_mode: bool
 

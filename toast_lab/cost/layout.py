@@ -35,10 +35,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost import collectives as co
 from toast_lab.cost.machine_model import Link, Machine
 from toast_lab.errors import InvalidProblem
 from toast_lab.sharding.mesh import Mesh
+
+#: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a switch, in units of
+#: the axis's latency.  SPREAD, PERMUTED: bytes over the busiest link in an all_to_all and in a permute to the farthest,
+#: for each local byte, at the axis's rate.  GROUP: axes with equal numbers share links.  From WAYS on for all axes of
+#: the group together: their devices, rate, hops, spread, permuted.
+HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
+N_COLUMNS = 9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +54,7 @@ class AxisLinks:
     bytes_per_s: np.ndarray  #: [A] float64, sent by one device
     latency_s: np.ndarray  #: [A] float64, one hop
     switched: np.ndarray  #: [A] bool: all devices one hop apart
-    shape: np.ndarray  #: [A, 9] float64, see ``collectives.HOPS`` and the lines below it
+    shape: np.ndarray  #: [A, 9] float64, see ``HOPS`` and the lines below it
     where: tuple[str, ...]  #: for people: "torus dim 0, ring of 16"
     slice: tuple[int, ...]  #: extents of the torus that the mesh takes, () without one
 
@@ -112,7 +118,7 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
                 for a in whole:
                     group[a] = group[whole[0]]
     chosen = [_combine(p) for p in paths]
-    shape = np.zeros((n_axes, co.N_COLUMNS))
+    shape = np.zeros((n_axes, N_COLUMNS))
     for a, path in enumerate(chosen):
         same = [b for b in range(n_axes) if group[b] == group[a] and mesh.sizes[b] > 1]
         ways = math.prod(mesh.sizes[b] for b in same)
