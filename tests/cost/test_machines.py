@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import stat
 import string
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -305,3 +307,31 @@ def test_files_are_readable_by_others_as_the_umask_says(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "m.toml").stat().st_mode) == 0o640
+
+
+# -- docs/machines.md ----------------------------------------------------------------------------------
+
+DOCS = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
+
+
+def test_the_file_in_the_docs_loads(tmp_path):
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)
+    found = machine(written(tmp_path, text))
+    assert found.max_devices is None
+    links = lay_out(found, make_mesh("2x16x16"))
+    assert links.bytes_per_s.tolist() == [3.125e9, 90e9, 90e9]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_in_the_docs_is_the_tables(name):
+    (row,) = [line for line in DOCS.splitlines() if line.startswith(f"| `{name}` |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    found = MACHINES[name]
+    unit = 2**30 if cells[4].endswith("GiB") else 1e9
+    assert float(cells[2]) == found.peak_flops("bf16")
+    assert float(cells[3]) == found.peak_flops("f32")
+    assert float(cells[4].split()[0]) * unit == found.memory_bytes
+    assert float(cells[5].split()[0]) * 1e9 == found.memory_bytes_per_s
+    for link in found.links:
+        assert f"{link.bytes_per_s / 1e9:g} GB/s" in cells[6]
+    assert cells[7] == ("any" if found.max_devices is None else str(found.max_devices))
