@@ -321,3 +321,8 @@ def test_reducing_over_both_dims_uses_the_links_of_both():
     one = time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=1)
     assert one == time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=2) == pytest.approx(2 * 3 / 4 * 1e-3)
     assert time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=3) == pytest.approx(2 * 15 / 16 * 1e-3 / 2)
+
+
+def test_tiny_all_reduces_over_two_axes_gather_everything_in_turn():
+    """A few bytes: 2 hops an axis, not 2 there and 2 back."""
+    assert time_s(ALL_REDUCE, on(extents=(4, 4), rate=1e12, latency=1.0), [4, 4], 4.0) == pytest.approx(4.0)
