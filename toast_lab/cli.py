@@ -116,6 +116,15 @@ def make_parser() -> argparse.ArgumentParser:
 
     p = _command(commands, "models", "the built-in models and their sizes")
     p = _command(commands, "machines", "the machines that plans can be priced on, with their sources")
+    p.add_argument("machine", metavar="MACHINE", nargs="?", help="only this one, by name or as a machine file (.toml)")
+    p.add_argument("--mesh", help='also show how this mesh is laid onto its links ("4x4x4", data=4,model=2)')
+    p = _command(commands, "calibrate", "measure attached devices and write a machine file; Ctrl-C keeps what it has")
+    p.add_argument(
+        "--devices", default="cpu:8", help='"cpu:8" (virtual devices), "gpu", "tpu:4" or "auto" (%(default)s)'
+    )
+    p.add_argument("--quick", action="store_true", help="few and small sizes: to try it out, not for numbers")
+    p.add_argument("--output", default="machine.toml", metavar="FILE", help="the machine file (%(default)s)")
+    p.add_argument("--time-limit", type=_positive, default=600.0, metavar="SECONDS", help="%(default)g")
     p = _command(commands, "serve", "open the explorer in a browser")
     p.add_argument("model", metavar="MODEL", nargs="?", help="a built-in model or your own as package.module:make")
     p.add_argument("--port", type=int, default=5006, help="%(default)s")
@@ -157,7 +166,9 @@ def _model(parser: argparse.ArgumentParser) -> None:
 
 def _problem(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
-    parser.add_argument("--machine", default="tpu-v5e", help='see "toast-lab machines" (%(default)s)')
+    parser.add_argument(
+        "--machine", default="tpu-v5e", help='see "toast-lab machines", or a machine file, FILE.toml (%(default)s)'
+    )
     parser.add_argument("--memory-limit", type=_positive, metavar="GIB", help="per device (the machine's memory)")
 
 

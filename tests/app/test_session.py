@@ -141,7 +141,7 @@ def test_a_wrong_model_or_size_is_a_message_and_changes_nothing(session: Session
 
 @pytest.mark.parametrize(
     ("mesh", "words"),
-    [("banana", "cannot read the mesh"), ("data=0", "whole number above 0"), ("a=100,b=100", "at most 4096")],
+    [("banana", "cannot read the mesh"), ("data=0", "whole number above 0"), ("a=100,b=100", "joins at most 256")],
 )
 def test_a_wrong_mesh_is_refused_and_the_old_one_stays(session: Session, mesh: str, words: str) -> None:
     session.set_problem(mesh=mesh)

@@ -1,13 +1,13 @@
-"""Run benchmarks: ``python -m tests.benchmarks [speed] [memory] [scaling]``; exit status 1 if a target is missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling]``; exit status 1: a target was missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import memory, scaling, speed
+from tests.benchmarks import memory, scaling, speed, zoo
 
-PARTS = {"speed": speed.run, "memory": memory.run, "scaling": scaling.run}
+PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run}
 
 
 def main(names: list[str]) -> int:

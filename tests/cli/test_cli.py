@@ -480,7 +480,7 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
     try:
         process = subprocess.Popen([*TOAST, "machines"], stdout=child, env=env)
         os.close(child)
-        assert re.search(r"a100 .* 74.5 GiB .* switch", wait_for(mother, "Sources"))
+        assert re.search(r"a100 .* 74.5 GiB .* 2.039 TB/s", wait_for(mother, "Sources"))
         process.wait(30)
     finally:
         os.close(mother)

@@ -151,3 +151,19 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
             if space.value[i] == place.value
         }
         assert offered == {place.first_dim, place.second_dim}
+
+
+def test_use_keys_look_through_a_loop_to_the_op_that_uses_a_round_s_slice() -> None:
+    """One op further on there is only the loop; stacked weights differ in what a round does with a slice."""
+
+    def body(h: jax.Array, w: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        return jnp.tanh(h @ w[0]) + jnp.tanh(h @ w[1]) + jnp.sin(w[2].sum(0)), None
+
+    def fn(a: jax.Array, b: jax.Array, c: jax.Array, h: jax.Array) -> jax.Array:
+        return jax.lax.scan(body, h, (a, b, c))[0]
+
+    stacked, h = jax.ShapeDtypeStruct((3, 8, 8), "float32"), jax.ShapeDtypeStruct((4, 8), "float32")
+    program = traced(fn, stacked, stacked, stacked, h).program
+    a, b, c = use_keys(program, (1,))[0][:3].tolist()
+    assert a == b
+    assert a != c

@@ -106,7 +106,7 @@ def main(names: list[str]) -> None:
         missing = ", ".join(f"{kind} x{count}" for kind, count in row.without_rule.items()) or "none"
         print(
             f"| {foreign.what} | {versions} | {row.ops} | {row.arguments} | {row.names} | {row.conflicts} | {row.sets} "
-            f"| {row.load_s:.1f} | {row.analysis_s:.2f} | {len(row.actions)} | {row.collectives} | {row.inputs} "
+            f"| {row.load_s:.1f} | {row.analysis_s:.3f} | {len(row.actions)} | {row.collectives} | {row.inputs} "
             f"| {row.error:.1e} | {missing} |",
             flush=True,
         )

@@ -210,15 +210,20 @@ def test_an_artifact_that_was_cut_off(tmp_path: Path, share: float) -> None:
 
 @pytest.mark.parametrize("form", [bytecode, portable_artifact, artifact])
 def test_flipped_bytes(tmp_path: Path, form: Any) -> None:
-    whole = bytearray(form())
-    rng = random.Random(form.__name__)
-    for _ in range(12):
-        whole[rng.randrange(len(whole) // 4, len(whole))] ^= 0xFF
-    path = tmp_path / "flipped"
-    path.write_bytes(bytes(whole))
-    with pytest.raises((FrontendError, RunFailed)) as caught:
-        from_stablehlo(path, time_limit_s=60)
-    assert "flipped" in str(caught.value)
+    """What is hit may be no more than a name, and a program may still come out; whatever happens is said."""
+    path, refused = tmp_path / "flipped", []
+    for seed in range(4):
+        whole = bytearray(form())
+        rng = random.Random(f"{form.__name__} {seed}")
+        for _ in range(12):
+            whole[rng.randrange(len(whole) // 4, len(whole))] ^= 0xFF
+        path.write_bytes(bytes(whole))
+        try:
+            assert from_stablehlo(path, time_limit_s=60).program.n_ops > 0
+        except (FrontendError, RunFailed) as error:
+            refused.append(str(error))
+    assert refused
+    assert all("flipped" in message for message in refused)
     # and the session goes on
     assert from_stablehlo(TEXT).program.n_arguments == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -71,17 +72,21 @@ def test_a_copy_made_in_a_branch_serves_that_branch_only() -> None:
         y = jax.lax.cond(c, lambda: w @ x, lambda: jnp.sin(w @ x))
         return y + jnp.cos(w @ x) + jnp.tanh(w @ x)
 
-    _, problem = made(fn, leaf(dtype="bool"), leaf(8, 4), leaf(8, 8))
+    model, problem = made(fn, leaf(dtype="bool"), leaf(8, 4), leaf(8, 8))
     program = problem.analysis.program
     x = program.value_name.index("x")
     plan = tl.Plan.from_actions(problem, [("x.1", "m")])
     value_axis = plan.value_axis.copy()
     value_axis[x, 0] = 0  # kept cut along the dim that every matmul wants whole
+    shifted = dataclasses.replace(plan, value_axis=value_axis)
     steps = st.lower(program, plan.op_axis, value_axis, plan.mesh.array())
     rows = [i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == st.ALL_GATHER]
     assert len(rows) == 3  # one for each branch, and one for both matmuls behind them
     regions = [int(program.region[steps.op[i]]) for i in rows]
     assert [program.regions[r].kind if r >= 0 else "" for r in regions] == ["branch", "branch", ""]
+    # The annotated program too: outside, a copy out of a branch would be no valid StableHLO.
+    text = annotate(model, shifted)
+    assert text.count("sdy.sharding_constraint %arg1") == 3
 
 
 def test_annotations_stand_inside_the_loop() -> None:

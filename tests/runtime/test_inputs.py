@@ -125,6 +125,30 @@ def test_windows_start_where_they_lie_inside() -> None:
     assert inputs.index_bounds(program_of(window, *shapes)) == {1: 13, 2: 7}
 
 
+def carried_along(first, second, third, use):
+    """A loop whose rounds use ``first`` and hand the others on: the third is used in the third round."""
+
+    def fn(x, *carry):
+        def body(i, c):
+            total, a, b, d = c
+            return total + use(x, a), b, d, d
+
+        return jax.lax.fori_loop(0, 5, body, (jnp.zeros(4), *carry))[0]
+
+    return program_of(fn, S((11, 4), "float32"), first, second, third)
+
+
+def test_indices_are_followed_from_round_to_round() -> None:
+    program = carried_along(*[S((), "int32")] * 3, lambda x, token: x[token])
+    assert inputs.index_bounds(program) == {1: 11, 2: 11, 3: 11}
+    assert set(np.unique([a for seed in range(40) for a in inputs.draw(program, seed)[1:]])) == set(range(11))
+
+
+def test_roots_are_followed_from_round_to_round() -> None:
+    program = carried_along(*[S((4,), "float32")] * 3, lambda x, moment: jnp.sqrt(moment) + x[0])
+    assert inputs.under_roots(program) == {1, 2, 3}
+
+
 def test_what_stands_under_a_root_is_not_negative() -> None:
     def step(m, v, g, z, p):
         v = 0.9 * v + 0.1 * g * g

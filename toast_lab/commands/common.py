@@ -41,12 +41,13 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 
 def check_early(args: argparse.Namespace) -> None:
     """Refuse what can be seen to be wrong before minutes are spent on tracing and searching."""
+    from toast_lab.cost.layout import lay_out
     from toast_lab.cost.machines import machine
     from toast_lab.sharding.mesh import make_mesh
 
+    found = machine(args.machine)
     if args.mesh:
-        make_mesh(args.mesh)
-    machine(args.machine)
+        lay_out(found, make_mesh(args.mesh))
     if getattr(args, "plan", None):
         _mesh_of(args.plan)
     if args.save and not os.access(Path(args.save).absolute().parent, os.W_OK):
@@ -204,7 +205,7 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
             raise KeyboardInterrupt
         stopped.append(number)
 
-    with progress(f"searching ({args.method})") as update, _on_interrupt(interrupt):
+    with progress(f"searching ({args.method})") as update, on_interrupt(interrupt):
 
         def on_progress(simulation: Simulation) -> None:
             share = max(
@@ -223,7 +224,7 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
 
 
 @contextlib.contextmanager
-def _on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
+def on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
     """Put ``handler`` on Ctrl-C for a while; where signals cannot be caught (another thread), do nothing."""
     try:
         before = signal.signal(signal.SIGINT, handler)

@@ -1,37 +1,102 @@
-"""``toast-lab machines``: what plans can be priced on."""
+"""``toast-lab machines``: what plans can be priced on, and how a mesh is laid onto a machine's links."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from toast_lab.commands import common
-from toast_lab.cost.machines import MACHINES, Machine
+from toast_lab.cost.layout import AxisLinks, lay_out
+from toast_lab.cost.machines import MACHINES, Link, Machine, machine
+from toast_lab.errors import InvalidProblem
+from toast_lab.sharding.mesh import Mesh, make_mesh
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every machine with its numbers and their sources."""
-    return common.emit(args, {"machines": [_data(m) for m in MACHINES.values()]}, _show)
+    """Print every machine, or one, with its numbers and their sources; with ``--mesh`` where each axis runs."""
+    if args.mesh and not args.machine:
+        raise InvalidProblem(
+            f'--mesh {args.mesh}: say on which machine, as in "toast-lab machines tpu-v4 --mesh 4x4x4"'
+        )
+    found = [machine(args.machine)] if args.machine else list(MACHINES.values())
+    data: dict[str, Any] = {"machines": [_data(m) for m in found]}
+    if not args.mesh:
+        return common.emit(args, data, lambda out: _show(out, found))
+    mesh = make_mesh(args.mesh)
+    links = lay_out(found[0], mesh)
+    data["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
+    data["slice"] = list(links.slice)
+    data["axes"] = [
+        {"axis": axis, "size": size, "link_bytes_per_s": rate, "link_latency_s": latency, "switched": bool(switched),
+         "where": where}
+        for axis, size, rate, latency, switched, where in _axes(mesh, links)
+    ]  # fmt: skip
+
+    def show(out: common.Out) -> None:
+        _show_layout(out, found[0], mesh, links)
+        _show(out, found)
+
+    return common.emit(args, data, show)
+
+
+def _axes(mesh: Mesh, links: AxisLinks) -> Any:
+    columns = (links.bytes_per_s, links.latency_s, links.switched, links.where)
+    return zip(mesh.axes, mesh.sizes, *columns, strict=True)
 
 
 def _data(m: Machine) -> dict[str, object]:
-    return {
-        "name": m.name, "flops_per_s": dict(m.flops),
-        "memory_bytes": m.memory_bytes, "memory_bytes_per_s": m.memory_bytes_per_s,
-        "link_bytes_per_s": m.link_bytes_per_s, "link_latency_s": m.link_latency_s, "topology": m.topology,
-        "op_overhead_s": m.op_overhead_s, "source": m.source,
-    }  # fmt: skip
+    data = m.as_dict()
+    data["flops_per_s"] = data.pop("flops")
+    return data
 
 
-def _show(out: common.Out) -> None:
+def _show(out: common.Out, machines: list[Machine]) -> None:
     out.table(
         "Machines (one device each)",
-        ("name", ">bf16 FLOP/s", ">f32 FLOP/s", ">memory", ">memory/s", ">link/s per axis", ">hop", "links"),
-        [_row(m) for m in MACHINES.values()],
+        ("name", ">bf16 FLOP/s", ">f32 FLOP/s", ">memory", ">memory/s", ">devices"),
+        [_row(m) for m in machines],
     )
-    out.table("Sources", ("name", "~where the numbers are from"), [(m.name, m.source) for m in MACHINES.values()])
+    out.table(
+        "Links, innermost level first (rates of one device, of a torus along one dim)",
+        ("name", "level", "topology", ">sends", ">hop", ">devices"),
+        [_link_row(m, link) for m in machines for link in m.links],
+    )
+    rows = [
+        (m.name, key, text)
+        for m in machines
+        for key, text in (*m.sources.items(), *((link.name, link.source) for link in m.links if link.source))
+    ]
+    out.table("Sources", ("name", "number", "~where it is from"), rows)
 
 
 def _row(m: Machine) -> tuple[str, ...]:
     peaks = f"{m.peak_flops('bf16'):.3g}", f"{m.peak_flops('f32'):.3g}"
-    rates = (common.bytes_text(b) for b in (m.memory_bytes, m.memory_bytes_per_s, m.link_bytes_per_s))
-    return m.name, *peaks, *rates, common.time_text(m.link_latency_s), m.topology
+    sizes = common.bytes_text(m.memory_bytes), _rate(m.memory_bytes_per_s)
+    return m.name, *peaks, *sizes, "any" if m.max_devices is None else str(m.max_devices)
+
+
+def _rate(bytes_per_s: float) -> str:
+    """``90 GB/s``: data sheets count in powers of ten."""
+    scale, unit = (1e12, "TB/s") if bytes_per_s >= 1e12 else (1e9, "GB/s")
+    return f"{bytes_per_s / scale:.4g} {unit}"
+
+
+def _link_row(m: Machine, link: Link) -> tuple[str, ...]:
+    topology = link.topology + (" " + "x".join(map(str, link.extents)) if link.extents else "")
+    devices = "any" if link.devices is None else str(link.devices)
+    return m.name, link.name, topology, _rate(link.bytes_per_s), common.time_text(link.latency_s), devices
+
+
+def _show_layout(out: common.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> None:
+    slice_ = f", a slice of {'x'.join(map(str, links.slice))}" if links.slice else ""
+    rows = [
+        (
+            axis,
+            size,
+            common.bytes_text(rate) if size > 1 else "-",
+            common.time_text(latency) if size > 1 else "-",
+            where,
+        )
+        for axis, size, rate, latency, _, where in _axes(mesh, links)
+    ]
+    out.table(f"Mesh {mesh} on {m.name}{slice_}", ("axis", ">size", ">sends", ">hop", "~runs on"), rows)

@@ -1,16 +1,40 @@
-"""Time of a collective on one mesh axis: latency plus bytes over bandwidth, for the better of two algorithms.
+"""Time of a collective: latency plus bytes over bandwidth, for the best of several algorithms.
 
-With n devices on the axis, B local bytes and link rate w:
+One axis of n devices, B bytes on the larger side, links of w bytes/s (on a ring both directions together):
 
-* all_gather to B output bytes, reduce_scatter from B input bytes: ring, (n-1) hops and B (n-1)/n bytes; on a
-  switch also recursive doubling, the same bytes in log2 n hops;
-* all_reduce of B bytes: a reduce_scatter and an all_gather; or a tree, 2 log2 n hops of B bytes each;
-* all_to_all of B bytes: every device sends B (n-1)/n; on a bidirectional ring the middle link carries n/8 times
-  B, hence the factor max(1, n/4) / 2 against a switch;
-* permute: one hop, B bytes.
+==============  ====================================================  ==============================================
+collective      torus (h hops to the farthest device)                 switch (h = log2 n rounds)
+==============  ====================================================  ==============================================
+all_gather,     both directions at once:                              Bruck / recursive doubling:
+reduce_scatter  h hops, B (n-1)/n                                     h rounds, B (n-1)/n
+all_reduce      the two above, or gather everything and add up:       the two above, or recursive doubling of all:
+                h hops, B (n-1)                                       h rounds (2 more unless n = 2^k) of B each
+all_to_all      shortest ways, all at once: h hops, the busiest       n-1 exchanges, B (n-1)/n; or Bruck: h rounds
+                link carries floor(n^2/4)/n B (n/4 B for even n)      of B/2 each
+permute         everybody sends to the farthest: h hops, twice the    one hop, B
+                all_to_all's load; no less than B over one link
+==============  ====================================================  ==============================================
 
-Several axes are taken one after the other.  Reference: Thakur, Rabenseifner, Gropp, Optimization of collective
-communication operations in MPICH, 2005.
+A torus dim that does not wrap around is a line: half the rate (``layout.py`` says so in ``rate``), n-1 hops.
+
+Several axes at once, the best of
+
+* one after the other, an all_gather over the slowest axis first while there is least to send, a reduce_scatter
+  over it last (swapping two neighbours in any other order never makes it slower), an all_reduce as a reduce_scatter
+  and an all_gather or as all_reduces in turn;
+* torus axes that do not share links, simultaneously: the data is cut into pieces that visit the axes in different
+  orders, so that all links are busy.  Over a set S of axes no less than B (n_S - 1)/N must come in (n_S: devices of S,
+  N: of all), whatever the order, and with chunks fine enough the largest of these bounds is reached (the loads that
+  orders can give to axes form the base polytope of a submodular function):
+  max over S of B (n_S - 1)/N / w(S).  As many rounds as axes, each as long as the farthest ways of any axis.
+  An all_to_all goes through all axes in turn, so its time is the slowest axis's alone;
+* axes of one switch, or all the axes that one torus dim is shared by: as one axis.
+
+References: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, 2005; Chan,
+Heimlich, Purkayastha, van de Geijn, Collective communication: theory, practice, and experience, 2007 (lower bounds,
+bidirectional rings, meshes); Bruck et al., Efficient algorithms for all-to-all communications in multiport
+message-passing systems, 1997; Sack, Gropp, Collective algorithms for multiported torus networks, 2015 (pieces in
+different orders); Edmonds, Submodular functions, matroids, and certain polyhedra, 1970.
 """
 
 from __future__ import annotations
@@ -20,25 +44,57 @@ import math
 import numba
 import numpy as np
 
+from toast_lab.cost.layout import (
+    GROUP,
+    GROUP_HOPS,
+    GROUP_PERMUTED,
+    GROUP_RATE,
+    GROUP_SPREAD,
+    HOPS,
+    PERMUTED,
+    SPREAD,
+    WAYS,
+)
 from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+
+_N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
 
 
 @numba.njit(cache=True, nogil=True)
-def axis_time_s(kind: int, n: int, local_bytes: float, rate: float, latency: float, switched: bool) -> float:
-    """Seconds of one collective over one axis of ``n`` devices; ``local_bytes`` is the larger side."""
+def axis_time_s(
+    kind: int,
+    n: float,
+    local_bytes: float,
+    rate: float,
+    latency: float,
+    switched: bool,
+    hops: float,
+    spread: float,
+    permuted: float,
+) -> float:
+    """Seconds of one collective over one axis of ``n`` devices; ``local_bytes`` is the larger side.
+
+    ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in ``layout.HOPS`` and below.
+    """
     if n <= 1:
         return 0.0
     share = local_bytes * (n - 1) / n / rate
-    hops = math.ceil(math.log2(n)) if switched else n - 1
     if kind == ALL_GATHER or kind == REDUCE_SCATTER:
         return hops * latency + share
     if kind == ALL_REDUCE:
-        levels = math.ceil(math.log2(n))
-        return min(2 * hops * latency + 2 * share, 2 * levels * (latency + local_bytes / rate))
+        if switched:
+            rounds = hops if 2.0 ** round(math.log2(n)) == n else hops + 2
+            whole = rounds * (latency + local_bytes * max(1.0, spread) / rate)
+        else:
+            whole = hops * latency + local_bytes * (n - 1) / rate
+        return min(2 * (hops * latency + share), whole)
     if kind == ALL_TO_ALL:
-        return hops * latency + share * (1.0 if switched else max(1.0, n / 4.0))
+        direct = local_bytes * spread / rate
+        if switched:
+            return min((n - 1) * latency + direct, hops * (latency + max(0.5 * local_bytes / rate, direct / hops)))
+        return hops * latency + direct
     if kind == PERMUTE:
-        return latency + local_bytes / rate
+        return (1.0 if switched else hops) * latency + local_bytes * permuted / rate
     return 0.0
 
 
@@ -51,17 +107,129 @@ def collective_time_s(
     rate: np.ndarray,
     latency: np.ndarray,
     switched: np.ndarray,
+    shape: np.ndarray,
 ) -> float:
     """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
 
-    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis.
+    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis, ``shape`` [A, 9] one row
+    (its columns: ``layout.HOPS`` and below).
     """
-    time_s, here = 0.0, in_bytes
+    count, last, total = 0, 0, 1.0
     for a in range(axis_size.shape[0]):
-        if (mask >> a) & 1:
-            if kind == ALL_GATHER:
-                here *= axis_size[a]
-            time_s += axis_time_s(kind, axis_size[a], here, rate[a], latency[a], switched[a])
-            if kind == REDUCE_SCATTER:  # leaves less for the next axis
-                here /= axis_size[a]
-    return time_s
+        if (mask >> a) & 1 and axis_size[a] > 1:
+            count += 1
+            last = a
+            total *= axis_size[a]
+    if count == 0:
+        return 0.0
+    big = in_bytes * total if kind == ALL_GATHER else in_bytes
+    if count == 1:
+        return axis_time_s(
+            kind, total, big, rate[last], latency[last], switched[last],
+            shape[last, HOPS], shape[last, SPREAD], shape[last, PERMUTED],
+        )  # fmt: skip
+    entries = np.empty((count, 7))
+    on_switch = np.empty(count, np.bool_)
+    count = _entries(mask, axis_size, rate, latency, switched, shape, entries, on_switch)
+    return _several(kind, big, total, entries[:count], on_switch[:count])
+
+
+@numba.njit(cache=True, nogil=True)
+def _entries(
+    mask: int,
+    axis_size: np.ndarray,
+    rate: np.ndarray,
+    latency: np.ndarray,
+    switched: np.ndarray,
+    shape: np.ndarray,
+    entries: np.ndarray,
+    on_switch: np.ndarray,
+) -> int:
+    """Fill a row for each axis of ``mask``, or for a group of axes that act as one; slowest row first."""
+    count, done = 0, 0
+    for a in range(axis_size.shape[0]):
+        if not (mask >> a) & 1 or axis_size[a] <= 1 or (done >> a) & 1:
+            continue
+        together, members = 1.0, 0
+        for b in range(axis_size.shape[0]):
+            if (mask >> b) & 1 and axis_size[b] > 1 and shape[b, GROUP] == shape[a, GROUP]:
+                together *= axis_size[b]
+                members |= 1 << b
+        row = entries[count]
+        on_switch[count] = switched[a]
+        row[_LATENCY], row[_GROUP] = latency[a], shape[a, GROUP]
+        row[_N], row[_RATE], row[_HOPS] = axis_size[a], rate[a], shape[a, HOPS]
+        row[_SPREAD], row[_PERMUTED] = shape[a, SPREAD], shape[a, PERMUTED]
+        if together > axis_size[a]:
+            if switched[a]:
+                done |= members
+                row[_N], row[_HOPS], row[_SPREAD] = together, math.ceil(math.log2(together)), 1 - 1 / together
+            elif together == shape[a, WAYS]:
+                done |= members
+                row[_N], row[_RATE], row[_HOPS] = together, shape[a, GROUP_RATE], shape[a, GROUP_HOPS]
+                row[_SPREAD], row[_PERMUTED] = shape[a, GROUP_SPREAD], shape[a, GROUP_PERMUTED]
+        i = count
+        while i > 0 and entries[i, _RATE] < entries[i - 1, _RATE]:
+            for c in range(7):
+                entries[i, c], entries[i - 1, c] = entries[i - 1, c], entries[i, c]
+            on_switch[i], on_switch[i - 1] = on_switch[i - 1], on_switch[i]
+            i -= 1
+        count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) -> float:
+    return axis_time_s(
+        kind, row[_N], local_bytes, row[_RATE], row[_LATENCY], switched, row[_HOPS], row[_SPREAD], row[_PERMUTED]
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np.ndarray) -> float:
+    """Seconds over all ``rows`` (slowest first); ``big``: local bytes of the larger side, ``total``: devices."""
+    count = rows.shape[0]
+    apart = True  # torus axes without common links
+    for i in range(count):
+        apart &= not switched[i]
+        for j in range(i):
+            apart &= rows[i, _GROUP] != rows[j, _GROUP]
+    if kind == PERMUTE:
+        far, busiest, together = 0.0, 0.0, 0.0
+        for i in range(count):
+            far += (1.0 if switched[i] else rows[i, _HOPS]) * rows[i, _LATENCY]
+            busy = big * rows[i, _PERMUTED] / rows[i, _RATE]
+            together += busy
+            busiest = max(busiest, busy)
+        return far + (busiest if apart else together)
+    if kind == ALL_TO_ALL:
+        in_turn, far, busiest = 0.0, 0.0, 0.0
+        for i in range(count):
+            in_turn += _row_time_s(kind, big, rows[i], switched[i])
+            far += rows[i, _HOPS] * rows[i, _LATENCY]
+            busiest = max(busiest, big * rows[i, _SPREAD] / rows[i, _RATE])
+        return min(in_turn, far + busiest) if apart else in_turn
+    in_turn, each, here, far = 0.0, 0.0, big / total, 0.0
+    for i in range(count):
+        here *= rows[i, _N]
+        in_turn += _row_time_s(ALL_GATHER, here, rows[i], switched[i])
+        each += _row_time_s(ALL_REDUCE, big, rows[i], switched[i])
+        far = max(far, rows[i, _HOPS] * rows[i, _LATENCY])
+    best = in_turn
+    if apart:
+        best = min(best, count * far + big * _simultaneous_s(total, rows))
+    return min(2 * best, each) if kind == ALL_REDUCE else best
+
+
+@numba.njit(cache=True, nogil=True)
+def _simultaneous_s(total: float, rows: np.ndarray) -> float:
+    """Seconds for each byte of an all_gather's result when pieces visit the axes in different orders."""
+    worst = 0.0
+    for subset in range(1, 1 << rows.shape[0]):
+        ways, rate = 1.0, 0.0
+        for i in range(rows.shape[0]):
+            if (subset >> i) & 1:
+                ways *= rows[i, _N]
+                rate += rows[i, _RATE]
+        worst = max(worst, (ways - 1) / total / rate)
+    return worst

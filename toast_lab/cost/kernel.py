@@ -53,6 +53,7 @@ class Rates(NamedTuple):
     link_bytes_per_s: np.ndarray  #: [A] for each mesh axis
     link_latency_s: np.ndarray  #: [A]
     switched: np.ndarray  #: [A] bool
+    link_shape: np.ndarray  #: [A, 9], see layout.HOPS
     op_overhead_s: float
     paper_mode: bool
 
@@ -169,7 +170,14 @@ def price_steps(
             each.bytes[i] = max(steps.in_bytes[i], steps.out_bytes[i])
             if kind != SLICE:
                 time_s = collective_time_s(
-                    kind, steps.axes[i], steps.in_bytes[i], axis_size, r.link_bytes_per_s, r.link_latency_s, r.switched
+                    kind,
+                    steps.axes[i],
+                    steps.in_bytes[i],
+                    axis_size,
+                    r.link_bytes_per_s,
+                    r.link_latency_s,
+                    r.switched,
+                    r.link_shape,
                 )
                 time_s *= f.op.trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard only now

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts, Memory, make_static
 from toast_lab.cost.fold import Folded, fold
+from toast_lab.cost.layout import lay_out
 from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.cost.reprice import Repricer
@@ -57,7 +59,7 @@ class Cost:
     """Price of one plan: estimates for one device, none of them measured."""
 
     time_s: float  #: compute and collectives one after the other
-    overlapped_s: float  #: critical path when collectives may run beside compute
+    overlapped_s: float  #: critical path when collectives may run beside compute, as far as the machine lets them
     compute_s: float
     comm_s: float
     peak_bytes: float
@@ -95,7 +97,7 @@ class Problem:
     Args:
         analysis: result of the static analysis.
         mesh: ``{"data": 4, "model": 2}``, ``"4x2"`` or a Mesh.
-        machine: name or Machine.
+        machine: name, machine file (ends in ``.toml``) or Machine.
         memory_limit_bytes: per device; the machine's memory by default.
         memory_weight: the constant C of the paper's memory penalty.
         paper_mode: price dot and convolution only, as the paper does.
@@ -105,7 +107,7 @@ class Problem:
         self,
         analysis: Analysis,
         mesh: Mesh | Mapping[str, int] | str,
-        machine: str | Machine = "tpu-v5e",
+        machine: str | Path | Machine = "tpu-v5e",
         *,
         memory_limit_bytes: float | None = None,
         memory_weight: float = 10.0,
@@ -114,6 +116,7 @@ class Problem:
         self.analysis = analysis
         self.mesh = make_mesh(mesh)
         self.machine = find_machine(machine)
+        self.links = lay_out(self.machine, self.mesh)
         self.memory_limit_bytes = self.machine.memory_bytes if memory_limit_bytes is None else float(memory_limit_bytes)
         if not self.memory_limit_bytes > 0:
             raise InvalidProblem(f"memory_limit_bytes must be above 0, got {memory_limit_bytes}")
@@ -151,12 +154,13 @@ class Problem:
 
     @functools.cached_property
     def _rates(self) -> kernel.Rates:
-        m, n_axes = self.machine, len(self.mesh.axes)
+        m, links = self.machine, self.links
         return kernel.Rates(
             m.memory_bytes_per_s,
-            np.full(n_axes, m.link_bytes_per_s),
-            np.full(n_axes, m.link_latency_s),
-            np.full(n_axes, m.topology == "switch"),
+            links.bytes_per_s,
+            links.latency_s,
+            links.switched,
+            links.shape,
             m.op_overhead_s,
             self.paper_mode,
         )
@@ -246,6 +250,7 @@ class Pricer:
         """Price a plan with every term apart."""
         totals = self.totals(plan.op_axis, plan.value_axis)
         score, relative, penalty = self.score(totals.time_s, totals.peak_bytes)
+        hidden_s = self.problem.machine.overlap * (totals.time_s - totals.overlapped_s)
         program, mesh = self.problem.analysis.program, self.problem.mesh
         collectives, ops = [], []
         s, each = totals.steps, totals.each
@@ -263,10 +268,10 @@ class Pricer:
                                   float(max(s.in_bytes[i], s.out_bytes[i])), float(each.time_s[i]))
                 )  # fmt: skip
         return Cost(
-            time_s=totals.time_s, overlapped_s=totals.overlapped_s, compute_s=totals.compute_s, comm_s=totals.comm_s,
-            peak_bytes=totals.peak_bytes, memory_limit_bytes=self.problem.memory_limit_bytes, relative_time=relative,
-            memory_penalty=penalty, score=score, collectives=tuple(collectives), ops=tuple(ops),
-            peak_op=totals.peak_op, timeline_bytes=totals.live[: program.n_ops + 1],
+            time_s=totals.time_s, overlapped_s=totals.time_s - hidden_s, compute_s=totals.compute_s,
+            comm_s=totals.comm_s, peak_bytes=totals.peak_bytes, memory_limit_bytes=self.problem.memory_limit_bytes,
+            relative_time=relative, memory_penalty=penalty, score=score, collectives=tuple(collectives),
+            ops=tuple(ops), peak_op=totals.peak_op, timeline_bytes=totals.live[: program.n_ops + 1],
         )  # fmt: skip
 
 

@@ -76,6 +76,10 @@ def _used(value: Any) -> bool:
     return any(True for _ in value.uses)
 
 
+def _users(block: Any, i: int) -> str:
+    return ", ".join(f"{use.owner.name} ({use.owner.location})" for use in block.arguments[i].uses)
+
+
 def _arguments_behind(value: Any, block: Any) -> set[int]:
     """Arguments of ``block`` that ``value`` is computed from."""
     found: set[int] = set()
@@ -149,6 +153,8 @@ def _rebuild(loop: Any, keep: list[int]) -> Any:
         drop_dead(block)
         for i in reversed(range(len(block.arguments))):
             if i not in keep:
+                if _used(block.arguments[i]):  # MLIR ends the whole process here
+                    raise AssertionError(f"loop value {i} is to be dropped and still used by {_users(block, i)}")
                 block.erase_argument(i)
         block.append_to(made.regions[position])
     loop.erase()

@@ -106,8 +106,11 @@ def index_bounds(program: Program) -> dict[int, int]:
         if _is_integer_type(program.value_dtype[argument]):
             reaches[argument] = frozenset([argument])
     bounds: dict[int, int] = {}
-    for _ in range(2 if program.regions else 1):  # what a round returns is what the next one starts with
+    found = -1
+    while found != (found := sum(map(len, reaches))):  # what a round returns is what the next one starts with
         _follow_indices(program, reaches, bounds)
+        if not program.regions:
+            break
     return bounds
 
 
@@ -172,8 +175,11 @@ def under_roots(program: Program) -> frozenset[int]:
     two tensors ends the way, for it is most often a square.
     """
     wanted: set[int] = set()
-    for _ in range(2 if program.regions else 1):
+    found = -1
+    while found != (found := len(wanted)):
         _follow_roots(program, wanted)
+        if not program.regions:
+            break
     return frozenset(v for v in wanted if v < program.n_arguments)
 
 

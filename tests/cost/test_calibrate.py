@@ -1,0 +1,153 @@
+"""From points to a machine: made-up points of known machines come back, and noise, gaps and lies are survived."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toast_lab.cost import calibrate_fit as cf
+from toast_lab.cost.machines import MACHINES, Link, Machine
+from toast_lab.runtime.calibrate_child import COLLECTIVES, Point
+
+SIDES = (64, 128, 256, 512, 1024, 2048)
+SIZES = [2.0**k for k in range(10, 29, 3)]
+
+
+def points_of(machine: Machine, noise: float = 0.0, devices=(2, 4, 8)):
+    """What a perfect measurement of ``machine`` would give, every time off by up to ``noise`` (log-normal)."""
+    rng = np.random.default_rng(1)
+    made = []
+    for dtype, peak in machine.flops.items():
+        for side in SIDES:
+            flops = 2.0 * side**3
+            made.append(Point("dot", dtype, 8, 12.0 * side**2, flops, flops / peak + machine.op_overhead_s))
+    for size in SIZES:
+        made.append(Point("memory", "f32", 8, size, 0.0, size / machine.memory_bytes_per_s))
+    for kind in COLLECTIVES:
+        for n in devices:
+            for size in SIZES:
+                point = Point(kind, "f32", n, size, 0.0, 1.0)
+                made.append(point._replace(time_s=cf.collective_of(machine, point)))
+    made.append(Point("overhead", "f32", 8, 0.0, 0.0, machine.op_overhead_s))
+    made.append(Point("overlap", "f32", 8, 0.0, 0.0, machine.overlap))
+    return [p._replace(time_s=p.time_s * math.exp(noise * rng.standard_normal())) for p in made]
+
+
+def machine_of(rate, latency, **changes):
+    links = (Link("links", "switch", rate, latency),)
+    made = Machine("known", {"f32": 2e12, "bf16": 8e12}, 16e9, 5e11, links, 1e-6, 0.25)
+    return dataclasses.replace(made, **changes)
+
+
+def fitted(points, base="a100"):
+    return cf.fit(points, "found", MACHINES[base], 16e9, {"date": "today"})
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(8, 12), st.floats(-6.5, -3.5))
+def test_a_known_machine_comes_back(rate, latency):
+    known = machine_of(10**rate, 10**latency)
+    found = fitted(points_of(known)).machine
+    assert found.links[0].bytes_per_s == pytest.approx(known.links[0].bytes_per_s, rel=0.01)
+    assert found.links[0].latency_s == pytest.approx(known.links[0].latency_s, rel=0.01)
+    assert found.memory_bytes_per_s == pytest.approx(known.memory_bytes_per_s)
+    assert found.overlap == known.overlap
+    assert found.op_overhead_s == known.op_overhead_s
+
+
+def test_peaks_are_those_of_the_largest_dots():
+    known = machine_of(1e10, 1e-5)
+    found = fitted(points_of(known)).machine
+    for dtype, peak in known.flops.items():
+        assert 0.99 * peak < found.flops[dtype] <= peak
+
+
+def test_noise_and_outliers_move_the_fit_little():
+    known = machine_of(1e10, 1e-5)
+    points = points_of(known, noise=0.1)
+    # every tenth collective took ten times as long: somebody else used the machine
+    outliers = [p._replace(time_s=p.time_s * 10) if p.what in COLLECTIVES and i % 10 == 0 else p
+                for i, p in enumerate(points)]  # fmt: skip
+    found = fitted(outliers)
+    assert found.machine.links[0].bytes_per_s == pytest.approx(1e10, rel=0.25)
+    assert found.machine.links[0].latency_s == pytest.approx(1e-5, rel=0.25)
+    worst = max(r.worst_ratio for r in found.residuals if "over" in r.what)
+    assert worst > 3  # and the residuals tell
+
+
+def test_a_collective_that_the_formulas_cannot_tell_shows_in_its_residual():
+    points = [
+        p._replace(time_s=p.time_s * 3) if p.what == "all_to_all" else p for p in points_of(machine_of(1e10, 1e-5))
+    ]
+    ratios = {r.what: r.median_ratio for r in fitted(points).residuals}
+    assert all(ratios[f"all_to_all over {n}"] > 2 * ratios[f"all_gather over {n}"] for n in (2, 4, 8))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(1, 1e9), st.floats(1e-9, 1e3)), min_size=1, max_size=12, unique_by=lambda p: p[0]))
+def test_fits_are_monotone_in_the_size(pairs):
+    points = [Point("all_reduce", "f32", 4, size, 0.0, seconds) for size, seconds in pairs]
+    smooth = cf.monotone(points)
+    times = [p.time_s for p in sorted(smooth, key=lambda p: p.size_bytes)]
+    assert all(b >= a * (1 - 1e-9) for a, b in itertools.pairwise(times))
+    assert sum(math.log(p.time_s) for p in smooth) == pytest.approx(sum(math.log(t) for _, t in pairs), abs=1e-6)
+
+
+def test_a_slow_large_dot_does_not_lower_the_peak_alone():
+    """Isotonic regression pools it with its neighbour, weighted by the time spent on each."""
+    fast = [Point("dot", "f32", 1, 0.0, 10.0**k, 10.0**k / 1e12) for k in range(6, 10)]
+    late = [*fast[:-1], fast[-1]._replace(time_s=fast[-1].time_s * 2)]
+    assert cf.peak_flops(fast) == pytest.approx(1e12)
+    assert 0.5e12 < cf.peak_flops(late) < 0.6e12
+
+
+def test_caches_do_not_count_as_memory():
+    points = [Point("memory", "f32", 1, 2.0**k, 0.0, 2.0**k / (1e12 if k < 20 else 1e10)) for k in range(12, 28, 2)]
+    assert cf.memory_bytes_per_s(points) == pytest.approx(1e10)
+
+
+@pytest.mark.parametrize("missing", ["dot", "memory", "collectives", "overhead", "overlap"])
+def test_what_was_not_measured_is_the_tables_and_says_so(missing, tmp_path):
+    known = machine_of(1e10, 1e-5)
+    kept = [
+        p for p in points_of(known) if p.what != missing and not (missing == "collectives" and p.what in COLLECTIVES)
+    ]
+    found = fitted(kept)
+    key = {
+        "dot": "flops.f32", "memory": "memory_bytes_per_s", "collectives": "links", "overhead": "op_overhead_s",
+        "overlap": "overlap",
+    }[missing]  # fmt: skip
+    assert found.not_measured == (key,)
+    assert "a100" in found.machine.sources[key]
+    found.machine.to_toml(tmp_path / "m.toml")
+    assert Machine.from_toml(tmp_path / "m.toml") == found.machine
+    assert (found.machine.links == MACHINES["a100"].links) == (missing == "collectives")
+
+
+def test_times_that_cannot_be_are_left_out():
+    bad = [Point("dot", "f32", 1, 1.0, 1e9, t) for t in (0.0, -1.0, math.nan, math.inf)]
+    assert fitted([*points_of(machine_of(1e10, 1e-5)), *bad]).machine.flops["f32"] > 1.9e12
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "name"),
+    [
+        ("cpu", "cpu", "cpu"),
+        ("gpu", "NVIDIA H100 80GB HBM3", "h100"),
+        ("gpu", "NVIDIA A100-SXM4-80GB", "a100"),
+        ("gpu", "Tesla P100-SXM2-16GB", "p100"),
+        ("tpu", "TPU v5 lite", "tpu-v5e"),
+        ("tpu", "TPU v5p", "tpu-v5p"),
+        ("tpu", "TPU v4", "tpu-v4"),
+        ("tpu", "TPU v6 lite", "tpu-v6e"),
+        ("tpu", "TPU v3", "tpu-v3"),
+    ],
+)
+def test_the_nearest_machine_of_the_table(platform, kind, name):
+    assert cf.nearest(platform, kind) is MACHINES[name]

@@ -1,0 +1,356 @@
+"""Where each mesh axis runs: ``lay_out(machine, mesh)``.
+
+**Levels.**  The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with 8 GPUs a node, the
+``model`` axis of ``data=4,model=8`` is NVLink and ``data`` is the network.  An axis larger than the room left is cut
+in two: its largest divisor that fits stays inside, the rest goes to the next level.  Such an axis straddles: with m of
+its devices in each group, a ring over all of it passes the group's border once, so it gets the slower of the inner
+rate and m times the outer rate of one device (all m devices' links of the outer level work for that one ring; this is
+what rings over several network ports get).  In an all_to_all nothing is saved: what leaves the group goes out at each
+device's own outer rate.
+
+**Torus.**  Every axis has dims of its own if there are enough: spare dims go to the largest axes, cut as near to square
+as divisors allow (16 on two dims is 4x4, the slice one would rent).  An axis on several dims uses all their links.
+With more axes than dims, those with the smallest product share a dim: the minor axis has neighbouring chips, an axis
+outside it has every s-th chip, and s such rings share the links, so it gets 1/s of the rate and s times the hops; axes
+share too where that lets a longer one have the dims that it needs.  If a dim would still be longer than the machine's,
+axes are poured into the dims, minor first.  If that fails too (a
+prime larger than any dim) the torus is taken as one long path, axes nested in it.
+
+A dim closes into a ring if ``Link.wrap_multiple`` and ``wrap_all`` say so; else it is a line, with half the rate for
+everything that has to pass its middle or reach its ends.
+
+**Ring.**  Every axis has a closed ring of its own.
+
+Reference: TOAST section 5 has TPU v3 over a torus and GPUs over NVLink; JAX's ``mesh_utils.create_device_mesh`` lays
+meshes onto tori likewise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.machine_model import Link, Machine
+from toast_lab.errors import InvalidProblem
+from toast_lab.sharding.mesh import Mesh
+
+#: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a switch, in units of
+#: the axis's latency.  SPREAD, PERMUTED: bytes over the busiest link in an all_to_all and in a permute to the farthest,
+#: for each local byte, at the axis's rate.  GROUP: axes with equal numbers share links.  From WAYS on for all axes of
+#: the group together: their devices, rate, hops, spread, permuted.
+HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
+N_COLUMNS = 9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AxisLinks:
+    """The links under each of A mesh axes, as the formulas of ``cost/collectives.py`` want them."""
+
+    bytes_per_s: np.ndarray  #: [A] float64, sent by one device
+    latency_s: np.ndarray  #: [A] float64, one hop
+    switched: np.ndarray  #: [A] bool: all devices one hop apart
+    shape: np.ndarray  #: [A, 9] float64, see ``HOPS`` and the lines below it
+    where: tuple[str, ...]  #: for people: "torus dim 0, ring of 16"
+    slice: tuple[int, ...]  #: extents of the torus that the mesh takes, () without one
+
+
+class Span(NamedTuple):
+    """A part of an axis on one torus dim: every ``stride``-th of the dim's chips."""
+
+    dim: int
+    size: int
+    stride: int
+
+
+class _Path(NamedTuple):
+    """What one axis has on one level."""
+
+    rate: float
+    latency_s: float
+    switched: bool
+    hops: float
+    spread: float
+    permuted: float
+    where: str
+
+
+def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
+    """Lay ``mesh`` onto the links of ``machine``.
+
+    Raises:
+        InvalidProblem: the mesh has more devices than the links join, with both numbers.
+    """
+    most = machine.max_devices
+    if most is not None and mesh.n_devices > most:
+        raise InvalidProblem(
+            f"mesh {mesh} has {mesh.n_devices} devices, {machine.name} joins at most {most} "
+            f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a machine file can add a "
+            "level of links outside"
+        )
+    parts = _parts_by_level(machine, mesh)
+    n_axes = len(mesh.axes)
+    paths: list[list[tuple[int, _Path]]] = [[] for _ in range(n_axes)]
+    group = np.arange(n_axes)
+    slice_: tuple[int, ...] = ()
+    group_path: dict[int, _Path] = {}
+    for level, link in enumerate(machine.links):
+        sizes = parts[level]
+        if link.topology == "torus":
+            spans, slice_ = _torus(link, sizes)
+            wraps = _wraps(link, slice_)
+            for a in range(n_axes):
+                if spans[a]:
+                    paths[a].append((sizes[a], _torus_path(link, spans[a], slice_, wraps)))
+            _join_groups(group, group_path, spans, link, slice_, wraps)
+        else:
+            for a in range(n_axes):
+                if sizes[a] > 1:
+                    paths[a].append((sizes[a], _own_ring(link, sizes[a]) if link.topology == "ring" else _switch(
+                        link, sizes[a], len(machine.links) > 1 and level > 0, mesh.sizes[a] // sizes[a]
+                    )))  # fmt: skip
+            whole = [a for a in range(n_axes) if sizes[a] > 1 and sizes[a] == mesh.sizes[a]]
+            if link.topology == "switch":
+                for a in whole:
+                    group[a] = group[whole[0]]
+    chosen = [_combine(p) for p in paths]
+    shape = np.zeros((n_axes, N_COLUMNS))
+    for a, path in enumerate(chosen):
+        same = [b for b in range(n_axes) if group[b] == group[a] and mesh.sizes[b] > 1]
+        ways = math.prod(mesh.sizes[b] for b in same)
+        together = group_path.get(int(group[a])) if len(same) > 1 and not path.switched else path
+        if together is None or any(len(paths[b]) > 1 for b in same):
+            ways, together = 0, path  # 0: the group never acts as one axis
+        shape[a] = (
+            path.hops, path.spread, path.permuted, group[a],
+            ways, together.rate, together.hops, together.spread, together.permuted,
+        )  # fmt: skip
+    return AxisLinks(
+        np.asarray([p.rate for p in chosen]),
+        np.asarray([p.latency_s for p in chosen]),
+        np.asarray([p.switched for p in chosen]),
+        shape,
+        tuple(p.where for p in chosen),
+        slice_,
+    )
+
+
+def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
+    """[level][axis]: how much of the axis runs on the level; minor axes fill the inner levels first."""
+    left = list(mesh.sizes)
+    parts = []
+    inside = 1
+    for level, link in enumerate(machine.links):
+        outermost = level == len(machine.links) - 1
+        room = None if outermost or link.devices is None else link.devices // inside
+        inside = link.devices or inside
+        here = [1] * len(left)
+        for a in reversed(range(len(left))):
+            part = left[a] if room is None else _largest_divisor(left[a], room)
+            here[a] = part
+            left[a] //= part
+            if room is not None:
+                room //= part
+                if left[a] > 1:
+                    room = 1  # what is left of this axis is outside, so are all axes outside it
+        parts.append(here)
+    return parts
+
+
+def _switch(link: Link, n: int, outside: bool, others: int) -> _Path:
+    where = f"{link.name} between {n} groups" if outside else f"{link.name}, {n} devices"
+    if outside and others > 1:
+        where = f"{link.name} between {n} groups of {others}"
+    return _Path(link.bytes_per_s, link.latency_s, True, math.ceil(math.log2(n)), 1 - 1 / n, 1.0, where)
+
+
+def _own_ring(link: Link, n: int) -> _Path:
+    one_way = 1.0 if n == 2 else 2.0  # with 2 devices both links lead to the same neighbour
+    spread = n * n // 4 / n
+    return _Path(
+        link.bytes_per_s, link.latency_s, False, n // 2, spread, max(one_way, 2 * spread), f"{link.name}, ring of {n}"
+    )
+
+
+def _combine(paths: list[tuple[int, _Path]]) -> _Path:
+    """An axis that runs on several levels, innermost first, as one path."""
+    if not paths:
+        return _Path(1.0, 0.0, True, 0.0, 0.0, 0.0, "nowhere, size 1")
+    if len(paths) == 1:
+        return paths[0][1]
+    n = math.prod(size for size, _ in paths)
+    latency_s = max(p.latency_s for _, p in paths)
+    inner, rate, all_to_all_s, permute_s = 1, math.inf, 0.0, 0.0
+    for size, p in paths:
+        rate = min(rate, inner * p.rate)
+        crossing = inner * size / n  # share of the destinations that lie within this level
+        all_to_all_s = max(all_to_all_s, (p.spread / (1 - 1 / size) * (inner * (size - 1) / n)) / p.rate
+                           if p.switched else p.spread * crossing / p.rate)  # fmt: skip
+        permute_s = max(permute_s, p.permuted / p.rate)
+        inner *= size
+    hops = sum(p.hops * p.latency_s for _, p in paths) / latency_s if latency_s else sum(p.hops for _, p in paths)
+    where = " and ".join(p.where for _, p in paths)
+    switched = all(p.switched for _, p in paths)
+    return _Path(rate, latency_s, switched, hops, all_to_all_s * rate, permute_s * rate, where)
+
+
+# -- torus ---------------------------------------------------------------------------------------------
+
+
+def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, ...]]:
+    """Spans of each axis, and the slice: extents of all dims."""
+    extents = link.extents
+    axes = [a for a, s in enumerate(sizes) if s > 1]
+    tried = [_own_dims(axes, sizes, extents, n) for n in range(min(len(axes), len(extents)), 0, -1)]
+    factors = next((f for f in [*tried, _poured(axes, sizes, extents)] if f is not None), None)
+    spans: list[list[Span]] = [[] for _ in sizes]
+    if factors is None:  # one long path, axes nested in it, minor first
+        stride = 1
+        for a in reversed(axes):
+            spans[a] = [Span(-1, sizes[a], stride)]
+            stride *= sizes[a]
+        return spans, (stride,)
+    slice_ = []
+    for dim, on_dim in enumerate(factors):
+        stride = 1
+        for a, part in on_dim:
+            spans[a].append(Span(dim, part, stride))
+            stride *= part
+        slice_.append(stride)
+    return spans, tuple(slice_)
+
+
+_Factors = list[list[tuple[int, int]]]  # for each dim, minor first: (axis, part)
+
+
+def _own_dims(axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bundles: int) -> _Factors | None:
+    """Axes as ``n_bundles`` bundles on dims of their own; None if a dim would be longer than the torus."""
+    bundles = [[a] for a in axes]
+    while len(bundles) > n_bundles:
+        products = [math.prod(sizes[a] for a in b) for b in bundles]
+        pairs = itertools.combinations(range(len(bundles)), 2)
+        i, j = min(pairs, key=lambda pair: products[pair[0]] * products[pair[1]])
+        bundles[i] = sorted(bundles[i] + bundles.pop(j))
+    n_dims = [1] * len(bundles)
+    for _ in range(len(extents) - len(bundles)):
+        # Only an axis alone on its dims is given another one, and only if every dim gets at least 2 of it.
+        open_ = [i for i, b in enumerate(bundles) if len(b) == 1 and min(_near_square(sizes[b[0]], n_dims[i] + 1)) > 1]
+        if not open_:
+            break
+        i = max(open_, key=lambda i: (max(_near_square(sizes[bundles[i][0]], n_dims[i])), -i))
+        n_dims[i] += 1
+    wanted: _Factors = []
+    for bundle, n in zip(bundles, n_dims, strict=True):
+        if n == 1:
+            wanted.append([(a, sizes[a]) for a in reversed(bundle)])
+        else:
+            wanted += [[(bundle[0], part)] for part in _near_square(sizes[bundle[0]], n) if part > 1]
+    # The longest dims of the slice take the longest dims of the torus.
+    lengths = [math.prod(part for _, part in dim) for dim in wanted]
+    if any(n > e for n, e in zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)):
+        return None
+    found: _Factors = [[] for _ in extents]
+    free = sorted(range(len(extents)), key=lambda d: extents[d])
+    if extents == tuple(sorted(extents)) and all(n <= extents[0] for n in lengths):
+        found[: len(wanted)] = wanted  # in mesh order where any order fits
+        return found
+    for i in sorted(range(len(wanted)), key=lambda i: -lengths[i]):
+        found[free.pop()] = wanted[i]
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    return [*small, *(n // d for d in reversed(small) if d * d != n)]
+
+
+def _largest_divisor(n: int, limit: int) -> int:
+    return max(d for d in _divisors(n) if d <= max(limit, 1))
+
+
+@functools.lru_cache(maxsize=1024)
+def _near_square(n: int, k: int) -> tuple[int, ...]:
+    """``n`` as k factors, the largest as small as can be, largest last."""
+    if k == 1:
+        return (n,)
+    options = [d for d in _divisors(n) if d**k <= n]
+    return min((tuple(sorted((d, *_near_square(n // d, k - 1)))) for d in options), key=lambda f: (f[-1], -f[0]))
+
+
+def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Factors | None:
+    """Minor axes fill the dims one after the other; None if something does not fit."""
+    found: _Factors = [[] for _ in extents]
+    room = list(extents)
+    for a in reversed(axes):
+        left = sizes[a]
+        for dim in sorted(range(len(extents)), key=lambda d: (room[d] == extents[d], d)):
+            part = _largest_divisor(left, room[dim])
+            if part > 1:
+                found[dim].append((a, part))
+                room[dim] //= part
+                left //= part
+        if left > 1:
+            return None
+    return found
+
+
+def _wraps(link: Link, slice_: tuple[int, ...]) -> list[bool]:
+    whole = [extent % link.wrap_multiple == 0 for extent in slice_]
+    if len(slice_) != len(link.extents):  # one long path
+        return [False] * len(slice_)
+    if link.wrap_all and not all(whole):
+        return [False] * len(slice_)
+    return [fits and extent > 2 for fits, extent in zip(whole, slice_, strict=True)]
+
+
+def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: list[bool]) -> _Path:
+    """Rates of an axis on one dim, or on several whose links it uses together."""
+    n = math.prod(s.size for s in spans)
+    rates, hops, spread_s, permute_s, where = [], 0, 0.0, 0.0, []
+    for dim, size, stride in spans:
+        # The outermost axis of a dim closes with it; one inside has lines.
+        ring = wraps[dim] and size * stride == slice_[dim] and slice_[dim] > 2
+        one_way = link.bytes_per_s / 2 / stride
+        rate = 2 * one_way if ring else one_way
+        rates.append(rate)
+        hops += stride * (size // 2 if ring else size - 1)
+        spread = size * size // 4 / size / rate
+        spread_s = max(spread_s, spread)
+        # All go the longest way: on a ring half of them each way, on a line all of one half over its middle.
+        permute_s = max(permute_s, 1 / one_way, 2 * spread if ring else size // 2 / rate)
+        shared = f", stride {stride}" if stride > 1 else ""
+        name = f"torus dim {dim}" if dim >= 0 else "a path through the torus"
+        where.append(f"{name} ({'ring' if ring else 'line'} of {size}{', wraps' if ring else ''}{shared})")
+    # The bound of collectives._simultaneous_s, over the dims of this one axis.
+    worst_s = max(
+        (math.prod(spans[i].size for i in some) - 1) / n / sum(rates[i] for i in some)
+        for k in range(1, len(spans) + 1)
+        for some in itertools.combinations(range(len(spans)), k)
+    )
+    rate = rates[0] if len(rates) == 1 else (1 - 1 / n) / worst_s
+    text = f"{link.name} {' and '.join(where)}"
+    return _Path(rate, link.latency_s, False, hops, spread_s * rate, permute_s * rate, text)
+
+
+def _join_groups(
+    group: np.ndarray,
+    group_path: dict[int, _Path],
+    spans: list[list[Span]],
+    link: Link,
+    slice_: tuple[int, ...],
+    wraps: list[bool],
+) -> None:
+    """Give axes that share a torus dim one group number; the path of a dim that a group fills alone goes along."""
+    for dim in {s.dim for axis in spans for s in axis}:
+        members = [a for a, axis in enumerate(spans) if any(s.dim == dim for s in axis)]
+        first = group[members[0]]
+        for a in members[1:]:
+            group[group == group[a]] = first
+        if len(members) > 1 and all(len(spans[a]) == 1 for a in members):
+            size = math.prod(s.size for a in members for s in spans[a])
+            group_path[int(first)] = _torus_path(link, [Span(dim, size, 1)], slice_, wraps)

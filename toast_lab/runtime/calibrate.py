@@ -1,0 +1,129 @@
+"""``calibrate``: measure attached devices and make a machine of the numbers.
+
+The benchmarks run in a child process and send each point as it is measured, so that a time limit, a cancel or a crash
+of the child keeps what was measured until then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import platform as host
+import re
+from collections.abc import Callable
+
+from toast_lab import isolate
+from toast_lab.cost.calibrate_fit import Fit, fit, nearest
+from toast_lab.errors import InvalidProblem, RunFailed
+from toast_lab.runtime import calibrate_child as child
+from toast_lab.runtime import devices as dev
+
+MOST_VIRTUAL = 64  #: virtual devices: each is a few threads of the host
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+    """A measured machine with everything that it was made from."""
+
+    fit: Fit
+    points: tuple[child.Point, ...]
+    skipped: tuple[child.Skipped, ...]
+    note: str  #: why it ended early, "" if it did not
+
+    def save(self, path: str) -> None:
+        """Write the machine file, the measured points and the fit's residuals as comments at its end."""
+        lines = [self.note] if self.note else []
+        lines += [f"Not measured: {s.what}: {s.why}" for s in self.skipped]
+        lines += ["", "Fit: measured time over fitted time", f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}"]
+        lines += [f"{r.what:24} {r.points:6} {r.median_ratio:8.3g} {r.worst_ratio:8.3g}" for r in self.fit.residuals]
+        lines += ["", "Points (of overlap: the share that was hidden, in place of a time)"]
+        lines += ["what,dtype,devices,size_bytes,flops,time_s"]
+        lines += [f"{p.what},{p.dtype},{p.devices},{p.size_bytes:g},{p.flops:g},{p.time_s:.4g}" for p in self.points]
+        self.fit.machine.to_toml(path, "\n".join(lines))
+
+
+def calibrate(
+    devices: str = "cpu:8",
+    *,
+    name: str = "",
+    time_limit_s: float = 600.0,
+    on_event: Callable[[child.Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    quick: bool = False,
+) -> Calibration:
+    """Measure ``devices`` and fit a machine to them.
+
+    Args:
+        devices: "cpu:8" (virtual ones, which share this host), "gpu" (all attached), "tpu:4" or "auto".
+        name: of the machine; made of the device's by default.
+        time_limit_s: what is not measured by then is left out.
+        on_event: called with progress, in this thread.
+        cancel: polled; True ends the measurement and keeps what there is.
+        quick: few and small sizes; good for trying out, not for numbers.
+
+    Raises:
+        InvalidProblem: ``devices`` cannot be read, or too few are attached.
+        RunFailed: nothing was measured, with the reason.
+        Cancelled: cancelled before anything was measured.
+    """
+    wanted, count = _read(devices)
+    if wanted == "auto":
+        seen = isolate.run_in_child(
+            "toast_lab.runtime.child:choose_devices", 1, env=dev.environment(None), time_limit_s=120.0, cancel=cancel,
+            what="looking for devices",
+        )  # fmt: skip
+        wanted, count = (seen.platform, None) if seen.platform != "cpu" else ("cpu", 8)
+    if wanted == "cpu" and count is None:
+        count = 8
+    found: list[child.Found] = []
+    points: list[child.Point] = []
+    skipped: list[child.Skipped] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, child.Point):
+            points.append(event)
+        elif isinstance(event, child.Found):
+            found.append(event)
+        elif isinstance(event, child.Skipped):
+            skipped.append(event)
+        elif isinstance(event, child.Progress) and on_event is not None:
+            on_event(event)
+
+    note = ""
+    try:
+        finished = isolate.run_in_child(
+            "toast_lab.runtime.calibrate_child:measure", wanted, count, time_limit_s, quick,
+            env=dev.environment(dev.Devices(wanted, count or 1)), time_limit_s=time_limit_s + 30.0,
+            on_event=listen, cancel=cancel, what=f"calibrating {devices}",
+        )  # fmt: skip
+        if not finished:
+            note = f"Stopped after the time limit of {time_limit_s:g} s; what came later is not measured."
+    except (RunFailed, isolate.Cancelled) as error:
+        if not points:
+            raise
+        note = f"Ended early: {error}"
+    if not points:
+        refused = "; ".join(f"{s.what}: {s.why}" for s in skipped[:3])
+        raise RunFailed(f"calibrating {devices}: nothing was measured. {note or refused}")
+    there = found[0]
+    made = name or re.sub(r"[^a-z0-9]+", "-", f"{there.kind}-x{there.n_devices}".lower()).strip("-")
+    provenance = {
+        "command": f"toast-lab calibrate --devices {devices}",
+        "devices": f"{there.n_devices} x {there.kind} ({there.platform})",
+        "host": f"{host.machine()}, {host.system()}",
+        "versions": ", ".join(f"{k} {v}" for k, v in there.versions.items()),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+    }
+    base = nearest(there.platform, there.kind)
+    result = fit(points, made, base, there.memory_bytes, provenance)
+    return Calibration(result, tuple(points), tuple(skipped), note)
+
+
+def _read(devices: str) -> tuple[str, int | None]:
+    number = re.search(r":(\d+)\s*$", devices)
+    count = int(number.group(1)) if number else None
+    dev.parse(devices, count if count is not None else 1)
+    word = devices.strip().lower().partition(":")[0]
+    if count is not None and (count < 1 or (word == "cpu" and count > MOST_VIRTUAL)):
+        raise InvalidProblem(f"--devices {devices}: from 1 to {MOST_VIRTUAL} devices can be measured")
+    return word, count
