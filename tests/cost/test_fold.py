@@ -54,12 +54,13 @@ def branch(problem: Problem, steps: list[tuple[int, int, bool]]) -> list[State]:
     pricer, states = problem.pricer(), [State(problem.space)]
     for start, choice, priced in steps:
         state = states[start % len(states)].copy()
-        rows = legal_rows(state)
-        if len(rows):
-            move, axis = rows[choice % len(rows)]
-            state.apply_row(int(move), int(axis))
-        if priced:
-            check(pricer, state)
+        for turn in range(2):  # two actions on one state, which was priced in between
+            rows = legal_rows(state)
+            if len(rows):
+                move, axis = rows[(choice + turn) % len(rows)]
+                state.apply_row(int(move), int(axis))
+            if priced:
+                check(pricer, state)
         states.append(state)
     for state in states:  # and none was spoilt by what was priced after it
         check(pricer, state)
