@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.fusion import STYLES, fuse
+from toast_lab.cost.narrow import narrow, plain
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
 
-FUSES = (p.ELEMENTWISE, p.REDUCE)
-WHOLE, DELIVERED, NOTHING = range(3)
 _SLICES = ("slice", "dynamic_slice", "gather")
 _UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # kind -> operand that is brought in
 
@@ -31,12 +31,15 @@ class OpFacts(NamedTuple):
     free: np.ndarray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: np.ndarray  #: [O] bool: reads no more of its first operand than it delivers
     brings: np.ndarray  #: [O] position of the operand whose size is what the op writes, -1: its whole result
+    starts: np.ndarray  #: [O] bool: a kernel of its own, which takes time to start
 
 
 class UseFacts(NamedTuple):
     """What prices may know of each use."""
 
-    reads: np.ndarray  #: [U] WHOLE, DELIVERED (no more than the op's result) or NOTHING (updated in place)
+    reads: np.ndarray  #: [U] float64 how often it reads memory: 0 if fused or updated in place
+    delivered: np.ndarray  #: [U] bool: reads no more than the op's result
+    sent: np.ndarray  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``narrow``
 
 
 class ValueFacts(NamedTuple):
@@ -83,8 +86,8 @@ class Memory(NamedTuple):
     region_end: np.ndarray  #: [R + 1]; 0 for all but loops, which alone make things live longer
 
 
-def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> tuple[Facts, Memory]:
-    """Work out fusion, aliases and live ranges once per program."""
+def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu") -> tuple[Facts, Memory]:
+    """Work out fusion (in the style of a ``compiler``), aliases and live ranges once per program."""
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
     constant_op = np.asarray(
@@ -103,8 +106,6 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> tuple
         ]
     )
     free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
-    sliceable = np.asarray([k in ("slice", "pad", "concatenate", "reverse", "transpose") for k in program.kind])
-    fusible = np.isin(classes, FUSES) | sliceable
     unchanged = _handed_on_unchanged(program)
     root = np.arange(n_values)
     for op in range(program.n_arguments, n_ops):
@@ -114,30 +115,9 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> tuple
         elif int(program.owner[op]) in unchanged:
             for v in program.results(op):
                 root[v] = root[unchanged[int(program.owner[op])]]
-    # Consumers through views, in reverse program order.
-    consumers: list[set[int]] = [set() for _ in range(n_values)]
-    for op in range(n_ops - 1, program.n_arguments - 1, -1):
-        if view[op] and len(program.results(op)) == len(program.operands(op)):
-            for v, operand in zip(program.results(op), program.operands(op), strict=True):
-                consumers[operand] |= consumers[v] if not t.value_output[v] else {*consumers[v], n_ops}
-        else:
-            for operand in program.operands(op):
-                consumers[operand].add(op)
-    written = np.ones(n_values, dtype=bool)
-    runs_at = np.arange(n_ops)
-    for v in range(n_values - 1, -1, -1):
-        op = int(program.value_op[v])
-        if program.value_is_constant[v] or root[v] != v:
-            written[v] = False
-        elif classes[op] == p.ARGUMENT or t.value_output[v]:
-            pass
-        elif (
-            (classes[op] == p.ELEMENTWISE or sliceable[op]) and len(consumers[v]) == 1 and len(program.results(op)) == 1
-        ):
-            (consumer,) = consumers[v]
-            if consumer < n_ops and fusible[consumer] and program.region[consumer] == program.region[op]:
-                written[v] = False
-                runs_at[op] = runs_at[consumer]
+    fusion = fuse(program, t, root, free, STYLES[compiler])
+    narrowed = narrow(program, fusion, t.value_output) if compiler == "tpu" else plain(program)
+    written, runs_at = fusion.written, fusion.runs_at
     last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
     for v in range(n_values):
         if t.value_output[v]:
@@ -147,16 +127,19 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float]) -> tuple
             for value in {operand, int(root[operand])}:
                 when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
                 last_op[value] = max(last_op[value], when)
-    reads, brings = _partial_traffic(program, root, last_op)
+    delivered, brings = _partial_traffic(program, root, last_op)
+    reads = fusion.reads.copy()
+    updated = np.flatnonzero(brings >= 0)
+    reads[program.use_ptr[updated]] = 0.0  # in place
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (np.diff(program.result_ptr) > 0)
     slices = np.asarray([k in _SLICES for k in program.kind])
     facts = Facts(
         OpFacts(
-            program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64), program.trips, classes, free,
-            slices, brings,
+            program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64) / narrowed.passes, program.trips,
+            classes, free, slices, brings, fusion.starts,
         ),
-        UseFacts(reads),
-        ValueFacts(t.value_bytes, written),
+        UseFacts(reads, delivered, narrowed.sent),
+        ValueFacts(t.value_bytes * narrowed.kept, written),
         root[program.use_value].astype(np.int32),
     )  # fmt: skip
     return facts, _memory(program, t, written, last_op, runs_at, in_place)
@@ -201,18 +184,17 @@ def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
 
 
 def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``UseFacts.reads`` and ``OpFacts.brings``."""
-    reads, brings = np.full(program.n_uses, WHOLE, np.int8), np.full(program.n_ops, -1, np.int32)
+    """``UseFacts.delivered`` and ``OpFacts.brings``."""
+    delivered, brings = np.zeros(program.n_uses, bool), np.full(program.n_ops, -1, np.int32)
     for op in program.ops():
         kind, first = program.kind[op], int(program.use_ptr[op])
         if kind in _SLICES:
-            reads[first] = DELIVERED
+            delivered[first] = True
         elif kind in _UPDATES and len(program.results(op)) == 1:
             source = int(root[program.use_value[first]])
             maker = int(program.value_op[source])
             owned = maker >= program.n_arguments or bool(program.donated[maker])
             # A buffer that is still needed, or that does not exist yet, is written as a whole.
             if owned and last_op[source] <= op and not program.value_is_constant[source]:
-                reads[first] = NOTHING
                 brings[op] = _UPDATES[kind]
-    return reads, brings
+    return delivered, brings

@@ -40,7 +40,7 @@ import numpy as np
 from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives
 from toast_lab.cost.collectives import collective_time_s
-from toast_lab.cost.facts import DELIVERED, NOTHING, Facts, Memory
+from toast_lab.cost.facts import Facts, Memory
 from toast_lab.ir import program as p
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, ways
@@ -142,20 +142,20 @@ def price_steps(
                         if f.value.written[value] and f.op.brings[op] < 0:
                             moved += size
                 for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                    if f.use.reads[use] == NOTHING:
-                        continue
                     value = t.use_value[use]
                     source = f.root[use]
-                    if f.value.written[source]:
+                    if f.use.reads[use] > 0.0:
                         copied = steps.copy[use] != -1
                         layout = steps.wanted[t.use_want[use]] if copied else steps.layout[value]
                         piece = f.value.bytes[value] / ways(layout, axis_size)
+                        if copied:
+                            piece *= f.use.sent[use]
                         whole = f.value.bytes[source] / ways(steps.layout[source], axis_size)
                         if not copied:
                             piece = min(piece, whole)
-                        if f.use.reads[use] == DELIVERED:
+                        if f.use.delivered[use]:
                             piece = min(piece, made)
-                        moved += piece
+                        moved += f.use.reads[use] * piece
                     if use == t.use_ptr[op] + f.op.brings[op] and f.op.brings[op] >= 0:
                         moved += f.value.bytes[value] / ways(steps.wanted[t.use_want[use]], axis_size)
                 flops = f.op.flops[op] / cut
@@ -164,15 +164,17 @@ def price_steps(
                 heavy = f.op.op_class[op] == p.DOT or f.op.op_class[op] == p.CONVOLUTION
                 if heavy or not r.paper_mode:
                     time_s = max(flops / f.op.peak[op], each.bytes[i] / r.memory_bytes_per_s)
-                    if moved > 0.0 or heavy:
+                    if f.op.starts[op]:
                         time_s += r.op_overhead_s * f.op.trips[op]
         else:
-            each.bytes[i] = max(steps.in_bytes[i], steps.out_bytes[i])
+            use = steps.use[i]
+            sent = f.use.sent[use] if use >= 0 else 1.0
+            each.bytes[i] = sent * max(steps.in_bytes[i], steps.out_bytes[i])
             if kind != SLICE:
                 time_s = collective_time_s(
                     kind,
                     steps.axes[i],
-                    steps.in_bytes[i],
+                    sent * steps.in_bytes[i],
                     axis_size,
                     r.link_bytes_per_s,
                     r.link_latency_s,
@@ -181,13 +183,12 @@ def price_steps(
                 )
                 time_s *= f.op.trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard only now
-            use = steps.use[i]
             if use < 0:
                 found.passing_bytes[op] += steps.in_bytes[i]
             elif steps.copy[use] == i:
-                found.copy_bytes[use] = steps.out_bytes[i]
+                found.copy_bytes[use] = sent * steps.out_bytes[i]
             else:
-                found.passing_bytes[op] += steps.out_bytes[i]
+                found.passing_bytes[op] += sent * steps.out_bytes[i]
         each.time_s[i] = time_s
         found.op_time_s[op] += time_s
 

@@ -5,6 +5,7 @@
     memory_bytes_per_s = 900e9
     op_overhead_s = 1e-6
     overlap = 0.8                # optional, 1 if left out
+    compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
     [flops]
     f32 = 15e12
     bf16 = 120e12
@@ -64,7 +65,7 @@ def read(path: str | Path) -> Machine:
 def parse(data: dict[str, Any], file: str) -> Machine:
     """A machine from a file's data; ``file`` is its name in messages.  Raises InvalidProblem as ``read`` does."""
     wrong: list[str] = []
-    known = ["name", "links", *_NUMBERS, *_TABLES]
+    known = ["name", "compiler", "links", *_NUMBERS, *_TABLES]
     wrong += [f"{key}: no such key{did_you_mean(key, known)}" for key in data if key not in known]
     name = data.get("name", Path(file).stem)
     if not isinstance(name, str) or not name.strip():
@@ -91,7 +92,7 @@ def parse(data: dict[str, Any], file: str) -> Machine:
         "name": name, "flops": flops, "memory_bytes": numbers.get("memory_bytes", 1.0),
         "memory_bytes_per_s": numbers.get("memory_bytes_per_s", 1.0), "links": links,
         "op_overhead_s": numbers.get("op_overhead_s", 0.0), "overlap": numbers.get("overlap", 1.0),
-        "sources": texts["sources"], "provenance": texts["provenance"],
+        "sources": texts["sources"], "provenance": texts["provenance"], "compiler": data.get("compiler", "cpu"),
     }.items():  # fmt: skip
         object.__setattr__(trial, key, value)
     f32_unreadable = "f32" in tables["flops"] and "f32" not in flops
@@ -103,7 +104,7 @@ def parse(data: dict[str, Any], file: str) -> Machine:
         raise InvalidProblem(f"{file}: {len(wrong)} mistakes in this machine file:\n{join_offenders(wrong)}")
     return Machine(
         name, flops, numbers["memory_bytes"], numbers["memory_bytes_per_s"], links, numbers["op_overhead_s"],
-        numbers.get("overlap", 1.0), texts["sources"], texts["provenance"],
+        numbers.get("overlap", 1.0), texts["sources"], texts["provenance"], data.get("compiler", "cpu"),
     )  # fmt: skip
 
 
@@ -190,7 +191,7 @@ def write_whole(path: str | Path, content: str) -> None:
 
 def text(machine: Machine, comment: str = "") -> str:
     """``machine`` as TOML."""
-    lines = [f"name = {_quoted(machine.name)}"]
+    lines = [f"name = {_quoted(machine.name)}", f"compiler = {_quoted(machine.compiler)}"]
     for key in _NUMBERS:
         lines.append(f"{key} = {_plain(getattr(machine, key))}")
     for key in _TABLES:

@@ -16,6 +16,7 @@ from typing import Any
 from toast_lab.errors import InvalidProblem
 
 TOPOLOGIES = ("ring", "torus", "switch")
+COMPILERS = ("cpu", "gpu", "tpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Machine:
     overlap: float = 1.0  #: share of a collective that can hide behind independent compute, 0 to 1
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: by field: where its numbers are from
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: of a measured machine: when, on what
+    compiler: str = "cpu"  #: whose habits of fusing to expect, one of COMPILERS
 
     def __post_init__(self) -> None:
         if wrong := self.problems():
@@ -85,6 +87,8 @@ class Machine:
             wrong.append(("op_overhead_s", f"op_overhead_s = {self.op_overhead_s} (must not be below 0)"))
         if not 0 <= self.overlap <= 1:
             wrong.append(("overlap", f"overlap = {self.overlap} (must be from 0 to 1)"))
+        if self.compiler not in COMPILERS:
+            wrong.append(("compiler", f"compiler = {self.compiler!r} (one of {', '.join(COMPILERS)})"))
         if "f32" not in self.flops:
             wrong.append(("flops", 'flops has no "f32" entry, which the types that are not listed fall back to'))
         if not self.links:

@@ -20,7 +20,7 @@ def _tpu(
     memory_from: str,
 ) -> Machine:  # fmt: skip
     sources = {"flops": flops_from, "memory": memory_from, "op_overhead_s": _ESTIMATE}
-    return Machine(name, flops, *memory, links, 1e-6, sources=sources)
+    return Machine(name, flops, *memory, links, 1e-6, sources=sources, compiler="tpu")
 
 
 def _gpu(
@@ -28,7 +28,7 @@ def _gpu(
     memory_from: str,
 ) -> Machine:  # fmt: skip
     sources = {"flops": flops_from, "memory": memory_from, "op_overhead_s": _ESTIMATE}
-    return Machine(name, flops, *memory, links, 3e-6, sources=sources)
+    return Machine(name, flops, *memory, links, 3e-6, sources=sources, compiler="gpu")
 
 
 def _ici(rate: float, devices: int, extents: tuple[int, ...], wrap: tuple[int, bool], source: str) -> Link:

@@ -145,7 +145,7 @@ class Problem:
             results = program.results(op)
             value = operands[0] if operands else (results[0] if len(results) else None)
             peaks.append(self.machine.peak_flops(program.value_dtype[value] if value is not None else "f32"))
-        return make_static(program, self._tables, peaks)
+        return make_static(program, self._tables, peaks, self.machine.compiler)
 
     @functools.cached_property
     def folded(self) -> Folded:
@@ -265,7 +265,7 @@ class Pricer:
                 axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
                 collectives.append(
                     CollectiveRow(st.STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
-                                  float(max(s.in_bytes[i], s.out_bytes[i])), float(each.time_s[i]))
+                                  float(each.bytes[i]), float(each.time_s[i]))
                 )  # fmt: skip
         return Cost(
             time_s=totals.time_s, overlapped_s=totals.time_s - hidden_s, compute_s=totals.compute_s,

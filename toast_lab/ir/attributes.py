@@ -124,6 +124,13 @@ def _slice_detail(operation: Any) -> str:
     )
 
 
+def _precision(operation: Any) -> str:
+    """``high`` or ``highest`` if a matrix product asks for more than its default precision."""
+    key = "precision_config"
+    asked = re.findall(r"\b(HIGHEST|HIGH)\b", str(operation.attributes[key])) if key in operation.attributes else []
+    return max(asked, key=len).lower() if asked else ""
+
+
 def detail(kind: str, operation: Any) -> str:
     """The attributes that matter to people, as listings print them behind the op."""
     parts = []
@@ -133,6 +140,8 @@ def detail(kind: str, operation: Any) -> str:
         return tensor(operation.results[0].type).element
     if kind == "slice":
         return _slice_detail(operation)
+    if kind in ("dot_general", "convolution"):
+        return _precision(operation)
     for key in _DETAIL_KEYS.get(kind, ()):
         if key in operation.attributes:
             raw = str(operation.attributes[key])

@@ -1,0 +1,204 @@
+"""Which values a compiler never writes to memory, as far as that can be said without a plan.
+
+Elementwise ops, slices and the like are *soft*: whoever needs their result can compute it again from what they read.  A
+soft value with one consumer that takes it in is computed there.  One with several consumers is computed in each of
+them, if keeping what it is made from costs no more memory than keeping the value; else it is written.  A matrix product
+whose result goes into one elementwise op is written as that op's result.
+
+What each kernel then reads is worked out by following its operands through what is not written back to what is: each
+source once a kernel, however many of the ops inside look at it.
+
+XLA's compilers differ in what they fuse (``STYLES``), found by reading what they make of the built-in models.
+Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts dot and convolution only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.ir import program as p
+from toast_lab.sharding.steps import Tables
+
+_SOFT_KINDS = frozenset(("slice", "pad", "concatenate", "reverse", "transpose"))
+_MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
+
+
+class Style(NamedTuple):
+    """What a compiler fuses."""
+
+    recomputes: bool  #: a soft value with several consumers may be computed in each
+    into_products: bool  #: soft values are computed on the way into a matrix product or convolution
+    out_of_products: bool  #: a product's only consumer, if soft, is computed on the way out
+
+
+STYLES = {
+    "tpu": Style(True, True, True),
+    "gpu": Style(True, False, False),
+    "cpu": Style(False, False, False),
+}
+
+
+class Fusion(NamedTuple):
+    """What is in memory and what is read from it."""
+
+    written: np.ndarray  #: [V] bool
+    runs_at: np.ndarray  #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
+    reads: np.ndarray  #: [U] float64 how often the use reads memory; 0: fused, a view, a constant
+    starts: np.ndarray  #: [O] bool: a kernel of its own
+    consumers: list[set[int]]  #: ops that read each value, views looked through; O: a result of the program
+
+
+def fuse(program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style) -> Fusion:
+    """Decide what is written.
+
+    Args:
+        program: the program.
+        t: its tables.
+        root: [V] the value in whose memory a view is; itself for all others.
+        free: [O] ops that cost nothing.
+        style: what the compiler fuses.
+    """
+    return _Fuser(program, t, root, free, style).run()
+
+
+class _Fuser:
+    def __init__(self, program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style) -> None:
+        self.program, self.style = program, style
+        classes, n_ops = program.op_class, program.n_ops
+        self.n_ops = n_ops
+        self.root: list[int] = root.tolist()
+        self.free: list[bool] = free.tolist()
+        self.region: list[int] = program.region.tolist()
+        self.constant: list[bool] = np.asarray(program.value_is_constant).tolist()
+        self.output: list[bool] = t.value_output.tolist()
+        self.bytes: list[float] = t.value_bytes.tolist()
+        self.maker: list[int] = program.value_op.tolist()
+        self.operands: list[list[int]] = [program.operands(op) for op in range(n_ops)]
+        self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
+        product = np.isin(classes, (p.DOT, p.CONVOLUTION))
+        kinds = np.asarray([kind in _SOFT_KINDS for kind in program.kind])
+        soft = ((classes == p.ELEMENTWISE) | kinds) & (np.diff(program.result_ptr) == 1)
+        takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
+        self.product: list[bool] = product.tolist()
+        self.soft: list[bool] = soft.tolist()
+        self.takes: list[bool] = takes.tolist()
+        self.view: list[bool] = (classes == p.VIEW).tolist()
+        self.consumers = self._consumers()
+        self.written = [not c and self.root[v] == v for v, c in enumerate(self.constant)]
+        self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
+
+    def _consumers(self) -> list[set[int]]:
+        """Ops that read each value, views looked through; ``n_ops`` stands for being a result of the program."""
+        found: list[set[int]] = [set() for _ in self.root]
+        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
+            results, operands = self.results[op], self.operands[op]
+            if self.view[op] and len(results) == len(operands):
+                for v, operand in zip(results, operands, strict=True):
+                    found[operand] |= found[v] if not self.output[v] else {*found[v], self.n_ops}
+            else:
+                for operand in operands:
+                    found[operand].add(op)
+        return found
+
+    def run(self) -> Fusion:
+        for op in range(self.program.n_arguments, self.n_ops):
+            if self.soft[op] and not self.free[op]:
+                self._decide(op, self.results[op][0])
+        runs_at = list(range(self.n_ops))
+        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
+            if self._inside(op):
+                runs_at[op] = max(runs_at[c] for c in self.consumers[self.results[op][0]])
+        starts = [not self.free[op] and not self._inside(op) for op in range(self.n_ops)]
+        if self.style.out_of_products:
+            self._outputs(runs_at, starts)
+        return Fusion(
+            np.asarray(self.written, bool), np.asarray(runs_at, np.int64), self._reads(), np.asarray(starts, bool),
+            self.consumers,
+        )  # fmt: skip
+
+    def _inside(self, op: int) -> bool:
+        """Is this soft op computed inside others?"""
+        if not self.soft[op] or self.free[op]:
+            return False
+        v = self.results[op][0]
+        return not self.written[v] and not self.constant[v] and self.root[v] == v
+
+    def _decide(self, op: int, v: int) -> None:
+        consumers = self.consumers[v]
+        if self.constant[v] or self.root[v] != v or self.output[v] or not consumers:
+            return
+        if not all(c < self.n_ops and self.takes[c] and self.region[c] == self.region[op] for c in consumers):
+            return
+        found: set[int] = set()
+        for operand in self.operands[op]:
+            source = self.root[operand]
+            if self.written[source]:
+                found.add(source)
+            else:
+                found |= self.sources.get(source, frozenset())
+        if len(consumers) > 1:
+            last = max(consumers)
+            # What is needed as long anyway costs nothing.
+            kept = sum(self.bytes[s] for s in found if self._alive(s) < last)
+            if not self.style.recomputes or len(found) > _MOST_SOURCES or kept > self.bytes[v]:
+                return
+        self.written[v] = False
+        self.sources[v] = frozenset(found)
+
+    def _alive(self, source: int) -> int:
+        """Last op that looks at the source itself."""
+        if self.maker[source] < self.program.n_arguments or self.output[source]:
+            return self.n_ops
+        return max(self.consumers[source], default=-1)
+
+    def _outputs(self, runs_at: list[int], starts: list[bool]) -> None:
+        """Products that are written as the result of the soft op that takes them."""
+        taken: set[int] = set()
+        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
+            if not self.product[op] or self.free[op]:
+                continue
+            (v,) = self.results[op]
+            here, at = v, op
+            while len(self.consumers[here]) == 1 and not self.output[here] and self.root[here] == here:
+                (at,) = self.consumers[here]
+                if at >= self.n_ops or not self.soft[at] or self.free[at] or self.region[at] != self.region[op]:
+                    at = op
+                    break
+                here = self.results[at][0]
+                if self.written[here]:
+                    break
+            else:
+                at = op
+            if at != op and at not in taken and self.bytes[here] >= 0.25 * self.bytes[v]:
+                taken.add(at)
+                self.written[v] = False
+                runs_at[op] = at
+                starts[at] = False
+
+    def _reads(self) -> np.ndarray:
+        reads = np.zeros(self.program.n_uses)
+        first: list[int] = self.program.use_ptr.tolist()
+        for op in range(self.program.n_arguments, self.n_ops):
+            if self.free[op] or self._inside(op):
+                continue
+            seen: set[int] = set()
+            waiting = [op]
+            ops = {op}
+            while waiting:
+                here = waiting.pop()
+                for i, operand in enumerate(self.operands[here]):
+                    source = self.root[operand]
+                    if self.written[source]:
+                        # A kernel reads each source once; its own operands may be the same value in two layouts.
+                        if here == op or source not in seen:
+                            reads[first[here] + i] += 1.0
+                        seen.add(source)
+                    elif source in self.sources:
+                        if self.product[op]:
+                            reads[first[here] + i] += 1.0  # about what it is made from
+                        elif self.maker[source] not in ops:
+                            ops.add(self.maker[source])
+                            waiting.append(self.maker[source])
+        return reads

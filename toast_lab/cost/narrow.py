@@ -1,0 +1,71 @@
+"""What a TPU's matrix unit does to 32-bit operands: it multiplies them in bfloat16, and the compiler makes use of that.
+
+At JAX's default precision a product of f32 tensors is one pass in bfloat16.  The compiler therefore
+
+* keeps a value that nothing but such products read in bfloat16, half its size;
+* sends operands of such products in bfloat16 when they have to be gathered, exchanged or permuted.
+
+``high`` and ``highest`` precision take three and six passes and none of this.
+
+Found in what libtpu makes of the built-in models, see ``docs/accuracy.md``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.fusion import Fusion
+from toast_lab.ir import program as p
+
+PASSES = {"": 1.0, "high": 3.0, "highest": 6.0}
+
+
+class Narrow(NamedTuple):
+    """Factors on sizes and times; all 1 where nothing is narrowed."""
+
+    kept: np.ndarray  #: [V] of the bytes of a value in memory
+    sent: np.ndarray  #: [U] of the bytes of collectives that bring the value to this use
+    passes: np.ndarray  #: [O] of the matrix unit for one product
+
+
+def plain(program: p.Program) -> Narrow:
+    """Nothing is narrowed: any compiler but a TPU's."""
+    return Narrow(np.ones(program.n_values), np.ones(program.n_uses), np.ones(program.n_ops))
+
+
+def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
+    """Work out the factors.
+
+    Args:
+        program: the program.
+        fusion: what is written.
+        output: [V] bool: results of the program keep their type.
+    """
+    found = plain(program)
+    product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
+    detail, kind = program.detail, program.kind
+    f32 = [dtype == "f32" for dtype in program.value_dtype]
+    single = [bool(product[op]) and not detail[op] for op in range(program.n_ops)]
+    for op in np.flatnonzero(product).tolist():
+        if any(f32[v] for v in program.operands(op)):
+            found.passes[op] = PASSES.get(detail[op], 1.0)
+    n_ops = program.n_ops
+    only_products = [
+        bool(consumers) and all(c < n_ops and single[c] for c in consumers) for consumers in fusion.consumers
+    ]
+    for v in range(program.n_values):
+        maker = int(program.value_op[v])
+        if f32[v] and only_products[v] and fusion.written[v] and maker >= program.n_arguments and not output[v]:
+            found.kept[v] = 0.5
+    first = program.use_ptr
+    for op in range(program.n_arguments, n_ops):
+        for i, v in enumerate(program.operands(op)):
+            use = int(first[op]) + i
+            if not f32[v]:
+                continue
+            moves = program.op_class[op] == p.VIEW or kind[op] == "transpose"
+            if single[op] or (moves and all(only_products[r] for r in program.results(op))):
+                found.sent[use] = 0.5
+    return found
