@@ -4,8 +4,8 @@
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 
-The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what came out is kept in a
-folder: the same module for the same topology, with the same versions and flags, is compiled once.  A program that
+The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what came out is kept
+in a folder: the same module for the same topology, with the same versions and flags, is compiled once.  A program that
 does not fit is a result (``fits`` is False), not an error.
 
 Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is waived for it.

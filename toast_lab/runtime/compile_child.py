@@ -1,7 +1,7 @@
 """What the child process of ``compile`` does: compile one annotated module and say what came out, as plain data.
 
-Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its standard error while it
-compiles is read too: that is the only place where it says that it gave up on an efficient reshard.
+Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its standard error while
+it compiles is read too: that is the only place where it says that it gave up on an efficient reshard.
 """
 
 from __future__ import annotations

@@ -96,8 +96,9 @@ class Executed(NamedTuple):
 def parse(text: str) -> Module:
     """Take HLO ``text`` apart.  A text without any computation gives one of all its instructions."""
     computations: dict[str, Computation] = {}
-    entry, name, found = "", "", []
-    loose = []
+    entry, name = "", ""
+    found: list[Instruction] = []
+    loose: list[Instruction] = []
     for line in text.splitlines():
         header = None if line[:1].isspace() else _HEADER.match(line)
         if header:
@@ -132,11 +133,12 @@ def executed(module: Module, rounds: Callable[[Instruction], float | None] | Non
                 n = trip_count(module, here.computation, instruction)
                 if n is None and rounds is not None:
                     n = rounds(instruction)
-                names, times, loops = [instruction.called("body")], n or 1.0, (n or 1.0,)
+                names, times = [instruction.called("body")], n or 1.0
             elif instruction.opcode in _RUNS:
-                names, times, loops = _called(instruction), 1.0, ()
+                names, times = _called(instruction), 1.0
             else:
                 continue
+            loops = (times,) if instruction.opcode == "while" else ()
             for name in names:
                 if name in module.computations:
                     fused = here.fused or instruction.opcode == "fusion"

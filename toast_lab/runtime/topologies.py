@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from toast_lab.errors import InvalidProblem, did_you_mean
@@ -133,6 +133,13 @@ def _fitting(found: Topology, wanted: int) -> str:
     return f", or the topology {' or '.join(names)}" if names else ""
 
 
+def machine_of(text: str, machines: Collection[str]) -> str:
+    """Name of the machine model of a topology's devices; the nearest there is, without a remark."""
+    match = re.match(r"\s*(?:tpu:)?(v\w+):", text.lower())
+    name = CHIPS[match.group(1)].machine if match and match.group(1) in CHIPS else "cpu" if "cpu" in text else "a100"
+    return name if name in machines else "tpu-v5e"
+
+
 def environment(topology: Topology) -> dict[str, str]:
     """Environment variables of the child process that compiles."""
     if topology.platform == "tpu":
@@ -184,7 +191,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
         return sorted(listed, key=_place)
 
 
-def _place(device: Any) -> Sequence[int]:
+def _place(device: Any) -> tuple[int, ...]:
     return (*reversed(device.coords), device.core_on_chip)
 
 
