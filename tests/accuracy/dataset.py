@@ -27,8 +27,8 @@ COMPILED, CYCLES = FOLDER / "compiled.csv", FOLDER / "cycles.csv"
 COLUMNS = (
     "case", "program", "topology", "mesh", "plan", "kind", "actions", "fits", "peak_bytes", "argument_bytes",
     "output_bytes", "alias_bytes", "temp_bytes", "code_bytes", "needed_bytes", "limit_bytes", "needed_temporaries_only",
-    "cycles", "clock_hz", "compute_s", "bytes_by_kind", "collectives", "loops", "rematerialised", "compile_s", "versions",
-    "error",
+    "cycles", "clock_hz", "compute_s", "bytes_by_kind", "collectives", "loops", "rematerialised", "compile_s",
+    "versions", "error",
 )  # fmt: skip
 CYCLE_COLUMNS = ("case", "topology", "plan", "op", "kind", "cycles")
 COLLECTIVE_FIELDS = ("kind", "axes", "group_size", "bytes", "dtype", "times", "op")

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from toast_lab.runtime.compiler_messages import rematerialised, refusal
+from toast_lab.runtime.compiler_messages import refusal, rematerialised
 
-FULL = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.50G of 15.75G hbm. \
-Exceeded hbm capacity by 1.75G.
+FULL = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.50G \
+of 15.75G hbm. Exceeded hbm capacity by 1.75G.
 
 Total hbm usage >= 18.00G:
     reserved        256.00M
@@ -51,8 +51,8 @@ def test_a_full_refusal_tells_sizes_and_the_largest_allocations() -> None:
     ("text", "needed", "limit", "temporaries"),
     [
         (
-            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (28.00G) exceeds "
-            "available HBM (15.75G).",
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (28.00G) "
+            "exceeds available HBM (15.75G).",
             28.0 * 2**30, 15.75 * 2**30, True,
         ),
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.", 2.0**34, None, False),
@@ -72,8 +72,9 @@ def test_another_error_is_no_refusal() -> None:
 
 def test_involuntary_rematerialisations_are_read_with_their_op_each_once() -> None:
     line = (
-        "W1121 07:00:00.000000 1 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler was not able "
-        "to go from sharding {devices=[1,2]0,1} to {devices=[2,1]0,1} efficiently for HLO operation %c = f32[8]{0} copy(%x), "
+        "W1121 07:00:00.000000 1 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler "
+        "was not able to go from sharding {devices=[1,2]0,1} to {devices=[2,1]0,1} efficiently for HLO operation "
+        "%c = f32[8]{0} copy(%x), "
         'metadata={op_name="toast.31/jit(f)/add"}.'
     )
     found = rematerialised(f"noise\n{line}\nnoise\n{line}\n")

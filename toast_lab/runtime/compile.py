@@ -13,9 +13,11 @@ Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is wa
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
 
 CACHE_VARIABLE = "TOAST_LAB_CACHE"
+_LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
+_LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
 _ORDERS = {"tpu": "jax.experimental.mesh_utils.create_device_mesh", "cpu": "JAX's order", "gpu": "JAX's order"}
 
@@ -86,7 +90,7 @@ def compile_plan(
         file = folder / f"{_key(text, wanted, versions, flags)}.json"
         known = _cached(file)
         if known is not None:
-            return known
+            return _located(known, plan.program)
     if on_progress is not None:
         on_progress(Progress("starting", 0.0))
     report = isolate.run_in_child(
@@ -99,7 +103,7 @@ def compile_plan(
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         made.save(file)
-    return made
+    return _located(made, plan.program)
 
 
 def cache_folder() -> Path:
@@ -121,17 +125,26 @@ def _flags() -> dict[str, str]:
 
 
 def _key(text: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]) -> str:
-    parts = [FORMAT, text, str(topology), sorted(versions.items()), sorted(flags.items())]
+    # Where in which file a model was written changes nothing but the locations.
+    bare = _LOCATION_LINE.sub("", _LOCATION.sub("", text))
+    parts = [FORMAT, bare, str(topology), sorted(versions.items()), sorted(flags.items())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _cached(file: Path) -> Compiled | None:
     """A result from the cache; what cannot be read is as good as not there, and will be written anew."""
     try:
-        data = json.loads(file.read_text())
-        return Compiled.from_json({**data, "cached": True})
+        return dataclasses.replace(Compiled.from_json(json.loads(file.read_text())), cached=True)
     except (OSError, ValueError, InvalidPlan):
         return None
+
+
+def _located(compiled: Compiled, program: Program) -> Compiled:
+    """With source lines as they are now; a cached result knows those of the day on which it was made."""
+    collectives = tuple(
+        c._replace(source=program.where(c.op)) if 0 <= c.op < program.n_ops else c for c in compiled.collectives
+    )
+    return dataclasses.replace(compiled, collectives=collectives)
 
 
 def _rounds(program: Program) -> dict[int, float]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -161,7 +161,12 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
         if not compiled.fits:
             raise InvalidPlan(f"the compiler refused this plan, so there is nothing to compare: {compiled}")
     remats = {r.op for r in compiled.rematerialised} if isinstance(compiled, Compiled) else set()
-    return CompiledDiff(tuple(_Matcher(program, predicted(problem, plan), sides(compiled.collectives), remats).rows()))
+    return compare(program, predicted(problem, plan), sides(compiled.collectives), remats)
+
+
+def compare(program: Program, ours: Sequence[Side], theirs: Sequence[Side], remats: Iterable[int] = ()) -> CompiledDiff:
+    """``diff_compiled`` on two lists; ``remats`` are ops that the partitioner rematerialised involuntarily."""
+    return CompiledDiff(tuple(_Matcher(program, ours, theirs, set(remats)).rows()))
 
 
 def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
@@ -187,7 +192,7 @@ def sides(compiled: Iterable[Any]) -> list[Side]:
 class _Matcher:
     """Pairs the two sides; ``left`` and ``right`` shrink while pairs are found."""
 
-    def __init__(self, program: Program, left: list[Side], right: list[Side], remats: set[int]) -> None:
+    def __init__(self, program: Program, left: Sequence[Side], right: Sequence[Side], remats: set[int]) -> None:
         self.program, self.remats = program, remats
         self.left, self.right = list(left), list(right)
         self.all_left = list(left)
