@@ -100,13 +100,17 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
         )
         for kind, axes, _, size, dtype, times, op in json.loads(row["collectives"])
     ]
+    differences = None
+    if fits:
+        ours = diff.predicted(problem, plan)
+        differences = diff.compare(plan.program, plan.mesh, ours, [s for s in theirs if s.axes != ()])
     comm_s = sum(link_s(problem, side) for side in theirs) if fits else None
     needed = None if int(row["needed_temporaries_only"]) else _number(row["needed_bytes"])
     return Judged(
         row["case"], row["topology"], row["plan"], row["kind"], price(problem, plan), fits,
         None if compute_s is None or comm_s is None else compute_s + comm_s, compute_s, comm_s,
         _number(row["peak_bytes"]) if fits else needed, _number(row["limit_bytes"]),
-        diff.compare(plan.program, diff.predicted(problem, plan), [s for s in theirs if s.axes != ()]) if fits else None,
+        differences,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Table and scatter of the accuracy run: ``docs/accuracy.md`` and ``docs/accuracy.svg``, and exit status 1 on a miss."""
+"""Table and scatter of the accuracy run: ``docs/accuracy.md`` and ``docs/accuracy.svg``; exit status 1 on a miss."""
 
 from __future__ import annotations
 
@@ -55,16 +55,17 @@ def page(table: list[Ranked], judged: list[Judged], missed: list[str]) -> str:
     lines = [
         "# Prices against the TPU compiler",
         "",
-        f"{len(judged)} plans of {len({r.case for r in table})} models, compiled by libtpu for slices that were not there "
-        f"({first['versions'].strip('{}')}). `python -m tests.accuracy compile --full` made the data in `tests/accuracy` "
-        "(needs `toast-lab[tpu]`, goes on where it was stopped), `python -m tests.accuracy` makes this page from it.",
+        f"{len(judged)} plans of {len({r.case for r in table})} models, compiled by libtpu for slices that were not "
+        f"there ({first['versions'].strip('{}')}). `python -m tests.accuracy compile --full` made the data in "
+        "`tests/accuracy` (needs `toast-lab[tpu]`, goes on where it was stopped), `python -m tests.accuracy` makes "
+        "this page from it.",
         "",
         "**What time is judged by.** The compiler estimates cycles of what runs on a core (fusions, matrix products, "
-        "copies) and nothing for collectives, nor for the custom fusions of gathers, scatters and sorts. So judged time "
-        "is its cycles times rounds of loops over the clock, plus the collectives *that are in the compiled program* "
-        "priced with our own model of the links, nothing overlapped. This tests our compute prices and which collectives "
-        "we expect; it cannot test the model of the links. The column *compute* compares compute alone. Memory is "
-        "XLA's buffer assignment, or what a refused program is said to need.",
+        "copies) and nothing for collectives, nor for the custom fusions of gathers, scatters and sorts. So judged "
+        "time is its cycles times rounds of loops over the clock, plus the collectives *that are in the compiled "
+        "program* priced with our own model of the links, nothing overlapped. This tests our compute prices and which "
+        "collectives we expect; it cannot test the model of the links. The column *compute* compares compute alone. "
+        "Memory is XLA's buffer assignment, or what a refused program is said to need.",
         "",
         "![Priced against compiled](accuracy.svg)",
         "",

@@ -168,7 +168,9 @@ class Compiled:
             limit = f" of {self.limit_bytes / 2**30:.2f} GiB" if self.limit_bytes else ""
             return f"{self.topology}: refused, {what} {self.needed_bytes / 2**30:.2f} GiB{limit}"
         time = f", {self.compute_s * 1e3:.3f} ms of compute" if self.compute_s is not None else ""
-        return f"{self.topology}: {(self.peak_bytes or 0) / 2**30:.3f} GiB peak a device{time}, {counts}"
+        peak = self.peak_bytes or 0
+        size = f"{peak / 2**30:.3g} GiB" if peak >= 2**30 else f"{peak / 2**20:.3g} MiB"
+        return f"{self.topology}: {size} peak a device{time}, {counts}"
 
 
 def _collective(data: Mapping[str, Any]) -> Collective:

@@ -23,6 +23,7 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.ir import program as p
 from toast_lab.ir.program import Program
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
@@ -44,11 +45,12 @@ SHARED = "the compiler has one for several: equal ones were merged"
 REASSOCIATED = "summed on each device first, so that one collective serves several sums"
 REMATERIALISED = "the partitioner found no efficient reshard (involuntary full rematerialization)"
 REPEATED = "the compiler makes the same one again where it would have to be kept long"
+IDLE = "cut along an axis that the plan leaves idle there, so that each device sums only a part of it"
 REORDER = "devices exchange shards to get into the order that a merged collective wants"
 UNEXPLAINED = ""
 REASONS = (
     NARROWER, OTHER_TIMES, SUM_AND_SLICE, SCATTERED, WINDOWED, OTHER_AXES, OTHER_ROUTE, OTHER_SIZE, OTHER_OP, SHARED,
-    REASSOCIATED, REMATERIALISED, REPEATED, REORDER,
+    REASSOCIATED, REMATERIALISED, REPEATED, IDLE, REORDER,
 )  # fmt: skip
 _MOVES = ("all_to_all", "collective_permute", "all_gather")  # kinds between which a reshard may be swapped
 
@@ -161,12 +163,14 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
         if not compiled.fits:
             raise InvalidPlan(f"the compiler refused this plan, so there is nothing to compare: {compiled}")
     remats = {r.op for r in compiled.rematerialised} if isinstance(compiled, Compiled) else set()
-    return compare(program, predicted(problem, plan), sides(compiled.collectives), remats)
+    return compare(program, plan.mesh, predicted(problem, plan), sides(compiled.collectives), remats)
 
 
-def compare(program: Program, ours: Sequence[Side], theirs: Sequence[Side], remats: Iterable[int] = ()) -> CompiledDiff:
+def compare(
+    program: Program, mesh: Mesh, ours: Sequence[Side], theirs: Sequence[Side], remats: Iterable[int] = ()
+) -> CompiledDiff:
     """``diff_compiled`` on two lists; ``remats`` are ops that the partitioner rematerialised involuntarily."""
-    return CompiledDiff(tuple(_Matcher(program, ours, theirs, set(remats)).rows()))
+    return CompiledDiff(tuple(_Matcher(program, mesh, ours, theirs, set(remats)).rows()))
 
 
 def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
@@ -192,8 +196,10 @@ def sides(compiled: Iterable[Any]) -> list[Side]:
 class _Matcher:
     """Pairs the two sides; ``left`` and ``right`` shrink while pairs are found."""
 
-    def __init__(self, program: Program, left: Sequence[Side], right: Sequence[Side], remats: set[int]) -> None:
-        self.program, self.remats = program, remats
+    def __init__(
+        self, program: Program, mesh: Mesh, left: Sequence[Side], right: Sequence[Side], remats: set[int]
+    ) -> None:
+        self.program, self.mesh, self.remats = program, mesh, remats
         self.left, self.right = list(left), list(right)
         self.all_left = list(left)
         self.found: list[Row] = []
@@ -209,6 +215,7 @@ class _Matcher:
         self.pair(lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b) and a.times == b.times, UNEXPLAINED)
         self.pair(lambda a, b: near(a, b) and _alike(a, b) and self.is_narrower(a, b), NARROWER)
         self.pair(lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b), OTHER_TIMES)
+        self.pair(lambda a, b: near(a, b) and self.is_cut_more(a, b), IDLE)
         self.pair(lambda a, b: near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce"),
                   SUM_AND_SLICE)  # fmt: skip
         self.pair(lambda a, b: near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "all_reduce", "reduce_scatter"),
@@ -219,6 +226,7 @@ class _Matcher:
         self.pair(lambda a, b: _alike(a, b) and self.is_narrower(a, b) and self.close(a, b), NARROWER)
         self.pair(lambda a, b: _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce")
                   and _same_bytes(a, b) and self.close(a, b), SUM_AND_SLICE)  # fmt: skip
+        self.pair(self.is_cut_more, IDLE)  # a merged one may be named after another op
         self.pair(lambda a, b: near(a, b) and _alike(a, b), OTHER_SIZE)
         self.pair(lambda a, b: near(a, b) and a.kind == b.kind, OTHER_AXES)
         self.pair(lambda a, b: near(a, b) and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
@@ -257,6 +265,13 @@ class _Matcher:
             return False
         own = float(self.program.itemsize[value])
         return own != width and _close(a.bytes * width / own, b.bytes) and a.times == b.times
+
+    def is_cut_more(self, a: Side, b: Side) -> bool:
+        """Is the compiled one a sum over the same axes, of a value cut along one more axis of the mesh?"""
+        if a.kind not in ("reduce_scatter", "all_reduce") or b.kind not in ("reduce_scatter", "all_reduce"):
+            return False
+        idle = [size for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True) if axis not in (a.axes or ())]
+        return _axes(a) == _axes(b) and any(size > 1 and _close(a.bytes, b.bytes * size) for size in idle)
 
     def close(self, a: Side, b: Side) -> bool:
         """Does one of the two ops use what the other one makes, through at most a few elementwise ops?"""

@@ -100,7 +100,7 @@ def collectives_of(
                     continue
                 seen.add(key)
             place = position[here.computation.name], row
-            found.append((place, _collective(here, instruction, match, mesh, frames)))
+            found.append((place, _collective(module, here, instruction, match, mesh, frames)))
     return [collective for _, collective in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -111,7 +111,12 @@ def op_of(instruction: Instruction | None) -> int:
 
 
 def _collective(
-    here: Executed, instruction: Instruction, match: re.Match[str], mesh: Mapping[str, int], frames: Mapping[int, str]
+    module: hlo_text.Module,
+    here: Executed,
+    instruction: Instruction,
+    match: re.Match[str],
+    mesh: Mapping[str, int],
+    frames: Mapping[int, str],
 ) -> Collective:
     kind = match["kind"].replace("-", "_").removeprefix("ragged_")
     line, n = instruction.line, math.prod(mesh.values())
@@ -135,7 +140,7 @@ def _collective(
         _source(here, instruction, frames),
         op,
         here.times,
-        _parts(here, instruction, kind, bool(match["start"]), local_bytes, op),
+        _parts(module, here, instruction, kind, bool(match["start"]), local_bytes, op),
     )
 
 
@@ -155,7 +160,13 @@ def _own_or_outer(here: Executed, instruction: Instruction, pattern: re.Pattern[
 
 
 def _parts(
-    here: Executed, instruction: Instruction, kind: str, start: bool, local_bytes: int, op: int
+    module: hlo_text.Module,
+    here: Executed,
+    instruction: Instruction,
+    kind: str,
+    start: bool,
+    local_bytes: int,
+    op: int,
 ) -> tuple[Part, ...]:
     """What a collective was merged from.
 
@@ -174,8 +185,9 @@ def _parts(
     found = []
     for i, (array, operand) in enumerate(zip(arrays, instruction.operands, strict=True)):
         near = _reader(here.computation, instruction, i) if kind == "all_gather" else None
-        near = near or hlo_text.chain_up(here.computation, operand)
-        own = op_of(near)
+        own = op_of(near or hlo_text.chain_up(here.computation, operand))
+        if own < 0:
+            own = op_of(hlo_text.element_of(module, here.computation, operand))
         found.append(Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0]))
     return tuple(found)
 

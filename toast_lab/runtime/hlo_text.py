@@ -23,7 +23,18 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _NUMBER = re.compile(r"-?\d+")
 # Calls that run their computation where they stand; other ``to_apply``s are reducers.
 _RUNS = ("fusion", "call", "conditional", "async-start")
-_CHAINS = ("get-tuple-element", "bitcast", "copy", "copy-start", "copy-done", "convert", "reshape", "transpose")
+_PERMUTES = ("collective-permute", "collective-permute-start", "collective-permute-done")
+_CHAINS = (
+    *_PERMUTES,
+    "get-tuple-element",
+    "bitcast",
+    "copy",
+    "copy-start",
+    "copy-done",
+    "convert",
+    "reshape",
+    "transpose",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +180,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 
 
 def chain_up(computation: Computation, name: str) -> Instruction | None:
-    """The instruction that really makes ``name``, behind copies, casts and tuple elements."""
+    """The instruction that really makes ``name``, behind copies, casts, permutes and tuple elements."""
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
         above = computation.by_name.get(instruction.operands[0])
@@ -177,6 +188,21 @@ def chain_up(computation: Computation, name: str) -> Instruction | None:
             break
         instruction = above
     return instruction
+
+
+def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
+    """What makes ``name`` inside of a fusion of several results; None if it comes from no such fusion."""
+    index = ""
+    instruction = computation.by_name.get(name)
+    while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
+        if instruction.opcode == "get-tuple-element":
+            match = re.search(r"index=(\d+)", instruction.attributes)
+            index = match.group(1) if match else ""
+        instruction = computation.by_name.get(instruction.operands[0])
+    if instruction is None or instruction.opcode != "fusion" or not index:
+        return None
+    inside = module.computations.get(instruction.called("calls"))
+    return chain_up(inside, _element(inside, inside.root, int(index), own=True)) if inside is not None else None
 
 
 # -- one line --------------------------------------------------------------------------------------------------------
