@@ -26,8 +26,11 @@ _NAMES = {
     "SearchResult": "toast_lab.search.contract:SearchResult",
     "Status": "toast_lab.search.contract:Status",
     "ToastError": "toast_lab.errors:ToastError",
+    "Compiled": "toast_lab.runtime.compiled:Compiled",
     "analyse": "toast_lab.pipeline:analyse",
     "annotate": "toast_lab.lowering.annotate:annotate",
+    "compile": "toast_lab.runtime.compile:compile_plan",
+    "diff_compiled": "toast_lab.runtime.diff:diff_compiled",
     "explore": "toast_lab.app.explore:explore",
     "from_jax": "toast_lab.frontends:from_jax",
     "from_stablehlo": "toast_lab.frontends:from_stablehlo",
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
     from toast_lab.lowering.annotate import annotate
     from toast_lab.lowering.listing import listing
     from toast_lab.pipeline import analyse
+    from toast_lab.runtime.compile import compile_plan as compile
+    from toast_lab.runtime.compiled import Compiled
+    from toast_lab.runtime.diff import diff_compiled
     from toast_lab.runtime.run import run
     from toast_lab.search.contract import Budget, SearchResult, Status, search
     from toast_lab.sharding.mesh import Mesh

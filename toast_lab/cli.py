@@ -114,6 +114,23 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps (%(default)s)")
     _save(p)
 
+    p = _command(
+        commands,
+        "compile",
+        "compile a plan without running it, for a TPU slice that need not be there, and compare prices",
+    )
+    _model(p)
+    _problem(p, "the topology's")
+    _plan(p)
+    p.add_argument(
+        "--topology",
+        default="tpu:v5e:4x4",
+        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "cpu:8" (virtual devices) or "gpu" (%(default)s)',
+    )
+    p.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
+    p.add_argument("--all", action="store_true", help="print every row of long tables")
+    _save(p)
+
     p = _command(commands, "models", "the built-in models and their sizes")
     p = _command(commands, "machines", "the machines that plans can be priced on, with their sources")
     p.add_argument("machine", metavar="MACHINE", nargs="?", help="only this one, by name or as a machine file (.toml)")
@@ -164,10 +181,11 @@ def _model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _problem(parser: argparse.ArgumentParser) -> None:
+def _problem(parser: argparse.ArgumentParser, machine: str = "") -> None:
     parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
+    default = None if machine else "tpu-v5e"
     parser.add_argument(
-        "--machine", default="tpu-v5e", help='see "toast-lab machines", or a machine file, FILE.toml (%(default)s)'
+        "--machine", default=default, help=f'see "toast-lab machines", or FILE.toml ({machine or default})'
     )
     parser.add_argument("--memory-limit", type=_positive, metavar="GIB", help="per device (the machine's memory)")
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "price": ["price", *NET, "--actions", "S@1->data"],
     "list": ["list", *NET, "--actions", "S@1->data"],
     "run": ["run", *NET, "--actions", "S@1->data", "--repeats", "2"],
+    "compile": ["compile", *NET, "--actions", "S@1->data", "--topology", "cpu:4", "--no-cache"],
     "models": ["models"],
     "machines": ["machines"],
 }
@@ -80,7 +81,7 @@ def test_json_is_all_there_is(toast: Any, name: str) -> None:
     assert err == ""
 
 
-@pytest.mark.parametrize("name", ["search", "price", "list", "run"])
+@pytest.mark.parametrize("name", ["search", "price", "list", "run", "compile"])
 def test_json_tells_model_problem_plan_and_cost(toast: Any, name: str) -> None:
     data = json.loads(toast(*COMMANDS[name], "--json")[1])
     assert data["model"]["name"] == "attention"
@@ -97,6 +98,33 @@ def test_help_names_every_command(toast: Any) -> None:
         assert re.search(rf"^    {name} ", out, re.MULTILINE), name
     for name in (*COMMANDS, "serve"):
         assert toast(name, "--help")[0] == 0
+
+
+# -- compile -----------------------------------------------------------------------------------------
+
+
+def test_compile_shows_priced_beside_compiled(toast: Any) -> None:
+    status, out, err = toast(*COMMANDS["compile"])
+    assert status == 0, err
+    assert re.search(r"^Mesh data=2,model=2 on cpu:4 \(cpu\), priced on cpu", out, re.MULTILINE)
+    assert re.search(r"^all_gather +512 B +512 B", out, re.MULTILINE)
+    assert "Different" in out
+    data = json.loads(toast(*COMMANDS["compile"], "--json")[1])
+    assert data["compiled"]["fits"] is True
+    # The sum over data is cut along the idle axis model first, and what XLA exchanges for that is extra.
+    changed = [(row["predicted_kind"], row["compiled_kind"]) for row in data["diff"] if row["status"] == "changed"]
+    assert ("reduce_scatter", "all_reduce") in changed
+    assert all(row["reason"] for row in data["diff"] if row["status"] != "equal")
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [("tpu:v5e:4x4", "4 devices, fewer than the 16"), ("tpu:v9", "no topology is called 'tpu:v9'"), ("cpu:2", "more")],
+)
+def test_compile_refuses_topologies_with_their_numbers(toast: Any, topology: str, words: str) -> None:
+    status, out, err = toast("compile", *NET, "--topology", topology)
+    assert (status, out) == (2, "")
+    assert words in err
 
 
 # -- analyse -----------------------------------------------------------------------------------------

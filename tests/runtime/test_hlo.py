@@ -79,7 +79,7 @@ StackFrames
     ],
 )
 def test_one_collective(line: str, wanted: Collective) -> None:
-    assert collectives(TABLES + line, MESH) == [wanted]
+    assert [c._replace(parts=()) for c in collectives(TABLES + line, MESH)] == [wanted]
 
 
 @pytest.mark.parametrize(

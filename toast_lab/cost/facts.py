@@ -32,6 +32,7 @@ class OpFacts(NamedTuple):
     slices: np.ndarray  #: [O] bool: reads no more of its first operand than it delivers
     brings: np.ndarray  #: [O] position of the operand whose size is what the op writes, -1: its whole result
     starts: np.ndarray  #: [O] bool: a kernel of its own, which takes time to start
+    cuts: np.ndarray  #: [O] bool: a local slice of its result is all that it computes
 
 
 class UseFacts(NamedTuple):
@@ -136,7 +137,7 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
     facts = Facts(
         OpFacts(
             program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64) / narrowed.passes, program.trips,
-            classes, free, slices, brings, fusion.starts,
+            classes, free, slices, brings, fusion.starts, fusion.soft,
         ),
         UseFacts(reads, delivered, narrowed.sent),
         ValueFacts(t.value_bytes * narrowed.kept, written),

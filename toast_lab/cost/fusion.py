@@ -47,6 +47,7 @@ class Fusion(NamedTuple):
     runs_at: np.ndarray  #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
     reads: np.ndarray  #: [U] float64 how often the use reads memory; 0: fused, a view, a constant
     starts: np.ndarray  #: [O] bool: a kernel of its own
+    soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
     consumers: list[set[int]]  #: ops that read each value, views looked through; O: a result of the program
 
 
@@ -115,7 +116,7 @@ class _Fuser:
             self._outputs(runs_at, starts)
         return Fusion(
             np.asarray(self.written, bool), np.asarray(runs_at, np.int64), self._reads(), np.asarray(starts, bool),
-            self.consumers,
+            np.asarray(self.soft, bool), self.consumers,
         )  # fmt: skip
 
     def _inside(self, op: int) -> bool:

@@ -184,7 +184,8 @@ def price_steps(
                 time_s *= f.op.trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard only now
             if use < 0:
-                found.passing_bytes[op] += steps.in_bytes[i]
+                if kind != SLICE or not f.op.cuts[op]:
+                    found.passing_bytes[op] += steps.in_bytes[i]
             elif steps.copy[use] == i:
                 found.copy_bytes[use] = sent * steps.out_bytes[i]
             else:

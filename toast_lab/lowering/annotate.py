@@ -32,6 +32,7 @@ Reference: TOAST section 3.2; Shardy's sharding representation.  Start reading a
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import _jaxlib
@@ -51,6 +52,8 @@ _FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")  # annotations 
 
 
 OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
+_LOCATED = "toast.{}/{}"  # name of the location that ``annotate(..., located=True)`` gives to an op
+_LOCATED_NAME = re.compile(r"toast\.(\d+)/(.*)", re.DOTALL)
 
 
 def annotate(
@@ -60,6 +63,7 @@ def annotate(
     reuse: bool = True,
     scattered: bool = True,
     numbered: bool = False,
+    located: bool = False,
 ) -> str:
     """The canonical module with ``plan`` on it, as StableHLO text.
 
@@ -72,6 +76,9 @@ def annotate(
             wants it; False: the op carries what its operands imply, and the scattered sharding comes behind it, as
             Shardy's own passes want it.
         numbered: leave its number on every op, for whoever has to find ops again after passes have run.
+        located: put its number into the location of every op and of the constraints around it, for whoever has to find
+            ops again in a compiled program: XLA keeps locations as ``op_name`` where it drops every attribute.
+            ``split_name`` takes such a name apart.
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
@@ -88,7 +95,7 @@ def annotate(
     if isinstance(model, str):
         canonical.canonicalise(module)
     with context, ir.Location.unknown(context):
-        writer = _Writer(plan, reuse, scattered, numbered)
+        writer = _Writer(plan, reuse, scattered, numbered, located)
         main = canonical.main_function(module)
         writer.interface(main)
         writer.body(main)
@@ -102,10 +109,11 @@ def annotate(
 class _Writer:
     """Puts one plan onto one module; ``made`` is the sharding on a value's op, ``kept`` the plan's."""
 
-    def __init__(self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool) -> None:
+    def __init__(self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool, located: bool) -> None:
         self.plan = plan
         self.reuse = reuse
         self.numbered = numbered
+        self.located = located
         self.kept = plan.value_specs()
         self.used = plan.use_specs()
         self.made = made_specs(plan) if scattered else natural_specs(plan)
@@ -153,6 +161,8 @@ class _Writer:
             _check_same(program, number, item)
             if self.numbered and item.results and item.kind != "while.enter":
                 self._number(number, item)
+            if self.located:
+                self._locate(number, item)
             self._operands(number, item, copies, region_end)
         # Last, so that the results' users are rewritten once and the operands above are the original values.
         for number, item in zip(program.ops(), items, strict=True):
@@ -162,6 +172,13 @@ class _Writer:
         """Several ops of ours may be one of the module's, a result each in this order: the first one's number."""
         if OP_NUMBER not in item.operation.attributes:
             item.operation.attributes[OP_NUMBER] = _int32(number)
+
+    def _locate(self, number: int, item: walk.Item) -> None:
+        """Like ``_number``, in the location; a constraint written for the op takes its location over."""
+        before = item.operation.location
+        if split_name(getattr(before, "name_str", ""))[0] < 0:
+            name = _LOCATED.format(number, self.plan.program.name_stack[number])
+            item.operation.location = ir.Location.name(name, before)
 
     def _operands(
         self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
@@ -223,6 +240,16 @@ class _Writer:
             for spec in specs[1:]:
                 last = _jaxlib.sdy.ShardingConstraintOp(last.operation.results[0], self.attribute(spec))
         result.replace_all_uses_except(last.operation.results[0], first.operation)
+
+
+def split_name(op_name: str) -> tuple[int, str]:
+    """(op number, original name) of a name that ``annotate(..., located=True)`` gave; (-1, name) of any other.
+
+    >>> split_name("toast.12/jit(f)/dot_general")
+    (12, 'jit(f)/dot_general')
+    """
+    match = _LOCATED_NAME.fullmatch(op_name)
+    return (int(match.group(1)), match.group(2)) if match else (-1, op_name)
 
 
 def made_specs(plan: ShardingPlan) -> list[Spec]:

@@ -14,9 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from toast_lab import _jaxlib
+
 
 def compile_module(text: str, devices: Sequence[Any]) -> Any:
-    """Compile StableHLO text for ``devices``, one partition each, with Shardy; gives a loaded executable."""
+    """Compile StableHLO text for ``devices``, one partition each, with Shardy.
+
+    Gives an executable that is loaded, or one that cannot be run if the devices are only described (a topology's).
+    """
     from jax.extend import backend
 
     if "@lapack_" in text and devices[0].platform == "cpu":
@@ -27,7 +32,14 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     )
     options.executable_build_options.use_spmd_partitioning = True
     options.executable_build_options.use_shardy_partitioner = True
-    return devices[0].client.compile_and_load(text, devices, options)
+    client = devices[0].client
+    if type(client).__name__ != "CompileOnlyPyClient":
+        return client.compile_and_load(text, devices, options)
+    from jaxlib import _jax
+
+    # This client takes a parsed module only.
+    module = _jaxlib.parse_module(_jaxlib.make_context(), text)
+    return client.compile(module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options)
 
 
 def _load_lapack() -> None:

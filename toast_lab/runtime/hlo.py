@@ -1,11 +1,16 @@
 """Collectives of a compiled program, read from its optimised HLO text.
 
-What the compiler really put there, to be laid beside what the plan asks for.  Each collective in the text counts
-once, also inside a loop's body, and the two halves of an asynchronous one (``-start`` and ``-done``) count
-as one.
+What the compiler really put there, to be laid beside what the plan asks for.  Each collective counts once, with the
+number of times that the loops around it run it, however it is written:
+
+* the two halves of an asynchronous one (``-start`` and ``-done``) are one;
+* TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many fusions, have
+  one channel;
+* TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
+* one that was merged from several has a ``Part`` for each of them.
 
 Example: ``%ag = f32[2,16]{0,1} all-gather(%w), replica_groups=[4,2]<=[2,4]T(1,0), ...`` on a mesh d=2, m=4 is
-``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3")``.
+``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3", ...)``.
 """
 
 from __future__ import annotations
@@ -13,15 +18,18 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from toast_lab.lowering.annotate import split_name
+from toast_lab.runtime import hlo_text
+from toast_lab.runtime.hlo_text import Computation, Executed, Instruction
 
 KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast")
 
-_OP = re.compile(
-    r"^\s*(?:ROOT\s+)?%?[\w.\-]+\s*=\s*(?P<type>\(.*?\)|\S+)\s+"
+_OPCODE = re.compile(
     r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute|collective-broadcast)"
-    r"(?P<start>-start)?\("
+    r"(?P<start>-start)?"
 )
 _ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -34,6 +42,15 @@ _LISTED = re.compile(r"replica_groups=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _ROW = re.compile(r"\{([0-9, ]*)\}")
 _WIDTH = re.compile(r"[a-z]+(\d+)")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+
+
+class Part(NamedTuple):
+    """One array of a collective."""
+
+    op: int  #: op of ours that it belongs to, -1 if unknown
+    bytes: int  #: the larger of what one device holds before and after
+    dtype: str  #: element type on the wire, "bf16"
 
 
 class Collective(NamedTuple):
@@ -45,40 +62,149 @@ class Collective(NamedTuple):
     axes: tuple[str, ...] | None  #: mesh axes it runs over, None if its groups are no product of axes
     op_name: str  #: what it was compiled from, "jit(f)/dot_general"
     source: str  #: "model.py:12", empty if unknown
+    op: int = -1  #: number of the op of ours that it was compiled from, -1 if the text does not say
+    times: float = 1.0  #: how often one step runs it
+    parts: tuple[Part, ...] = ()  #: what it was merged from; one part if it was not
 
 
-def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
-    """Collectives of optimised HLO ``text`` compiled for ``mesh`` (axis sizes in mesh order), in text order."""
-    frames = _source_lines(text)
-    return [_collective(line, match, mesh, frames) for line, match in _lines(text)]
+def collectives(
+    text: str, mesh: Mapping[str, int], rounds: Callable[[Instruction], float | None] | None = None
+) -> list[Collective]:
+    """Collectives of optimised HLO ``text`` compiled for ``mesh`` (axis sizes in mesh order), in text order.
+
+    ``rounds`` is asked for a loop's number of rounds where the text does not tell.
+    """
+    return collectives_of(hlo_text.parse(text), source_lines(text), mesh, rounds)
 
 
-def _lines(text: str) -> Iterator[tuple[str, re.Match[str]]]:
-    for line in text.splitlines():
-        if "all-" in line or "reduce-scatter" in line or "collective-" in line:
-            match = _OP.match(line)
-            if match:
-                yield line, match
+def collectives_of(
+    module: hlo_text.Module,
+    frames: Mapping[int, str],
+    mesh: Mapping[str, int],
+    rounds: Callable[[Instruction], float | None] | None = None,
+) -> list[Collective]:
+    """``collectives`` of a text that was parsed before; ``frames`` is ``source_lines`` of it."""
+    position = {name: i for i, name in enumerate(module.computations)}
+    found: list[tuple[tuple[int, int], Collective]] = []
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for here in hlo_text.executed(module, rounds):
+        for row, instruction in enumerate(here.computation.instructions):
+            match = _OPCODE.fullmatch(instruction.opcode)
+            if not match:
+                continue
+            channel = _CHANNEL.search(instruction.attributes)
+            if here.fused and channel:  # a piece of a gather that is spread over several fusions of one body
+                outer = next(n for n, call in enumerate(here.via) if call.opcode == "fusion")
+                key = channel.group(1), tuple(call.name for call in here.via[:outer])
+                if key in seen:
+                    continue
+                seen.add(key)
+            place = position[here.computation.name], row
+            found.append((place, _collective(module, here, instruction, match, mesh, frames)))
+    return [collective for _, collective in sorted(found, key=lambda pair: pair[0])]
 
 
-def _collective(line: str, match: re.Match[str], mesh: Mapping[str, int], frames: Mapping[int, str]) -> Collective:
+def op_of(instruction: Instruction | None) -> int:
+    """Number of the op of ours that an instruction was compiled from, -1 if it does not say."""
+    name = _OP_NAME.search(instruction.attributes) if instruction is not None else None
+    return split_name(name.group(1))[0] if name else -1
+
+
+def _collective(
+    module: hlo_text.Module,
+    here: Executed,
+    instruction: Instruction,
+    match: re.Match[str],
+    mesh: Mapping[str, int],
+    frames: Mapping[int, str],
+) -> Collective:
     kind = match["kind"].replace("-", "_").removeprefix("ragged_")
-    n = math.prod(mesh.values())
+    line, n = instruction.line, math.prod(mesh.values())
     if kind == "collective_permute":
         pairs = _rows(_PAIRS.search(line))
         axes, group_size = permute_axes(pairs, mesh), 2
     else:
         groups = replica_groups(line, n)
         axes, group_size = group_axes(groups, mesh), max((len(g) for g in groups), default=1)
-    name = _OP_NAME.search(line)
+    local_bytes = _local_bytes(instruction.type, kind, bool(match["start"]), group_size)
+    if kind == "all_reduce" and here.fused and _only_sliced(here.computation, instruction):
+        kind = "reduce_scatter"  # the sum is as large as what a device held before
+    text = _own_or_outer(here, instruction, _OP_NAME)
+    op, name = split_name(text.group(1)) if text else (-1, "")
     return Collective(
         kind,
-        _local_bytes(match["type"], kind, bool(match["start"]), group_size),
+        local_bytes,
         group_size,
         axes,
-        name.group(1) if name else "",
-        _source(line, frames),
+        name,
+        _source(here, instruction, frames),
+        op,
+        here.times,
+        _parts(module, here, instruction, kind, bool(match["start"]), local_bytes, op),
     )
+
+
+def _only_sliced(computation: Computation, instruction: Instruction) -> bool:
+    users = computation.users.get(instruction.name, [])
+    return bool(users) and all(user.opcode == "dynamic-slice" for user in users)
+
+
+def _own_or_outer(here: Executed, instruction: Instruction, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """What an instruction says of itself or, inside of fusions, what those say, innermost first."""
+    found = pattern.search(instruction.attributes)
+    for call in reversed(here.via):
+        if found or call.opcode not in ("fusion", "async-start"):
+            break
+        found = pattern.search(call.attributes)
+    return found
+
+
+def _parts(
+    module: hlo_text.Module,
+    here: Executed,
+    instruction: Instruction,
+    kind: str,
+    start: bool,
+    local_bytes: int,
+    op: int,
+) -> tuple[Part, ...]:
+    """What a collective was merged from.
+
+    The merged one carries the name of one of them only.  Gathers belong to the op that reads the copy, all others
+    to the op that makes the value.
+    """
+    arrays = _ARRAY.findall(instruction.type)
+    n = len(instruction.operands)
+    if n <= 1 or kind == "collective_permute":
+        return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
+    if start and kind == "all_gather":
+        arrays = arrays[n:]
+    if len(arrays) != n:
+        return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
+    whole = sum(_array_bytes(*a) for a in arrays) or 1
+    found = []
+    for i, (array, operand) in enumerate(zip(arrays, instruction.operands, strict=True)):
+        near = _reader(here.computation, instruction, i) if kind == "all_gather" else None
+        own = op_of(near or hlo_text.chain_up(here.computation, operand))
+        if own < 0:
+            own = op_of(hlo_text.element_of(module, here.computation, operand))
+        found.append(Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0]))
+    return tuple(found)
+
+
+def _reader(computation: Computation, instruction: Instruction, index: int) -> Instruction | None:
+    """The first instruction with a number that reads element ``index`` of a collective's tuple."""
+    name, steps = instruction.name, 0
+    while steps < 8:
+        users = computation.users.get(name, [])
+        if steps == 0:
+            users = [u for u in users if f"index={index}" in u.attributes.split(", ")] or users
+        if not users:
+            return None
+        if op_of(users[0]) >= 0 and users[0].opcode != "get-tuple-element":
+            return users[0]
+        name, steps = users[0].name, steps + 1
+    return None
 
 
 # -- sizes -------------------------------------------------------------------------------------------
@@ -197,15 +323,15 @@ def _ints(text: str) -> list[int]:
 # -- where it comes from ------------------------------------------------------------------------------
 
 
-def _source(line: str, frames: Mapping[int, str]) -> str:
-    direct = _SOURCE.search(line)
+def _source(here: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
+    direct = _own_or_outer(here, instruction, _SOURCE)
     if direct:
         return direct.group(1) + (f":{direct.group(2)}" if direct.group(2) else "")
-    frame = _FRAME.search(line)
+    frame = _own_or_outer(here, instruction, _FRAME)
     return frames.get(int(frame.group(1)), "") if frame else ""
 
 
-def _source_lines(text: str) -> dict[int, str]:
+def source_lines(text: str) -> dict[int, str]:
     """Source lines ("file.py:12") by stack frame id, from the tables at the top of newer HLO texts."""
     tables: dict[str, dict[int, str]] = {}
     current: dict[int, str] | None = None

@@ -202,7 +202,7 @@ def _checked(model: Model, arrays: Sequence[Any]) -> list[np.ndarray]:
 def _job(model: Model, plan: ShardingPlan) -> child.Job:
     kept = plan.value_specs()
     return child.Job(
-        annotate(model, plan),
+        annotate(model, plan, located=True),
         plan.mesh,
         tuple(kept[: plan.program.n_arguments]),
         tuple(kept[int(v)] for v in plan.program.outputs),

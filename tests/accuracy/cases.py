@@ -1,0 +1,202 @@
+"""Models, sizes, slices and plans of the accuracy run.
+
+Layers are few, so that one compile takes seconds; tensors are as large as in use (thousands of positions, channels or
+edges), since efficiency depends on local shapes and not on depth.  Plans are what experts use, a few that leave most
+of the program whole (large memory), and random action sequences, all different shardings.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab import frontends
+from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
+from toast_lab.frontends import Model
+from toast_lab.models import registry
+from toast_lab.runtime.compile import without_locations
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State, legal_actions
+
+
+class Case(NamedTuple):
+    """A model at some sizes."""
+
+    name: str  #: of the case
+    model: str
+    sizes: dict[str, object]
+    most: int = 100  #: plans of each kind at most
+
+
+class Slice(NamedTuple):
+    """Where it is compiled for."""
+
+    topology: str
+    mesh: dict[str, int]
+    machine: str
+
+
+class Draft(NamedTuple):
+    """A plan to compile."""
+
+    name: str
+    kind: str  #: "expert", "memory" or "random"
+    plan: ShardingPlan
+
+
+CASES = (
+    Case("mlp", "mlp", {"batch": 16384, "inputs": 8192, "hidden": 32768, "outputs": 8192}),
+    Case("attention", "attention", {"sequence": 16384, "d_model": 4096, "key": 1024, "value": 2048}),
+    Case(
+        "transformer",
+        "transformer",
+        {
+            "layers": 1, "d_model": 2048, "hidden": 8192, "heads": 8, "key_size": 256, "vocab": 16384, "batch": 64,
+            "sequence": 1024, "mode": "gradient",
+        },
+    ),
+    Case("gns", "gns", {"steps": 1, "nodes": 16384, "edges": 262144, "hidden_layers": 1, "mode": "forward"}),
+    Case(
+        "itx",
+        "itx",
+        {
+            "layers": 1, "batch": 64, "prompt": 1024, "sequence": 2048, "key_size": 256, "vocab": 16384,
+            "mode": "prefill",
+        },
+    ),
+    # So large that many plans do not fit: who is refused, and by how much.  Too few plans to be ranked.
+    Case(
+        "itx-large",
+        "itx",
+        {
+            "layers": 1, "batch": 128, "prompt": 1024, "sequence": 2048, "key_size": 256, "vocab": 16384,
+            "mode": "prefill",
+        },
+        3,
+    ),
+    Case(
+        "transformer-large",
+        "transformer",
+        {
+            "layers": 1, "d_model": 2048, "hidden": 8192, "heads": 8, "key_size": 256, "vocab": 16384, "batch": 128,
+            "sequence": 1024, "mode": "gradient",
+        },
+        2,
+    ),
+)  # fmt: skip
+SLICES = (
+    Slice("tpu:v5e:4x4", {"d": 4, "m": 4}, "tpu-v5e"),
+    Slice("tpu:v3:4x4", {"d": 8, "m": 4}, "tpu-v3"),
+)
+ROLES = {"data": "d", "model": "m", "seq": "m"}
+N_MEMORY, N_RANDOM = 3, 14  # at least, beside the expert plans
+LONGEST = 6  # actions of a random plan
+
+
+def case(name: str) -> Case:
+    """A case by name."""
+    return next(c for c in CASES if c.name == name)
+
+
+def slice_of(topology: str) -> Slice:
+    """A slice by its topology."""
+    return next(s for s in SLICES if s.topology == topology)
+
+
+@functools.cache
+def model_of(name: str) -> Model:
+    """The model of a case, traced."""
+    here = case(name)
+    return frontends.load(here.model, **here.sizes)
+
+
+@functools.cache
+def digest(name: str) -> str:
+    """Digest of a case's StableHLO without its locations, which change with every line above them."""
+    bare = without_locations(model_of(name).stablehlo)
+    return hashlib.sha256(bare.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def problem_of(name: str, topology: str) -> Problem:
+    """The problem of a case on a slice."""
+    model, where = model_of(name), slice_of(topology)
+    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), where.mesh, where.machine)
+
+
+def drafts(name: str, topology: str) -> list[Draft]:
+    """Plans of a case, the same ones in every run, no two with the same sharding."""
+    problem = problem_of(name, topology)
+    found: dict[int, Draft] = {}
+    for draft in (*_expert(name, problem), *_memory(name, problem), *_random(name, problem, found)):
+        if sum(known.kind == draft.kind for known in found.values()) < case(name).most:
+            found.setdefault(draft.plan.key, draft)
+    return list(found.values())
+
+
+def _expert(name: str, problem: Problem) -> Iterator[Draft]:
+    here = case(name)
+    for title, actions in registry.make(here.model, **here.sizes).expert_plans.items():
+        if {"model", "seq"} <= {role for _, role, *_ in actions}:
+            continue  # needs a third mesh axis
+        try:
+            plan = ShardingPlan.from_actions(problem, registry.on_axes(actions, ROLES))
+        except ToastError:
+            continue  # a dim of these sizes that no mesh axis divides
+        yield Draft(title, "expert", plan)
+
+
+def _rng(name: str, problem: Problem, kind: str) -> np.random.Generator:
+    seed = hashlib.sha256(f"{name} {problem.mesh} {kind}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(seed[:8], "little"))
+
+
+def _memory(name: str, problem: Problem) -> Iterator[Draft]:
+    """One action each, on one axis: most of the program stays whole."""
+    rng = _rng(name, problem, "memory")
+    actions = _worthwhile(State(problem.space))
+    for i, which in enumerate(rng.permutation(len(actions))[:N_MEMORY]):
+        yield Draft(f"memory {i}", "memory", _plan(problem, [actions[which]]))
+
+
+def _random(name: str, problem: Problem, found: dict[int, Draft]) -> Iterator[Draft]:
+    rng = _rng(name, problem, "random")
+    made, tries = set(found), 0
+    count = 0
+    while count < N_RANDOM and tries < 50 * N_RANDOM:
+        tries += 1
+        state, taken = State(problem.space), []
+        for _ in range(int(rng.integers(1, LONGEST + 1))):
+            actions = _worthwhile(state)
+            if not actions:
+                break
+            action = actions[int(rng.integers(len(actions)))]
+            state.apply(action)
+            taken.append(action)
+        plan = ShardingPlan.from_state(state, taken)
+        if plan.key not in made:
+            made.add(plan.key)
+            yield Draft(f"random {count}", "random", plan)
+            count += 1
+
+
+def _worthwhile(state: State) -> list[Action]:
+    """Legal actions on at least 10 names, as the search takes them (TOAST section 4.2); all of them in tiny programs.
+
+    The others hardly change a price, and plans that differ in nothing have no ranks.
+    """
+    return legal_actions(state, 10) or legal_actions(state)
+
+
+def _plan(problem: Problem, actions: list[Action]) -> ShardingPlan:
+    state = State(problem.space)
+    for action in actions:
+        state.apply(action)
+    return ShardingPlan.from_state(state, actions)

@@ -1,0 +1,112 @@
+"""``toast-lab compile``: what a compiler makes of a plan, beside its price."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from toast_lab.commands import common
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Cost, Problem
+    from toast_lab.runtime.child import Progress
+    from toast_lab.runtime.compiled import Compiled
+    from toast_lab.runtime.diff import CompiledDiff
+    from toast_lab.sharding.plan import ShardingPlan
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile the plan given, or the unsharded program; 1 if the compiler refuses it for lack of memory."""
+    from toast_lab.cost.machines import MACHINES
+    from toast_lab.cost.problem import price
+    from toast_lab.runtime.compile import compile_plan
+    from toast_lab.runtime.diff import diff_compiled
+    from toast_lab.runtime.topologies import machine_of, parse
+    from toast_lab.sharding.plan import replicated
+
+    args.machine = args.machine or machine_of(args.topology, MACHINES)
+    common.check_early(args)
+    model = common.load_model(args)
+    problem = common.make_problem(args, common.analyse(args, model))
+    parse(args.topology, problem.mesh)
+    plan = common.given_plan(args, problem) or replicated(problem)
+    common.save_plan(args, plan)
+    with common.progress(f"compiling for {args.topology}") as update:
+
+        def on_progress(event: Progress) -> None:
+            update(event.fraction, event.stage)
+
+        compiled = compile_plan(
+            model, plan, args.topology, time_limit_s=args.time_limit, on_progress=on_progress,
+            cache=not args.no_cache,
+        )  # fmt: skip
+    cost = price(problem, plan)
+    diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
+    data = {
+        "model": common.model_data(model),
+        "problem": common.problem_data(problem),
+        "plan": common.plan_data(plan),
+        "cost": common.cost_data(cost),
+        "compiled": compiled.to_json(),
+        "diff": diff.tidy() if diff else None,
+    }
+    common.emit(args, data, lambda out: _show(out, args, problem, plan, cost, compiled, diff))
+    return 0 if compiled.fits else 1
+
+
+def _show(
+    out: common.Out,
+    args: argparse.Namespace,
+    problem: Problem,
+    plan: ShardingPlan,
+    cost: Cost,
+    compiled: Compiled,
+    diff: CompiledDiff | None,
+) -> None:
+    common.show_plan(out, plan)
+    out.print(f"{compiled}{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}")
+    out.print()
+    compute = compiled.compute_s
+    out.table(
+        f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on {problem.machine.name}",
+        ("", ">priced", ">compiled"),
+        [
+            ("peak memory of a device", common.bytes_text(cost.peak_bytes), _bytes(compiled.total_needed_bytes)),
+            ("  arguments", "", _bytes(compiled.argument_bytes)),
+            ("  temporaries", "", _bytes(compiled.temp_bytes)),
+            (
+                "time of computing",
+                common.time_text(cost.compute_s),
+                "-" if compute is None else common.time_text(compute),
+            ),
+            ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
+        ],
+    )
+    if compiled.allocations:
+        out.table(
+            "Largest allocations of the refused program",
+            (">bytes", "~shape", "~op"),
+            [(common.bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
+            None if args.all else 10,
+        )
+    if diff is None:
+        return
+    out.table(
+        "Collectives of a step",
+        ("kind", ">priced", ">compiled"),
+        [(kind, common.bytes_text(a), common.bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
+    )
+    if diff.different:
+        out.table(
+            f"Different ({len(diff.different)} of {len(diff.rows)})",
+            ("op", "~at", "~priced", "~compiled", "~why"),
+            [
+                (r.what, common.short(r.where), r.predicted or "-", r.compiled or "-", r.reason or "unexplained")
+                for r in diff.different
+            ],
+            None if args.all else 20,
+        )
+
+
+def _bytes(size: float | None) -> str:
+    return "-" if size is None else common.bytes_text(size)

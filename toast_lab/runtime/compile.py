@@ -1,0 +1,197 @@
+"""Compile a plan without running it: the compiler as the judge of prices.
+
+    compile_plan(model, plan, "tpu:v5e:4x4")   the real TPU compiler, with no TPU attached
+    compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
+    compile_plan(model, plan, "gpu")           attached GPUs
+
+The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what came out is kept
+in a folder: the same module for the same topology, with the same versions and flags, is compiled once.  A program that
+does not fit is a result (``fits`` is False), not an error.
+
+Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is waived for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toast_lab import isolate
+from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.lowering.annotate import annotate
+from toast_lab.runtime import compile_child
+from toast_lab.runtime import topologies as top
+from toast_lab.runtime.child import Progress
+from toast_lab.runtime.compiled import FORMAT, Compiled
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+    from toast_lab.ir.program import Program
+
+CACHE_VARIABLE = "TOAST_LAB_CACHE"
+_LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
+_LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
+_ORDERS = {"tpu": "jax.experimental.mesh_utils.create_device_mesh", "cpu": "JAX's order", "gpu": "JAX's order"}
+
+
+def compile_plan(
+    model: Model,
+    plan: ShardingPlan,
+    topology: str = "tpu:v5e:4x4",
+    *,
+    time_limit_s: float = 600.0,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    cache: bool | str | os.PathLike[str] = True,
+    memory_limit_bytes: int | None = None,
+) -> Compiled:
+    """Compile ``plan`` ahead of time.
+
+    Args:
+        model: the model that the plan shards.
+        plan: what a search or ``Plan.from_actions`` gave; its mesh has as many devices as the topology.
+        topology: "tpu:v5e:4x4" (see ``topologies.known``), "cpu:8" or "gpu".
+        time_limit_s: for the child process.
+        on_progress: receives ``Progress`` (stage, fraction).
+        cancel: polled; True stops the child and raises ``isolate.Cancelled``.
+        cache: False compiles anew and keeps nothing; a path names the folder, True is ``cache_folder()``.
+        memory_limit_bytes: address space of the child.
+
+    Raises:
+        InvalidPlan: the plan belongs to another program.
+        InvalidProblem: no such topology, another number of devices, or libtpu is missing.
+        RunFailed: the compiler crashed, hung or refused the program for another reason than its memory.
+    """
+    if plan.program.digest() != model.program.digest():
+        raise InvalidPlan(
+            f"this plan shards {plan.program.name} ({plan.program.digest()}), "
+            f"the model is {model.name} ({model.program.digest()})"
+        )
+    wanted = top.parse(topology, plan.mesh)
+    text = annotate(model, plan, located=True)
+    versions, flags = compile_child.versions(), _flags()
+    if wanted.platform == "tpu" and not versions["libtpu"]:
+        raise InvalidProblem(
+            f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be attached). Install it "
+            'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
+        )
+    file = None
+    if cache is not False:
+        folder = cache_folder() if cache is True else Path(cache)
+        file = folder / f"{_key(text, wanted, versions, flags)}.json"
+        known = _cached(file)
+        if known is not None:
+            return _located(known, plan.program)
+    if on_progress is not None:
+        on_progress(Progress("starting", 0.0))
+    report = isolate.run_in_child(
+        "toast_lab.runtime.compile_child:compile_one",
+        compile_child.Request(text, plan.mesh, wanted, _rounds(plan.program)),
+        env=top.environment(wanted), time_limit_s=time_limit_s, on_event=on_progress,
+        cancel=cancel, memory_limit_bytes=memory_limit_bytes, what=f"compiling {model.name} for {wanted}",
+    )  # fmt: skip
+    made = _result(plan, wanted, report, versions, flags)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        made.save(file)
+    return _located(made, plan.program)
+
+
+def cache_folder() -> Path:
+    """Where compiled results are kept: ``$TOAST_LAB_CACHE``, else the platform's folder for caches."""
+    own = os.environ.get(CACHE_VARIABLE)
+    if own:
+        return Path(own) / "compiled"
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "toast-lab" / "compiled"
+
+
+def _flags() -> dict[str, str]:
+    return {name: os.environ[name] for name in _FLAGS if os.environ.get(name)}
+
+
+def _key(text: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]) -> str:
+    # Where in which file a model was written changes nothing but the locations.
+    bare = _LOCATION_LINE.sub("", _LOCATION.sub("", text))
+    parts = [FORMAT, bare, str(topology), sorted(versions.items()), sorted(flags.items())]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _cached(file: Path) -> Compiled | None:
+    """A result from the cache; what cannot be read is as good as not there, and will be written anew."""
+    try:
+        return dataclasses.replace(Compiled.from_json(json.loads(file.read_text())), cached=True)
+    except (OSError, ValueError, InvalidPlan):
+        return None
+
+
+def _located(compiled: Compiled, program: Program) -> Compiled:
+    """With source lines as they are now; a cached result knows those of the day on which it was made."""
+    collectives = tuple(
+        c._replace(source=program.where(c.op)) if 0 <= c.op < program.n_ops else c for c in compiled.collectives
+    )
+    return dataclasses.replace(compiled, collectives=collectives)
+
+
+def _rounds(program: Program) -> dict[int, float]:
+    """Rounds of every loop by the numbers of the pseudo-ops that enter it, the names that compiled loops carry."""
+    found = {}
+    for region in program.regions:
+        if region.kind == "loop":
+            for op in range(region.begin, region.end):
+                if program.kind[op] == "while.enter":
+                    found[op] = region.times
+    return found
+
+
+def _result(
+    plan: ShardingPlan,
+    topology: top.Topology,
+    report: compile_child.Report,
+    versions: Mapping[str, str],
+    flags: Mapping[str, str],
+) -> Compiled:
+    memory: dict[str, Any] = report.memory or {}
+    refusal = report.refusal
+    return Compiled(
+        program=plan.program.digest(),
+        plan_key=plan.key,
+        mesh=dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
+        topology=str(topology),
+        device_kind=report.device_kind,
+        device_order=_ORDERS[topology.platform],
+        fits=refusal is None,
+        peak_bytes=memory.get("peak"),
+        argument_bytes=memory.get("argument"),
+        output_bytes=memory.get("output"),
+        alias_bytes=memory.get("alias"),
+        temp_bytes=memory.get("temp"),
+        code_bytes=memory.get("code"),
+        needed_bytes=refusal.needed_bytes if refusal else None,
+        limit_bytes=refusal.limit_bytes if refusal else None,
+        needed_temporaries_only=refusal.only_temporaries if refusal else False,
+        allocations=refusal.allocations if refusal else (),
+        refusal=refusal.message if refusal else "",
+        collectives=report.collectives,
+        loops=report.loops,
+        cycles_by_op=report.cycles,
+        clock_hz=topology.clock_hz,
+        rematerialised=report.remats,
+        compile_s=report.compile_s,
+        versions=dict(versions),
+        flags=dict(flags),
+    )

@@ -1,0 +1,171 @@
+"""What the child process of ``compile`` does: compile one annotated module and say what came out, as plain data.
+
+Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its standard error while
+it compiles is read too: that is the only place where it says that it gave up on an efficient reshard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from toast_lab import isolate
+from toast_lab.runtime import _jax_private, compiler_messages, hlo, hlo_text
+from toast_lab.runtime import topologies as top
+from toast_lab.runtime.child import Progress
+from toast_lab.sharding.mesh import Mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One module to compile."""
+
+    text: str  #: annotated StableHLO with located ops
+    mesh: Mesh
+    topology: top.Topology
+    rounds: dict[int, float]  #: rounds of our loops by the number of any of their ops, for texts that do not tell
+
+
+class Report(NamedTuple):
+    """What came of it."""
+
+    device_kind: str
+    compile_s: float
+    memory: dict[str, int] | None  #: see _jax_private.memory_stats; None: refused
+    refusal: compiler_messages.Refusal | None
+    collectives: tuple[hlo.Collective, ...]
+    cycles: dict[int, float]  #: estimated cycles of one step by op of ours, -1: unknown; empty where there are none
+    loops: tuple[tuple[int, float], ...]  #: (op of ours or -1, rounds) of every loop left in the program
+    remats: tuple[compiler_messages.Rematerialised, ...]
+
+
+def compile_one(request: Request) -> Report:
+    """Compile ``request``.
+
+    Raises:
+        InvalidProblem: libtpu is missing, or too few devices are attached.
+    """
+    isolate.report(Progress("loading the compiler", 0.0))
+    devices = top.devices(request.topology, request.mesh)
+    isolate.report(Progress(f"compiling for {request.topology}", 0.1))
+    started = time.perf_counter()
+    refusal, executable = None, None
+    with _standard_error() as log:
+        try:
+            executable = _jax_private.compile_module(request.text, devices)
+        except Exception as error:
+            refusal = compiler_messages.refusal(str(error))
+            if refusal is None:
+                raise
+    compile_s = time.perf_counter() - started
+    remats = compiler_messages.rematerialised(log())
+    kind = str(devices[0].device_kind)
+    if executable is None:
+        return Report(kind, compile_s, None, refusal, (), {}, (), remats)
+    isolate.report(Progress("reading the compiled program", 0.9))
+    text = _jax_private.optimised_hlo(executable)
+    module = hlo_text.parse(text)
+    rounds = _rounds(request.rounds)
+    sizes = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))
+    return Report(
+        kind,
+        compile_s,
+        _jax_private.memory_stats(executable),
+        None,
+        tuple(hlo.collectives_of(module, hlo.source_lines(text), sizes, rounds)),
+        cycles(module, rounds),
+        tuple(loops(module, rounds)),
+        remats,
+    )
+
+
+def _rounds(ours: dict[int, float]) -> Callable[[hlo_text.Instruction], float | None]:
+    return lambda instruction: ours.get(hlo.op_of(instruction))
+
+
+def cycles(
+    module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
+) -> dict[int, float]:
+    """Estimated cycles of one step by op of ours (-1: instructions that name none), loops by their rounds.
+
+    TPU programs carry ``estimated_cycles`` on what runs on the core: fusions, matrix products, copies.  Collectives,
+    asynchronous copies and custom fusions (gathers, scatters, sorts) have none.
+    """
+    found: dict[int, float] = {}
+    for here in hlo_text.executed(module, rounds):
+        if here.fused:  # the fusion's own estimate covers what is inside
+            continue
+        for instruction in here.computation.instructions:
+            text = instruction.field("estimated_cycles")
+            if text and int(text) > 0:
+                op = hlo.op_of(instruction)
+                if op < 0 and instruction.opcode == "fusion":
+                    op = _op_inside(module, instruction)
+                found[op] = found.get(op, 0.0) + int(text) * here.times
+    return found
+
+
+def _op_inside(module: hlo_text.Module, fusion: hlo_text.Instruction) -> int:
+    """The op that most instructions of a fusion belong to; -1 if none says."""
+    inside = module.computations.get(fusion.called("calls"))
+    ops = [op for i in (inside.instructions if inside else ()) if (op := hlo.op_of(i)) >= 0]
+    return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
+
+
+def loops(
+    module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
+) -> Iterator[tuple[int, float]]:
+    """(op of ours or -1, rounds) of every loop that runs; 1 round where nobody knows."""
+    for here in hlo_text.executed(module, rounds):
+        for instruction in here.computation.instructions:
+            if instruction.opcode == "while":
+                n = hlo_text.trip_count(module, here.computation, instruction)
+                if n is None and rounds is not None:
+                    n = rounds(instruction)
+                yield hlo.op_of(instruction), n or 1.0
+
+
+@contextmanager
+def _standard_error() -> Iterator[Callable[[], str]]:
+    """Collect what native code writes to standard error; it is passed on at the end."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        text: list[bytes] = []
+
+        def read() -> str:
+            return b"".join(text).decode(errors="replace")
+
+        try:
+            yield read
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            log.seek(0)
+            text.append(log.read())
+            _pass_on(text[0])
+
+
+def _pass_on(data: bytes) -> None:
+    while data:
+        data = data[os.write(2, data) :]
+
+
+def versions() -> dict[str, Any]:
+    """Versions that decide what a compile gives; importing libtpu is not needed for its own."""
+    import importlib.metadata as metadata
+
+    found = {}
+    for package in ("jax", "jaxlib", "libtpu"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = ""
+    return found

@@ -1,0 +1,178 @@
+"""``Compiled``: what a compiler made of a plan, as plain data that can be saved and loaded."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toast_lab.errors import InvalidPlan
+from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
+from toast_lab.runtime.hlo import Collective, Part
+
+FORMAT = 1  # of the JSON; another number is not read
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """One compiled plan; bytes and cycles are those of one device and one step.
+
+    ``peak_bytes`` is XLA's own buffer assignment.  When the compiler refuses the program, ``fits`` is False and the
+    sizes are None, apart from ``needed_bytes``.  Cycles are the TPU compiler's own estimates, of which it makes none
+    for collectives, asynchronous copies, gathers and scatters; on CPU and GPU there are none at all.
+    """
+
+    program: str  #: digest of the program
+    plan_key: int  #: of the plan
+    mesh: Mapping[str, int]
+    topology: str  #: "tpu:v5e:4x4"
+    device_kind: str  #: what the device calls itself
+    device_order: str  #: how mesh positions became devices
+    fits: bool  #: False: the compiler refused it for lack of memory
+    peak_bytes: int | None  #: arguments + outputs - aliases + temporaries
+    argument_bytes: int | None
+    output_bytes: int | None
+    alias_bytes: int | None  #: part of the outputs that reuses donated arguments
+    temp_bytes: int | None
+    code_bytes: int | None  #: generated code, not part of the peak
+    needed_bytes: float | None  #: what the refusing compiler said it needs
+    limit_bytes: float | None  #: what it said there is
+    needed_temporaries_only: bool  #: ``needed_bytes`` leaves out arguments and results
+    allocations: tuple[Allocation, ...]  #: the largest ones that a refusal names
+    refusal: str  #: its words
+    collectives: tuple[Collective, ...]
+    loops: tuple[tuple[int, float], ...]  #: (op of ours or -1, rounds) of loops left in the program
+    cycles_by_op: Mapping[int, float]  #: estimated cycles by op of ours, loops by their rounds; -1: unknown
+    clock_hz: float | None  #: cycles a second, see topologies.CHIPS
+    rematerialised: tuple[Rematerialised, ...]
+    compile_s: float
+    versions: Mapping[str, str]  #: of jax, jaxlib, libtpu
+    flags: Mapping[str, str]  #: environment variables that change what compilers do
+    cached: bool = dataclasses.field(default=False, compare=False)  #: it came from the cache
+
+    @property
+    def cycles(self) -> float | None:
+        """Estimated cycles of one step on the core; None where the compiler makes no estimates."""
+        return sum(self.cycles_by_op.values()) if self.cycles_by_op else None
+
+    @property
+    def compute_s(self) -> float | None:
+        """``cycles`` as seconds; collectives are not in it."""
+        return None if self.cycles is None or not self.clock_hz else self.cycles / self.clock_hz
+
+    @property
+    def total_needed_bytes(self) -> float | None:
+        """Peak, or what a refused program would have needed; None if the compiler did not say."""
+        return self.peak_bytes if self.fits else self.needed_bytes
+
+    def bytes_by_kind(self) -> dict[str, float]:
+        """Bytes of collectives by kind, each as often as it runs."""
+        total: collections.Counter[str] = collections.Counter()
+        for c in self.collectives:
+            total[c.kind] += c.bytes * c.times  # type: ignore[assignment]
+        return dict(total)
+
+    def counts_by_kind(self) -> dict[str, float]:
+        """Runs of collectives by kind."""
+        total: collections.Counter[str] = collections.Counter()
+        for c in self.collectives:
+            total[c.kind] += c.times  # type: ignore[assignment]
+        return dict(total)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data, with the derived ones."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data["plan_key"] = f"{self.plan_key:016x}"
+        data["mesh"] = dict(self.mesh)
+        data["allocations"] = [a._asdict() for a in self.allocations]
+        data["collectives"] = [
+            {
+                **c._asdict(),
+                "axes": None if c.axes is None else list(c.axes),
+                "parts": [p._asdict() for p in c.parts],
+            }
+            for c in self.collectives
+        ]
+        data["loops"] = [list(loop) for loop in self.loops]
+        data["cycles_by_op"] = {str(op): cycles for op, cycles in self.cycles_by_op.items()}
+        data["rematerialised"] = [r._asdict() for r in self.rematerialised]
+        data["versions"], data["flags"] = dict(self.versions), dict(self.flags)
+        del data["cached"]
+        return {
+            "format": FORMAT, **data, "cycles": self.cycles, "compute_s": self.compute_s,
+            "bytes_by_kind": self.bytes_by_kind(), "counts_by_kind": self.counts_by_kind(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
+        """The inverse of ``to_json``.
+
+        Raises:
+            InvalidPlan: the data is no such thing.
+        """
+        try:
+            if data["format"] != FORMAT:
+                raise InvalidPlan(f"a compiled result of format {data['format']}, this version reads {FORMAT}")
+            known = {f.name for f in dataclasses.fields(cls)}
+            fields = {k: v for k, v in data.items() if k in known}
+            fields["plan_key"] = int(fields["plan_key"], 16)
+            fields["allocations"] = tuple(Allocation(**a) for a in fields["allocations"])
+            fields["collectives"] = tuple(_collective(c) for c in fields["collectives"])
+            fields["loops"] = tuple((int(op), float(n)) for op, n in fields["loops"])
+            fields["cycles_by_op"] = {int(op): float(n) for op, n in fields["cycles_by_op"].items()}
+            fields["rematerialised"] = tuple(Rematerialised(**r) for r in fields["rematerialised"])
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidPlan(
+                f"this is no compiled result as save writes it: {type(error).__name__}: {error}"
+            ) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON; another reader never sees half of it."""
+        target = Path(path)
+        handle, name = tempfile.mkstemp(dir=target.absolute().parent, prefix=target.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(self.to_json(), file, indent=1)
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Compiled:
+        """Read what ``save`` wrote.
+
+        Raises:
+            InvalidPlan: the file cannot be read or holds something else.
+        """
+        try:
+            data = json.loads(Path(path).read_text())
+        except OSError as error:
+            raise InvalidPlan(f"cannot read {path}: {error.strerror}") from None
+        except ValueError:
+            raise InvalidPlan(f"{path} is no compiled result: it is not JSON") from None
+        return cls.from_json(data)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n:g} {kind}" for kind, n in sorted(self.counts_by_kind().items())) or "no collectives"
+        if not self.fits:
+            if self.needed_bytes is None:
+                return f"{self.topology}: refused for lack of memory"
+            what = "temporaries alone need" if self.needed_temporaries_only else "needs"
+            limit = f" of {self.limit_bytes / 2**30:.2f} GiB" if self.limit_bytes else ""
+            return f"{self.topology}: refused, {what} {self.needed_bytes / 2**30:.2f} GiB{limit}"
+        time = f", {self.compute_s * 1e3:.3f} ms of compute" if self.compute_s is not None else ""
+        peak = self.peak_bytes or 0
+        size = f"{peak / 2**30:.3g} GiB" if peak >= 2**30 else f"{peak / 2**20:.3g} MiB"
+        return f"{self.topology}: {size} peak a device{time}, {counts}"
+
+
+def _collective(data: Mapping[str, Any]) -> Collective:
+    axes = None if data["axes"] is None else tuple(data["axes"])
+    return Collective(**{**data, "axes": axes, "parts": tuple(Part(**p) for p in data["parts"])})

@@ -1,0 +1,117 @@
+"""What compilers say in words: refusals for lack of memory, and involuntary rematerialisations.
+
+Wordings were collected from libtpu 0.0.42.1 and XLA's CPU and GPU compilers of jaxlib 0.10.2; a text in none of
+them gives None or nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from toast_lab.lowering.annotate import split_name
+
+_SIZE = r"([\d.]+)\s*([KMGT]?)i?B?"
+_UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
+# "Used 17.02G of 15.75G hbm. Exceeded hbm capacity by 1.27G."
+_USED = re.compile(rf"Used {_SIZE} of {_SIZE} (\w+)")
+# "the total memory required for HLO temporaries (28.00G) exceeds available HBM (15.75G)"
+_TEMPORARIES = re.compile(rf"required for [\w ]+ \({_SIZE}\) exceeds available (\w+) \({_SIZE}\)")
+# GPU: "Out of memory while trying to allocate 17179869184 bytes."
+_ALLOCATE = re.compile(r"trying to allocate ([\d.]+)\s*([KMGT]?)i?B")
+_ALLOCATE_BYTES = re.compile(r"allocate (\d+) bytes")
+_ENTRY = re.compile(
+    r"^\s*(\d+)\. Size: " + _SIZE + r"\s*$(.*?)(?=^\s*=+\s*$|^\s*\d+\. Size: |\Z)", re.MULTILINE | re.DOTALL
+)
+_SHAPE = re.compile(r"Shape: (.*)")
+_OPERATOR = re.compile(r'Operator: op_name="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r"XLA label: (.*)")
+_TYPE = re.compile(r"Allocation type: (.*)")
+_REMAT = re.compile(r"Involuntary full rematerialization")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+
+
+class Allocation(NamedTuple):
+    """One of the largest allocations that a refusal names."""
+
+    bytes: float
+    shape: str  #: as the compiler writes it
+    op: int  #: op of ours, -1 if unknown
+    op_name: str
+    kind: str  #: "HLO temp", "scoped"
+
+
+class Refusal(NamedTuple):
+    """A program that the compiler refused because it does not fit."""
+
+    needed_bytes: float | None  #: what it said it needs; None if it did not say
+    limit_bytes: float | None
+    only_temporaries: bool  #: ``needed_bytes`` holds the temporaries alone, a check ahead of all others
+    allocations: tuple[Allocation, ...]  #: largest first
+    message: str
+
+
+class Rematerialised(NamedTuple):
+    """An involuntary full rematerialisation: a value is gathered whole and cut again, for want of a better way."""
+
+    op: int  #: op of ours, -1 if unknown
+    op_name: str
+    text: str  #: the instruction, and from which sharding to which
+
+
+def refusal(message: str) -> Refusal | None:
+    """Read a compiler's error; None if it is not about memory."""
+    if "RESOURCE_EXHAUSTED" not in message and "out of memory" not in message.lower():
+        return None
+    needed = limit = None
+    temporaries = _TEMPORARIES.search(message)
+    used = [m for m in _USED.finditer(message) if m.group(5).lower() == "hbm"] or list(_USED.finditer(message))
+    allocate = _ALLOCATE.search(message)
+    if used:
+        needed, limit = _bytes(used[0].group(1), used[0].group(2)), _bytes(used[0].group(3), used[0].group(4))
+    elif temporaries:
+        needed = _bytes(temporaries.group(1), temporaries.group(2))
+        limit = _bytes(temporaries.group(4), temporaries.group(5))
+    elif exact := _ALLOCATE_BYTES.search(message):
+        needed = float(exact.group(1))
+    elif allocate:
+        needed = _bytes(allocate.group(1), allocate.group(2))
+    return Refusal(needed, limit, bool(temporaries and not used), _allocations(message), message.strip()[:4000])
+
+
+def _allocations(message: str) -> tuple[Allocation, ...]:
+    found = []
+    for entry in _ENTRY.finditer(message):
+        rest = entry.group(4)
+        operator = _OPERATOR.search(rest)
+        op, name = split_name(operator.group(1)) if operator else (-1, "")
+        shape, kind = _SHAPE.search(rest), _TYPE.search(rest)
+        if not name and (label := _LABEL.search(rest)):
+            name = label.group(1).strip()[:200]
+        found.append(
+            Allocation(
+                _bytes(entry.group(2), entry.group(3)),
+                shape.group(1).strip() if shape else "",
+                op,
+                name,
+                kind.group(1).strip() if kind else "",
+            )
+        )
+    unique = dict.fromkeys(found)  # the message may list the same ones for several memories
+    return tuple(sorted(unique, key=lambda a: -a.bytes))
+
+
+def rematerialised(log: str) -> tuple[Rematerialised, ...]:
+    """Involuntary full rematerialisations that XLA's partitioner warned of, in order, each once."""
+    found: dict[Rematerialised, None] = {}
+    for match in _REMAT.finditer(log):
+        end = log.find("\n", match.start())
+        text = log[match.start() : end if end >= 0 else len(log)]
+        name = _OP_NAME.search(text)
+        op, op_name = split_name(name.group(1)) if name else (-1, "")
+        found[Rematerialised(op, op_name, " ".join(text.split())[:1000])] = None
+    return tuple(found)
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * _UNITS[unit]

@@ -1,0 +1,294 @@
+"""The structure of an HLO text: computations, their instructions, and how often each of them runs.
+
+Only what judging a compiled program needs: names, types, operands, called computations and the attributes as text.
+
+Loops: XLA leaves a loop's number of rounds in ``known_trip_count`` on CPU and GPU, and nowhere on TPU; there it is
+worked out from the loop itself, a counter that is compared with a constant and increased by a constant in each
+round.  Start reading at ``parse`` and ``executed``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_NUMBER = re.compile(r"-?\d+")
+# Calls that run their computation where they stand; other ``to_apply``s are reducers.
+_RUNS = ("fusion", "call", "conditional", "async-start")
+_PERMUTES = ("collective-permute", "collective-permute-start", "collective-permute-done")
+_CHAINS = (
+    *_PERMUTES,
+    "get-tuple-element",
+    "bitcast",
+    "copy",
+    "copy-start",
+    "copy-done",
+    "convert",
+    "reshape",
+    "transpose",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    type: str  #: "f32[8,16]{1,0}", or several in brackets
+    opcode: str
+    operands: tuple[str, ...]  #: names; a literal of a constant or a parameter's number stand here as text
+    attributes: str  #: all behind the operands
+    line: str
+    root: bool
+
+    def called(self, key: str) -> str:
+        """Name of the computation that attribute ``key`` names, "" if none."""
+        match = re.search(rf"\b{key}=%?([\w.\-]+)", self.attributes)
+        return match.group(1) if match else ""
+
+    def field(self, key: str) -> str:
+        """The quoted value of ``"key":"value"`` or ``key="value"`` among the attributes, "" if there is none."""
+        match = re.search(rf'"?\b{key}"?[:=]"((?:[^"\\]|\\.)*)"', self.attributes)
+        return match.group(1) if match else ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Computation:
+    """A named list of instructions."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        """Instructions by name."""
+        return {i.name: i for i in self.instructions}
+
+    @functools.cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """Instructions that read each name."""
+        found: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in instruction.operands:
+                found.setdefault(operand, []).append(instruction)
+        return found
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose value is the computation's."""
+        return next((i for i in self.instructions if i.root), self.instructions[-1])
+
+
+class Module(NamedTuple):
+    """A parsed HLO text."""
+
+    computations: dict[str, Computation]
+    entry: str  #: name of the entry computation
+
+
+class Executed(NamedTuple):
+    """A computation where it runs."""
+
+    computation: Computation
+    times: float  #: how often in one step of the program
+    via: tuple[Instruction, ...]  #: the calls that lead here, outermost first
+    fused: bool  #: inside a fusion: its instructions are not run one by one
+    loops: tuple[float, ...]  #: rounds of the loops around it, outermost first
+
+
+def parse(text: str) -> Module:
+    """Take HLO ``text`` apart.  A text without any computation gives one of all its instructions."""
+    computations: dict[str, Computation] = {}
+    entry, name = "", ""
+    found: list[Instruction] = []
+    loose: list[Instruction] = []
+    for line in text.splitlines():
+        header = None if line[:1].isspace() else _HEADER.match(line)
+        if header:
+            name, found = header.group(2), []
+            entry = name if header.group(1) else entry
+        elif line.startswith("}"):
+            if name:
+                computations[name] = Computation(name, tuple(found))
+            name = ""
+        else:
+            instruction = _instruction(line)
+            if instruction is not None:
+                (found if name else loose).append(instruction)
+    if not computations:
+        computations[""] = Computation("", tuple(loose))
+    return Module(computations, entry or next(reversed(computations)))
+
+
+def executed(module: Module, rounds: Callable[[Instruction], float | None] | None = None) -> Iterator[Executed]:
+    """Every computation that runs, with its calls: a computation called twice comes twice.
+
+    Args:
+        module: the parsed text.
+        rounds: asked for a loop's number of rounds where the text does not tell; without an answer it is 1.
+    """
+    todo = [Executed(module.computations[module.entry], 1.0, (), False, ())]
+    while todo:
+        here = todo.pop()
+        yield here
+        for instruction in here.computation.instructions:
+            if instruction.opcode == "while":
+                n = trip_count(module, here.computation, instruction)
+                if n is None and rounds is not None:
+                    n = rounds(instruction)
+                names, times = [instruction.called("body")], n or 1.0
+            elif instruction.opcode in _RUNS:
+                names, times = _called(instruction), 1.0
+            else:
+                continue
+            loops = (times,) if instruction.opcode == "while" else ()
+            for name in names:
+                if name in module.computations:
+                    fused = here.fused or instruction.opcode == "fusion"
+                    target = module.computations[name]
+                    via = (*here.via, instruction)
+                    todo.append(Executed(target, here.times * times, via, fused, (*here.loops, *loops)))
+
+
+def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
+    """Rounds of a ``while`` instruction, None if the text does not tell."""
+    known = _TRIPS.search(loop.attributes)
+    if known:
+        return float(known.group(1))
+    condition = module.computations.get(loop.called("condition"))
+    body = module.computations.get(loop.called("body"))
+    if condition is None or body is None:
+        return None
+    bound = _counter_bound(condition)
+    if bound is None:
+        return None
+    index, limit, or_equal = bound
+    step = _counter_step(module, body, index)
+    start = _constant(computation, _element(computation, loop, index))
+    if step is None or step <= 0:
+        return None
+    span = limit - (start or 0) + (1 if or_equal else 0)
+    return float(max(0, -(-span // step)))
+
+
+def chain_up(computation: Computation, name: str) -> Instruction | None:
+    """The instruction that really makes ``name``, behind copies, casts, permutes and tuple elements."""
+    instruction = computation.by_name.get(name)
+    while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
+        above = computation.by_name.get(instruction.operands[0])
+        if above is None or above.opcode in ("parameter", "tuple"):
+            break
+        instruction = above
+    return instruction
+
+
+def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
+    """What makes ``name`` inside of a fusion of several results; None if it comes from no such fusion."""
+    index = ""
+    instruction = computation.by_name.get(name)
+    while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
+        if instruction.opcode == "get-tuple-element":
+            match = re.search(r"index=(\d+)", instruction.attributes)
+            index = match.group(1) if match else ""
+        instruction = computation.by_name.get(instruction.operands[0])
+    if instruction is None or instruction.opcode != "fusion" or not index:
+        return None
+    inside = module.computations.get(instruction.called("calls"))
+    return chain_up(inside, _element(inside, inside.root, int(index), own=True)) if inside is not None else None
+
+
+# -- one line --------------------------------------------------------------------------------------------------------
+
+
+def _instruction(line: str) -> Instruction | None:
+    head, sep, rest = line.strip().partition(" = ")
+    if not sep or " " in head.removeprefix("ROOT "):
+        return None
+    root = head.startswith("ROOT ")
+    name = head.removeprefix("ROOT ").lstrip("%")
+    end = _balanced(rest, 0) if rest.startswith("(") else rest.find(" ")
+    if end <= 0:
+        return None
+    kind, behind = rest[:end], rest[end:].lstrip()
+    opcode, sep, _ = behind.partition("(")
+    if not sep or not re.fullmatch(r"[a-z][\w\-]*", opcode):
+        return None
+    close = _balanced(behind, len(opcode))
+    inside = behind[len(opcode) + 1 : close - 1]
+    operands = tuple(_OPERAND.findall(inside)) if "%" in inside else _plain_operands(inside)
+    return Instruction(name, kind, opcode, operands, behind[close:], line, root)
+
+
+def _plain_operands(inside: str) -> tuple[str, ...]:
+    """Operands of a text written without percent signs, or a constant's literal."""
+    return tuple(part.split()[-1] for part in inside.split(",") if part.strip())
+
+
+def _balanced(text: str, start: int) -> int:
+    """Position behind the bracket that closes the one at ``start``."""
+    depth = 0
+    for match in re.finditer(r"[()]", text[start:]):
+        depth += 1 if match.group() == "(" else -1
+        if depth == 0:
+            return start + match.end()
+    return len(text)
+
+
+def _called(instruction: Instruction) -> list[str]:
+    branches = _BRANCHES.search(instruction.attributes)
+    if branches:
+        return [part.strip().lstrip("%") for part in branches.group(1).split(",")]
+    return _CALLED.findall(instruction.attributes)
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------
+
+
+def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
+    """(index of the counter, limit, limit included) of a condition ``counter < limit``."""
+    root = condition.root
+    if root.opcode != "compare" or len(root.operands) != 2:
+        return None
+    direction = re.search(r"direction=(\w+)", root.attributes)
+    limit = _constant(condition, root.operands[1])
+    counter = chain_up(condition, root.operands[0])
+    if direction is None or direction.group(1) not in ("LT", "LE") or limit is None or counter is None:
+        return None
+    index = re.search(r"index=(\d+)", counter.attributes)
+    return (int(index.group(1)), limit, direction.group(1) == "LE") if index else None
+
+
+def _counter_step(module: Module, body: Computation, index: int) -> int | None:
+    """By how much a round increases the counter; None if it is not plainly increased by a constant."""
+    made = chain_up(body, _element(body, body.root, index, own=True))
+    where = body
+    if made is not None and made.opcode == "fusion" and made.called("calls") in module.computations:
+        where = module.computations[made.called("calls")]
+        made = where.root
+    if made is None or made.opcode != "add":
+        return None
+    return next((c for c in (_constant(where, o) for o in made.operands) if c is not None), None)
+
+
+def _element(computation: Computation, instruction: Instruction, index: int, own: bool = False) -> str:
+    """Name of element ``index`` of the tuple that is ``instruction`` (own) or its operand."""
+    source = instruction if own else computation.by_name.get((*instruction.operands, "")[0])
+    if source is None or source.opcode != "tuple" or index >= len(source.operands):
+        return ""
+    return source.operands[index]
+
+
+def _constant(computation: Computation, name: str) -> int | None:
+    made = chain_up(computation, name)
+    if made is None or made.opcode != "constant":
+        return None
+    literal = made.line.partition(" constant(")[2].partition(")")[0]
+    return int(literal) if _NUMBER.fullmatch(literal) else None
