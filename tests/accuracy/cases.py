@@ -20,6 +20,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.frontends import Model
 from toast_lab.models import registry
+from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_actions
@@ -31,6 +32,7 @@ class Case(NamedTuple):
     name: str  #: of the case
     model: str
     sizes: dict[str, object]
+    most: int = 100  #: plans of each kind at most
 
 
 class Slice(NamedTuple):
@@ -69,6 +71,25 @@ CASES = (
             "mode": "prefill",
         },
     ),
+    # So large that many plans do not fit: who is refused, and by how much.  Too few plans to be ranked.
+    Case(
+        "itx-large",
+        "itx",
+        {
+            "layers": 1, "batch": 128, "prompt": 1024, "sequence": 2048, "key_size": 256, "vocab": 16384,
+            "mode": "prefill",
+        },
+        3,
+    ),
+    Case(
+        "transformer-large",
+        "transformer",
+        {
+            "layers": 1, "d_model": 2048, "hidden": 8192, "heads": 8, "key_size": 256, "vocab": 16384, "batch": 128,
+            "sequence": 1024, "mode": "gradient",
+        },
+        2,
+    ),
 )  # fmt: skip
 SLICES = (
     Slice("tpu:v5e:4x4", {"d": 4, "m": 4}, "tpu-v5e"),
@@ -97,6 +118,13 @@ def model_of(name: str) -> Model:
 
 
 @functools.cache
+def digest(name: str) -> str:
+    """Digest of a case's StableHLO without its locations, which change with every line above them."""
+    bare = without_locations(model_of(name).stablehlo)
+    return hashlib.sha256(bare.encode()).hexdigest()[:16]
+
+
+@functools.cache
 def problem_of(name: str, topology: str) -> Problem:
     """The problem of a case on a slice."""
     model, where = model_of(name), slice_of(topology)
@@ -108,7 +136,8 @@ def drafts(name: str, topology: str) -> list[Draft]:
     problem = problem_of(name, topology)
     found: dict[int, Draft] = {}
     for draft in (*_expert(name, problem), *_memory(name, problem), *_random(name, problem, found)):
-        found.setdefault(draft.plan.key, draft)
+        if sum(known.kind == draft.kind for known in found.values()) < case(name).most:
+            found.setdefault(draft.plan.key, draft)
     return list(found.values())
 
 

@@ -29,6 +29,7 @@ from toast_lab.runtime import diff
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.steps import STEP_KINDS
 
+FEWEST = 8  # plans that can be ranked
 REFUSED_BY = 1.10  # a plan that we call fitting must not need this much more than there is
 LEAST_BYTES = 2.0**20  # collectives of less in a whole step are not judged
 
@@ -46,6 +47,7 @@ class Judged(NamedTuple):
     compute_s: float | None
     comm_s: float | None
     peak_bytes: float | None  #: or what a refused one needs, if that is known in full
+    least_bytes: float | None  #: what a refused one needs at least: the compiler may name its temporaries alone
     limit_bytes: float | None  #: of a refused one
     differences: diff.CompiledDiff | None
 
@@ -57,9 +59,9 @@ class Judged(NamedTuple):
     @property
     def wrongly_fits(self) -> bool:
         """Did we call a plan fitting that needs over 10% more than there is?"""
-        if self.fits or not self.cost.fits or not self.limit_bytes or not self.peak_bytes:
+        if self.fits or not self.cost.fits or not self.limit_bytes or not self.least_bytes:
             return False
-        return self.peak_bytes > REFUSED_BY * self.limit_bytes
+        return self.least_bytes > REFUSED_BY * self.limit_bytes
 
     def __str__(self) -> str:
         return f"{self.case} {self.topology} {self.plan}"
@@ -84,10 +86,8 @@ def judge() -> list[Judged]:
     for row in dataset.rows():
         if row["error"] or row["case"] not in {c.name for c in cases.CASES}:
             continue
-        problem = cases.problem_of(row["case"], row["topology"])
-        if problem.analysis.program.digest() != row["program"]:
-            continue
-        found.append(_judged(problem, row))
+        if dataset.is_current(row):
+            found.append(_judged(cases.problem_of(row["case"], row["topology"]), row))
     return found
 
 
@@ -109,7 +109,7 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
     return Judged(
         row["case"], row["topology"], row["plan"], row["kind"], price(problem, plan), fits,
         None if compute_s is None or comm_s is None else compute_s + comm_s, compute_s, comm_s,
-        _number(row["peak_bytes"]) if fits else needed, _number(row["limit_bytes"]),
+        _number(row["peak_bytes"]) if fits else needed, _number(row["needed_bytes"]), _number(row["limit_bytes"]),
         differences,
     )  # fmt: skip
 
@@ -157,8 +157,8 @@ def ranked(judged: Iterable[Judged]) -> list[Ranked]:
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Rank correlation; nan for fewer than 3 plans, or if one side is the same for all of them."""
-    if len(ours) < 3 or len(set(ours)) < 2 or len(set(theirs)) < 2:
+    """Rank correlation; nan for fewer than FEWEST plans, or if one side is the same for all of them."""
+    if len(ours) < FEWEST or len(set(ours)) < 2 or len(set(theirs)) < 2:
         return float("nan")
     return float(stats.spearmanr(ours, theirs).statistic)
 

@@ -35,7 +35,7 @@ def misses(table: list[Ranked], judged: list[Judged]) -> list[str]:
     found = [
         f"{r.case} on {r.topology}: rank correlation of time {r.time:.3f}, wanted {RANK}"
         for r in table
-        if not r.time >= RANK
+        if r.time < RANK
     ]
     error = _median([one.memory_error for one in judged if one.memory_error is not None])
     if not error <= MEMORY:
@@ -75,7 +75,7 @@ def page(table: list[Ranked], judged: list[Judged], missed: list[str]) -> str:
         "| model | slice | plans | time | compute | memory, median error | refused | refused though called fitting |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
         *(
-            f"| {r.case} | {r.topology} | {r.n} | {r.time:.3f} | {r.compute:.3f} | {_percent(r.memory_error)} | "
+            f"| {r.case} | {r.topology} | {r.n} | {_rank(r.time)} | {_rank(r.compute)} | {_percent(r.memory_error)} | "
             f"{r.refused} | {r.wrongly_fit} |"
             for r in table
         ),
@@ -155,6 +155,10 @@ def _median(values: list[float]) -> float:
 
 def _percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{share:.1%}"
+
+
+def _rank(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
 
 
 def _ms(seconds: float | None) -> str:

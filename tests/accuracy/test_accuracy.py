@@ -1,0 +1,97 @@
+"""The accuracy run on its committed data: that it judges today's programs, and its arithmetic on small numbers."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.accuracy import cases, dataset, judge, report
+from tests.accuracy.scatter import Panel, svg
+from toast_lab.runtime.diff import Side
+
+
+def rows_of(case: str) -> list[dict[str, str]]:
+    return [row for row in dataset.rows() if row["case"] == case]
+
+
+def test_every_model_has_plans_enough_on_both_slices() -> None:
+    counts = collections.Counter((row["case"], row["topology"]) for row in dataset.rows() if not row["error"])
+    ranked = [c for c in cases.CASES if c.most > judge.FEWEST]
+    assert len({c.model for c in ranked}) >= 5
+    few = {(c.name, s.topology): counts[c.name, s.topology] for c in ranked for s in cases.SLICES
+           if counts[c.name, s.topology] < 15}  # fmt: skip
+    assert not few
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention"])
+def test_rows_are_of_todays_programs_and_plans(name: str) -> None:
+    rows = rows_of(name)
+    assert rows
+    assert all(dataset.is_current(row) for row in rows)
+    for where in cases.SLICES:
+        today = {draft.name: json.dumps(list(draft.plan.actions)) for draft in cases.drafts(name, where.topology)}
+        assert {row["plan"]: row["actions"] for row in rows if row["topology"] == where.topology} == today
+
+
+def test_cycles_add_up_to_those_of_the_plan() -> None:
+    total: collections.Counter[tuple[str, str, str]] = collections.Counter()
+    for row in dataset.cycle_rows():
+        total[row["case"], row["topology"], row["plan"]] += int(row["cycles"])
+    rows = {(r["case"], r["topology"], r["plan"]): r for r in dataset.rows() if r["cycles"]}
+    assert total.keys() == rows.keys()
+    for key, row in rows.items():
+        assert total[key] == pytest.approx(float(row["cycles"]), abs=len(rows))
+        assert float(row["compute_s"]) == pytest.approx(float(row["cycles"]) / float(row["clock_hz"]))
+
+
+def test_spearman_counts_ranks_and_needs_plans_enough() -> None:
+    numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert judge.spearman(numbers, [n**3 for n in numbers]) == pytest.approx(1.0)
+    assert judge.spearman(numbers, [-n for n in numbers]) == pytest.approx(-1.0)
+    assert math.isnan(judge.spearman(numbers[:7], numbers[:7]))
+    assert math.isnan(judge.spearman(numbers, [1.0] * 8))
+
+
+def test_a_collective_that_is_priced_as_compiled_takes_the_same_time() -> None:
+    """Our own collectives, put in as if they were compiled, cost what they cost in the price."""
+    where = "tpu:v5e:4x4"
+    problem = cases.problem_of("mlp", where)
+    for one in judge.judge():
+        if (one.case, one.topology) == ("mlp", where):
+            ours = [
+                Side(c.op, "collective_permute" if c.kind == "permute" else c.kind, c.axes, c.local_bytes, 1.0)
+                for c in one.cost.collectives
+            ]
+            assert sum(judge.link_s(problem, side) for side in ours) == pytest.approx(one.cost.comm_s)
+
+
+def test_a_refused_plan_that_we_call_fitting_is_found() -> None:
+    (refused, *_) = [one for one in judge.judge() if not one.fits]
+    assert refused.least_bytes is not None
+    assert refused.limit_bytes is not None
+    fitting = refused._replace(cost=dataclasses.replace(refused.cost, peak_bytes=1.0))
+    assert fitting._replace(least_bytes=1.11 * refused.limit_bytes).wrongly_fits
+    assert not fitting._replace(least_bytes=1.09 * refused.limit_bytes).wrongly_fits
+    assert not refused._replace(cost=dataclasses.replace(refused.cost, peak_bytes=1e12)).wrongly_fits
+
+
+def test_misses_are_those_of_the_table() -> None:
+    row = judge.Ranked("a", "t", 10, 0.95, 0.9, 0.1, 0, 0)
+    assert report.misses([row], [])[:1] == ["median error of peak memory nan%, wanted 15%"]
+    assert any("0.500" in line for line in report.misses([row._replace(time=0.5)], []))
+
+
+def test_the_scatter_is_well_formed_and_has_every_point() -> None:
+    points = [("a<b", 1.0, 2.0, "x & y"), ("c", 10.0, 9.0, "z"), ("c", 1000.0, 900.0, "w")]
+    root = ET.fromstring(svg([Panel("t", points), Panel("u", points[:1])]))
+    space = "{http://www.w3.org/2000/svg}"
+    titles = [title.text for title in root.iter(f"{space}title")]
+    assert titles == ["x & y", "z", "w", "x & y"]
+    circles = [c for c in root.iter(f"{space}circle") if len(c)]
+    assert float(circles[0].get("cx", 0)) < float(circles[1].get("cx", 0)) < float(circles[2].get("cx", 0))
+    assert float(circles[0].get("cy", 0)) > float(circles[2].get("cy", 0)), "up is more"
