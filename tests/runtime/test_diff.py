@@ -1,4 +1,4 @@
-"""Priced and compiled collectives side by side: every rule on hand-made sides, and whole programs on virtual devices."""
+"""Priced and compiled collectives side by side: every rule on hand-made sides, and whole programs on virtual CPUs."""
 
 from __future__ import annotations
 

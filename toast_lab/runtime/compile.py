@@ -125,10 +125,13 @@ def _flags() -> dict[str, str]:
 
 
 def _key(text: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]) -> str:
-    # Where in which file a model was written changes nothing but the locations.
-    bare = _LOCATION_LINE.sub("", _LOCATION.sub("", text))
-    parts = [FORMAT, bare, str(topology), sorted(versions.items()), sorted(flags.items())]
+    parts = [FORMAT, without_locations(text), str(topology), sorted(versions.items()), sorted(flags.items())]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def without_locations(text: str) -> str:
+    """StableHLO without its locations, which change with every line above a model and decide nothing."""
+    return _LOCATION_LINE.sub("", _LOCATION.sub("", text))
 
 
 def _cached(file: Path) -> Compiled | None:
