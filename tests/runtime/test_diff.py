@@ -21,7 +21,7 @@ from toast_lab.sharding.plan import ShardingPlan
 
 
 def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
-    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh)
+    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh, "cpu")
 
 
 @pytest.fixture(scope="module")
