@@ -21,7 +21,7 @@ import numpy as np
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
 
-_SOFT_KINDS = frozenset(("slice", "pad", "concatenate", "reverse", "transpose"))
+SOFT_KINDS = frozenset(("slice", "pad", "concatenate", "reverse", "transpose"))
 _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
 
 
@@ -79,7 +79,7 @@ class _Fuser:
         self.operands: list[list[int]] = [program.operands(op) for op in range(n_ops)]
         self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
-        kinds = np.asarray([kind in _SOFT_KINDS for kind in program.kind])
+        kinds = np.asarray([kind in SOFT_KINDS for kind in program.kind])
         soft = ((classes == p.ELEMENTWISE) | kinds) & (np.diff(program.result_ptr) == 1)
         takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
@@ -89,6 +89,7 @@ class _Fuser:
         self.consumers = self._consumers()
         self.written = [not c and self.root[v] == v for v, c in enumerate(self.constant)]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
+        self.ahead: dict[int, int] = {}  # the product that could be written as this soft value
 
     def _consumers(self) -> list[set[int]]:
         """Ops that read each value, views looked through; ``n_ops`` stands for being a result of the program."""
@@ -139,6 +140,12 @@ class _Fuser:
                 found.add(source)
             else:
                 found |= self.sources.get(source, frozenset())
+        if self.style.out_of_products:
+            ahead = self._ahead(op)
+            if ahead >= 0:
+                if len(consumers) > 1 or any(self.product[c] for c in consumers):
+                    return  # written on the way out of that product
+                self.ahead[v] = ahead
         if len(consumers) > 1:
             last = max(consumers)
             # What is needed as long anyway costs nothing.
@@ -147,6 +154,17 @@ class _Fuser:
                 return
         self.written[v] = False
         self.sources[v] = frozenset(found)
+
+    def _ahead(self, op: int) -> int:
+        """The product that nobody but this op, through soft ops of one consumer each, looks at; -1 if there is none."""
+        for operand in self.operands[op]:
+            v = self.root[operand]
+            if len(self.consumers[v]) == 1 and v == operand and not self.output[v]:
+                if self.product[self.maker[v]]:
+                    return v
+                if v in self.ahead:
+                    return self.ahead[v]
+        return -1
 
     def _alive(self, source: int) -> int:
         """Last op that looks at the source itself."""

@@ -43,7 +43,7 @@ from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.ir import program as p
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.steps import COMPUTE, SLICE, Steps, Tables, ways
+from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, SLICE, Steps, Tables, ways
 
 
 class Rates(NamedTuple):
@@ -184,7 +184,8 @@ def price_steps(
                 time_s *= f.op.trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard only now
             if use < 0:
-                if kind != SLICE or not f.op.cuts[op]:
+                # Sums are made in place, and a part of what a soft op gives is computed alone.
+                if kind != ALL_REDUCE and (kind != SLICE or not f.op.cuts[op]):
                     found.passing_bytes[op] += steps.in_bytes[i]
             elif steps.copy[use] == i:
                 found.copy_bytes[use] = sent * steps.out_bytes[i]

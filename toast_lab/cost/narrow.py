@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fusion import Fusion
+from toast_lab.cost.fusion import SOFT_KINDS, Fusion
 from toast_lab.ir import program as p
 
 PASSES = {"": 1.0, "high": 3.0, "highest": 6.0}
@@ -52,9 +52,14 @@ def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
         if any(f32[v] for v in program.operands(op)):
             found.passes[op] = PASSES.get(detail[op], 1.0)
     n_ops = program.n_ops
-    only_products = [
-        bool(consumers) and all(c < n_ops and single[c] for c in consumers) for consumers in fusion.consumers
-    ]
+    moves = [program.op_class[op] == p.VIEW or kind[op] in SOFT_KINDS for op in range(n_ops)]
+    only_products = [False] * program.n_values
+    for v in reversed(range(program.n_values)):
+        # The cast is moved up through ops that only move elements.
+        only_products[v] = bool(fusion.consumers[v]) and all(
+            c < n_ops and (single[c] or (moves[c] and all(only_products[r] for r in program.results(c))))
+            for c in fusion.consumers[v]
+        )
     for v in range(program.n_values):
         maker = int(program.value_op[v])
         if f32[v] and only_products[v] and fusion.written[v] and maker >= program.n_arguments and not output[v]:
@@ -65,7 +70,6 @@ def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
             use = int(first[op]) + i
             if not f32[v]:
                 continue
-            moves = program.op_class[op] == p.VIEW or kind[op] == "transpose"
-            if single[op] or (moves and all(only_products[r] for r in program.results(op))):
+            if single[op] or (moves[op] and all(only_products[r] for r in program.results(op))):
                 found.sent[use] = 0.5
     return found
