@@ -156,6 +156,9 @@ def price_steps(
                         if f.use.delivered[use]:
                             piece = min(piece, made)
                         moved += f.use.reads[use] * piece
+                        if not copied and not f.value.written[source]:
+                            # Only products read what is not written: it is prepared beside them, as they take it.
+                            found.passing_bytes[op] += f.use.sent[use] * piece
                     if use == t.use_ptr[op] + f.op.brings[op] and f.op.brings[op] >= 0:
                         moved += f.value.bytes[value] / ways(steps.wanted[t.use_want[use]], axis_size)
                 flops = f.op.flops[op] / cut
