@@ -78,6 +78,7 @@ class Memory(NamedTuple):
     use_op: np.ndarray  #: [U]
     use_value: np.ndarray  #: [U]
     use_until: np.ndarray  #: [U] see ``Tables``
+    use_from: np.ndarray  #: [U] op from which on what is brought to the use is in memory
     value_use_ptr: np.ndarray  #: [V+1]
     value_use: np.ndarray
     runs_at: np.ndarray  #: [O] op at which a fused op really runs
@@ -143,11 +144,18 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
         ValueFacts(t.value_bytes * narrowed.kept, written),
         root[program.use_value].astype(np.int32),
     )  # fmt: skip
-    return facts, _memory(program, t, written, last_op, runs_at, in_place)
+    return facts, _memory(program, t, written, last_op, runs_at, in_place, early=compiler == "tpu")
 
 
 def _memory(
-    program: p.Program, t: Tables, written: np.ndarray, last_op: np.ndarray, runs_at: np.ndarray, in_place: np.ndarray
+    program: p.Program,
+    t: Tables,
+    written: np.ndarray,
+    last_op: np.ndarray,
+    runs_at: np.ndarray,
+    in_place: np.ndarray,
+    *,
+    early: bool,
 ) -> Memory:
     n_ops, n_arguments = program.n_ops, program.n_arguments
     value = np.flatnonzero(written)
@@ -162,17 +170,31 @@ def _memory(
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
     inside[inside] = in_place[at[inside]] & written[heir[inside]]
+    use_from = _brought_from(program, t) if early else t.use_op
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
     return Memory(
         value.astype(np.int32), start.astype(np.int32), end.astype(np.int32),
         np.where(inside, heir, -1).astype(np.int32),
         np.arange(len(uses) + 1, dtype=np.int32), uses, uses, ops, np.arange(n_ops + 1, dtype=np.int32), ops,
-        t.use_op, t.use_value, t.use_until, t.value_use_ptr, t.value_use,
+        t.use_op, t.use_value, t.use_until, use_from, t.value_use_ptr, t.value_use,
         runs_at.astype(np.int32), program.region,
         np.asarray([r.parent for r in regions], np.int32), np.asarray([r.begin for r in regions], np.int32),
         np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
     )  # fmt: skip
+
+
+def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
+    """The matrix product before each use: a collective is started beside it, if its value and the loop are there."""
+    heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
+    before = np.concatenate([[0], np.maximum.accumulate(np.where(heavy, np.arange(program.n_ops), 0))[:-1]])
+    begin = np.zeros(program.n_ops, np.int64)
+    for region in program.regions:  # those inside others come later
+        begin[region.begin : region.end] = region.begin
+    begin = np.maximum(begin, program.n_arguments)
+    op = t.use_op
+    start = np.maximum(np.maximum(before[op], program.value_op[t.use_value]), begin[op])
+    return np.minimum(start, op).astype(np.int32)
 
 
 def _handed_on_unchanged(program: p.Program) -> dict[int, int]:

@@ -109,12 +109,12 @@ class _Fuser:
             if self.soft[op] and not self.free[op]:
                 self._decide(op, self.results[op][0])
         runs_at = list(range(self.n_ops))
-        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
-            if self._inside(op):
-                runs_at[op] = max(runs_at[c] for c in self.consumers[self.results[op][0]])
         starts = [not self.free[op] and not self._inside(op) for op in range(self.n_ops)]
         if self.style.out_of_products:
             self._outputs(runs_at, starts)
+        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
+            if self._inside(op):
+                runs_at[op] = max(runs_at[c] for c in self.consumers[self.results[op][0]])
         return Fusion(
             np.asarray(self.written, bool), np.asarray(runs_at, np.int64), self._reads(), np.asarray(starts, bool),
             np.asarray(self.soft, bool), self.consumers,

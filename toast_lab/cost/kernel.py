@@ -301,14 +301,15 @@ def live_bytes(
             held = found.copy_bytes[like]
             for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
                 use = m.member[k]
-                live[m.use_op[use]] += held
+                live[m.use_from[use]] += held
                 live[last[use] + 1] -= held
     for like in range(found.passing_bytes.shape[0]):
         held = found.passing_bytes[like]
         if held > 0.0:
             for k in range(m.op_member_ptr[like], m.op_member_ptr[like + 1]):
-                live[m.op_member[k]] += held
-                live[m.op_member[k] + 1] -= held
+                at = m.runs_at[m.op_member[k]]
+                live[at] += held
+                live[at + 1] -= held
     # Written values; an operand that dies in an elementwise op gives its place to the result, one operand an op.
     heirs = np.zeros(n_ops + 1, np.bool_)
     for b in range(m.buffer_value.shape[0]):
