@@ -1,0 +1,54 @@
+"""What is said to be in memory at the peak is the peak."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.certification.programs import programs
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.cost import peak
+from toast_lab.cost.problem import Problem, price
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.state import State, legal_actions
+
+MESH = {"d": 2, "m": 2}
+
+
+def plans(problem: Problem, n: int) -> list[ShardingPlan]:
+    rng, found = np.random.default_rng(0), []
+    for _ in range(n):
+        state, taken = State(problem.space), []
+        for _ in range(int(rng.integers(0, 5))):
+            actions = legal_actions(state)
+            if actions:
+                taken.append(actions[int(rng.integers(len(actions)))])
+                state.apply(taken[-1])
+        found.append(ShardingPlan.from_state(state, taken))
+    return found
+
+
+@functools.cache
+def analysed(name: str) -> Analysis:
+    (case,) = [c for c in programs() if c.name == name]
+    loaded = case.model()
+    return analyse_program(loaded.program, loaded.dim_names)
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "a100", "cpu"])
+@pytest.mark.parametrize(
+    "name", ["transformer_train", "transformer_scan_remat", "gns_train", "itx_prefill", "unet_forward", "kv_cache"]
+)
+def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
+    problem = Problem(analysed(name), MESH, machine)
+    kinds = set()
+    for plan in plans(problem, 10):
+        cost = price(problem, plan)
+        held = cost.at_peak
+        assert sum(h.bytes for h in held) == pytest.approx(cost.peak_bytes)
+        assert [h.bytes for h in held] == sorted((h.bytes for h in held), reverse=True)
+        assert all(h.where == problem.analysis.program.where(h.op) for h in held)
+        kinds |= {h.what for h in held}
+    assert {peak.ARGUMENT, peak.TENSOR} <= kinds
