@@ -52,3 +52,16 @@ def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
         assert all(h.where == problem.analysis.program.where(h.op) for h in held)
         kinds |= {h.what for h in held}
     assert {peak.ARGUMENT, peak.TENSOR} <= kinds
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "cpu"])
+@pytest.mark.parametrize("name", ["transformer_train", "scan_gradient", "conv_net_step"])
+def test_what_is_held_adds_up_at_every_op(name: str, machine: str) -> None:
+    """Also where a result takes the place of an operand, inside loops and at the end."""
+    problem = Problem(analysed(name), MESH, machine)
+    program, (_, memory) = problem.analysis.program, problem._static
+    for plan in plans(problem, 4):
+        totals = problem.pricer().totals(plan.op_axis, plan.value_axis)
+        for op in range(program.n_ops + 1):
+            held = peak.held_at(program, memory, totals.found, totals.size, totals.last, op)
+            assert sum(h.bytes for h in held) == pytest.approx(totals.live[op]), op
