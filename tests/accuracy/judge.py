@@ -128,6 +128,10 @@ def link_s(problem: Problem, side: diff.Side) -> float:
     size = np.prod([problem.mesh.size(axis) for axis in axes])
     rates = problem._rates
     sent = side.bytes / size if kind == "all_gather" else side.bytes
+    if kind == "permute" and side.times > 1:
+        # A ring around a matrix product: neighbours pass pieces on.  Others may go to the farthest device.
+        a = min((i for i in range(len(problem.mesh.axes)) if mask >> i & 1), key=lambda i: rates.link_bytes_per_s[i])
+        return float(rates.link_latency_s[a] + side.bytes / rates.link_bytes_per_s[a]) * side.times
     once = collective_time_s(
         STEP_KINDS.index(kind), mask, sent, problem.mesh.array(), rates.link_bytes_per_s, rates.link_latency_s,
         rates.switched, rates.link_shape,
