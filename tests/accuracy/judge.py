@@ -94,11 +94,11 @@ def judge() -> list[Judged]:
 def _judged(problem: Problem, row: dict[str, str]) -> Judged:
     plan = ShardingPlan.from_actions(problem, json.loads(row["actions"]))
     fits, compute_s = bool(int(row["fits"])), _number(row["compute_s"])
+    in_loops = {op for op, _ in json.loads(row["loops"])}
     theirs = [
-        diff.Side(
-            op, kind, None if axes is None else tuple(a for a in axes.split(",") if a), float(size), times, "", dtype
-        )
+        side
         for kind, axes, _, size, dtype, times, op in json.loads(row["collectives"])
+        for side in _sides(kind, axes, float(size), dtype, times, op, once=op in in_loops or kind.endswith("permute"))
     ]
     differences = None
     if fits:
@@ -112,6 +112,16 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
         _number(row["peak_bytes"]) if fits else needed, _number(row["needed_bytes"]), _number(row["limit_bytes"]),
         differences,
     )  # fmt: skip
+
+
+def _sides(
+    kind: str, axes: str | None, size: float, dtype: str, times: float, op: int, *, once: bool
+) -> list[diff.Side]:
+    """Collectives of a row, whose equal ones of one op were added up; ``once``: it is a loop that repeats it."""
+    names = None if axes is None else tuple(a for a in axes.split(",") if a)
+    if once or times != int(times):
+        return [diff.Side(op, kind, names, size, times, "", dtype)]
+    return [diff.Side(op, kind, names, size, 1.0, "", dtype)] * int(times)
 
 
 def _number(text: str) -> float | None:
@@ -178,6 +188,17 @@ def collective_errors(judged: Iterable[Judged]) -> dict[str, list[float]]:
                 found[kind].append(abs(ours - theirs) / theirs if theirs else 1.0)
                 found["all kinds"].append(found[kind][-1])
     return dict(sorted(found.items()))
+
+
+def collective_sums(judged: Iterable[Judged]) -> dict[str, tuple[float, float]]:
+    """By kind (priced, compiled) bytes of a step, added up over all plans."""
+    found: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+    for one in judged:
+        for kind, both in one.differences.bytes_by_kind().items() if one.differences else ():
+            for name in (kind, "all kinds"):
+                found[name][0] += both[0]
+                found[name][1] += both[1]
+    return {kind: (ours, theirs) for kind, (ours, theirs) in found.items()}
 
 
 def reasons(judged: Iterable[Judged]) -> list[tuple[str, int, float]]:

@@ -48,6 +48,7 @@ class ValueFacts(NamedTuple):
 
     bytes: np.ndarray  #: [V] float64
     written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
+    moved: np.ndarray  #: [V] float64 factor on the bytes of collectives where the value is made, see ``narrow``
 
 
 class Facts(NamedTuple):
@@ -141,7 +142,7 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
             classes, free, slices, brings, fusion.starts, fusion.soft,
         ),
         UseFacts(reads, delivered, narrowed.sent),
-        ValueFacts(t.value_bytes * narrowed.kept, written),
+        ValueFacts(t.value_bytes * narrowed.kept, written, narrowed.moved),
         root[program.use_value].astype(np.int32),
     )  # fmt: skip
     return facts, _memory(program, t, written, last_op, runs_at, in_place, early=compiler == "tpu")

@@ -43,7 +43,7 @@ from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.ir import program as p
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, SLICE, Steps, Tables, ways
+from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE, Steps, Tables, ways
 
 
 class Rates(NamedTuple):
@@ -171,7 +171,8 @@ def price_steps(
                         time_s += r.op_overhead_s * f.op.trips[op]
         else:
             use = steps.use[i]
-            sent = f.use.sent[use] if use >= 0 else 1.0
+            # What is cast before it is summed is not scattered by the compilers that cast: as slow as in full width.
+            sent = 1.0 if kind == REDUCE_SCATTER else f.use.sent[use] if use >= 0 else f.value.moved[steps.value[i]]
             each.bytes[i] = sent * max(steps.in_bytes[i], steps.out_bytes[i])
             if kind != SLICE:
                 time_s = collective_time_s(
@@ -189,7 +190,7 @@ def price_steps(
             if use < 0:
                 # Sums are made in place, and a part of what a soft op gives is computed alone.
                 if kind != ALL_REDUCE and (kind != SLICE or not f.op.cuts[op]):
-                    found.passing_bytes[op] += steps.in_bytes[i]
+                    found.passing_bytes[op] += sent * steps.in_bytes[i]
             elif steps.copy[use] == i:
                 found.copy_bytes[use] = sent * steps.out_bytes[i]
             else:

@@ -3,7 +3,7 @@
 At JAX's default precision a product of f32 tensors is one pass in bfloat16.  The compiler therefore
 
 * keeps a value that nothing but such products read in bfloat16, half its size;
-* sends operands of such products in bfloat16 when they have to be gathered, exchanged or permuted.
+* sends operands of such products in bfloat16 when they have to be gathered, exchanged or permuted, and sums them in it.
 
 ``high`` and ``highest`` precision take three and six passes and none of this.
 
@@ -26,13 +26,14 @@ class Narrow(NamedTuple):
     """Factors on sizes and times; all 1 where nothing is narrowed."""
 
     kept: np.ndarray  #: [V] of the bytes of a value in memory
+    moved: np.ndarray  #: [V] of the bytes of collectives that sum it, or move it where it is made
     sent: np.ndarray  #: [U] of the bytes of collectives that bring the value to this use
     passes: np.ndarray  #: [O] of the matrix unit for one product
 
 
 def plain(program: p.Program) -> Narrow:
     """Nothing is narrowed: any compiler but a TPU's."""
-    return Narrow(np.ones(program.n_values), np.ones(program.n_uses), np.ones(program.n_ops))
+    return Narrow(np.ones(program.n_values), np.ones(program.n_values), np.ones(program.n_uses), np.ones(program.n_ops))
 
 
 def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
@@ -62,8 +63,10 @@ def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
         )
     for v in range(program.n_values):
         maker = int(program.value_op[v])
-        if f32[v] and only_products[v] and fusion.written[v] and maker >= program.n_arguments and not output[v]:
-            found.kept[v] = 0.5
+        if f32[v] and only_products[v] and maker >= program.n_arguments and not output[v]:
+            found.moved[v] = 0.5
+            if fusion.written[v]:
+                found.kept[v] = 0.5
     first = program.use_ptr
     for op in range(program.n_arguments, n_ops):
         for i, v in enumerate(program.operands(op)):
