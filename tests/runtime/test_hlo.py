@@ -145,3 +145,18 @@ def test_axes_of_permutes() -> None:
     assert permute_axes([[0, 4], [1, 1]], MESH) == ("d",)
     assert permute_axes([[0, 5]], MESH) == ("d", "m")
     assert permute_axes([[0, 8]], MESH) is None
+
+
+def test_a_gather_that_is_named_after_an_argument_serves_the_op_that_reads_it() -> None:
+    text = """HloModule m
+ENTRY %main (p: f32[16,64], x: f32[8,32]) -> f32[8,64] {
+  %p = f32[16,64]{1,0} parameter(0), metadata={op_name="w"}
+  %x = f32[8,32]{1,0} parameter(1), metadata={op_name="x"}
+  %ag = f32[32,64]{1,0} all-gather(%p), replica_groups={{0,1}}, dimensions={0}, metadata={op_name="w"}
+  %c = f32[32,64]{1,0} copy(%ag)
+  ROOT %d = f32[8,64]{1,0} dot(%x, %c), metadata={op_name="toast.4/jit(f)/dot_general" source_file="m.py" source_line=7}
+}
+"""
+    (found,) = collectives(text, {"d": 2})
+    assert (found.op, found.op_name, found.source) == (4, "jit(f)/dot_general", "m.py:7")
+    assert found.parts[0].op == 4

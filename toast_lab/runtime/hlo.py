@@ -130,14 +130,20 @@ def _collective(
     if kind == "all_reduce" and here.fused and _only_sliced(here.computation, instruction):
         kind = "reduce_scatter"  # the sum is as large as what a device held before
     text = _own_or_outer(here, instruction, _OP_NAME)
-    op, name = split_name(text.group(1)) if text else (-1, "")
+    (op, name), speaks = split_name(text.group(1)) if text else (-1, ""), instruction
+    if op < 0 and kind in ("all_gather", "all_to_all", "collective_permute"):
+        # Named after the argument that it moves, as newer compilers do: it serves the op that reads the copy.
+        near = _reader(here.computation, instruction, 0)
+        again = _OP_NAME.search(near.attributes) if near is not None else None
+        if near is not None and again is not None:
+            (op, name), speaks = split_name(again.group(1)), near
     return Collective(
         kind,
         local_bytes,
         group_size,
         axes,
         name,
-        _source(here, instruction, frames),
+        _source(here, speaks, frames),
         op,
         here.times,
         _parts(module, here, instruction, kind, bool(match["start"]), local_bytes, op),
