@@ -86,6 +86,7 @@ class _Fuser:
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
         self.view: list[bool] = (classes == p.VIEW).tolist()
+        self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
         self.consumers = self._consumers()
         self.written = [not c and self.root[v] == v for v, c in enumerate(self.constant)]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
@@ -210,8 +211,8 @@ class _Fuser:
                 for i, operand in enumerate(self.operands[here]):
                     source = self.root[operand]
                     if self.written[source]:
-                        # A kernel reads each source once; its own operands may be the same value in two layouts.
-                        if here == op or source not in seen:
+                        # A kernel reads each source once, unless it is an op that goes through its operands by itself.
+                        if source not in seen or (here == op and not self.elementwise[op]):
                             reads[first[here] + i] += 1.0
                         seen.add(source)
                     elif source in self.sources:
