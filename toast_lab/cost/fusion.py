@@ -153,8 +153,17 @@ class _Fuser:
             kept = sum(self.bytes[s] for s in found if self._alive(s) < last)
             if not self.style.recomputes or len(found) > _MOST_SOURCES or kept > self.bytes[v]:
                 return
+            # Nor may it move more: what each consumer would read, against one that reads it all, writes and is read.
+            read = sum(self.bytes[s] for c in consumers for s in found - self._sources(c))
+            if read > sum(self.bytes[s] for s in found) + (1 + len(consumers)) * self.bytes[v]:
+                return
         self.written[v] = False
         self.sources[v] = frozenset(found)
+
+    def _sources(self, op: int) -> set[int]:
+        """What an op reads, as far as it is decided what is written."""
+        roots = {self.root[operand] for operand in self.operands[op]}
+        return {s for root in roots for s in self.sources.get(root, (root,))}
 
     def _ahead(self, op: int) -> int:
         """The product that nobody but this op, through soft ops of one consumer each, looks at; -1 if there is none."""
