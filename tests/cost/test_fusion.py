@@ -275,6 +275,22 @@ def test_what_a_product_is_written_as_is_not_computed_again(use):
     assert not found.written("dot_general")
 
 
+def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
+    def fn(x, w, c):
+        y = x @ w
+
+        def inside():
+            t = jnp.tanh(y)
+            return jnp.sin(t), jnp.exp(t)
+
+        return jax.lax.cond(c, inside, lambda: (x, x))
+
+    found = Fused("tpu", fn, SQUARE, SQUARE, S((), bool))
+    assert found.written("dot_general")
+    assert not found.written("tanh")  # computed again from the product, as any other soft value
+    assert found.reads("tanh") == [2.0]
+
+
 def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
     """``cos(s) @ w`` is written where the sum is, after the sort: s is there until then, as w is."""
 

@@ -169,7 +169,8 @@ class _Fuser:
         """The product that nobody but this op, through soft ops of one consumer each, looks at; -1 if there is none."""
         for operand in self.operands[op]:
             v = self.root[operand]
-            if len(self.consumers[v]) == 1 and v == operand and not self.output[v]:
+            near = self.region[self.maker[v]] == self.region[op]
+            if near and len(self.consumers[v]) == 1 and v == operand and not self.output[v]:
                 if self.product[self.maker[v]]:
                     return v
                 if v in self.ahead:
