@@ -19,7 +19,7 @@ F = jnp.float32
 
 
 def planned(m: Model, mesh: dict[str, int], *actions: str) -> tuple[Problem, ShardingPlan]:
-    problem = Problem(analyse_program(m.program, m.dim_names), mesh)
+    problem = Problem(analyse_program(m.program, m.dim_names), mesh, "cpu")
     return problem, ShardingPlan.from_actions(problem, actions)
 
 

@@ -47,7 +47,7 @@ def random_plans(model: Model, seed: int = 0) -> list[ShardingPlan]:
     analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
     plans = []
     for mesh in MESHES:
-        problem, rng = Problem(analysis, mesh), np.random.default_rng(seed)
+        problem, rng = Problem(analysis, mesh, "cpu"), np.random.default_rng(seed)
         plans += [random_plan(problem, rng) for _ in range(PLANS_PER_MESH)]
     return plans
 
@@ -89,7 +89,7 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
     """
     model = frontends.load(name)
     analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
-    problem, rng = Problem(analysis, {"d": 8}), np.random.default_rng(7)
+    problem, rng = Problem(analysis, {"d": 8}, "cpu"), np.random.default_rng(7)
     plans = [random_plan(problem, rng) for _ in range(20)]
     runs = run_many(model, plans, "cpu:8", repeats=1, warmup=0, reference=False)
     for plan, run in zip(plans, runs, strict=True):

@@ -30,7 +30,13 @@ def run(args: argparse.Namespace) -> int:
         "model": common.model_data(model),
         "problem": common.problem_data(problem),
         "plan": common.plan_data(plan),
-        "cost": {**common.cost_data(cost), "ops": [op._asdict() for op in cost.ops]},
+        "cost": {
+            **common.cost_data(cost),
+            "ops": [op._asdict() for op in cost.ops],
+            "peak_op": cost.peak_op,
+            "at_peak": [h._asdict() for h in cost.at_peak],
+            "timeline_bytes": cost.timeline_bytes.tolist(),
+        },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
     }
     return common.emit(args, data, lambda out: _show(out, problem, plan, cost))
@@ -55,5 +61,11 @@ def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
             )
             for op in slowest
         ],
+    )
+    at = problem.analysis.program.where(cost.peak_op) if cost.peak_op < problem.analysis.program.n_ops else "the end"
+    out.table(
+        f"Largest of {len(cost.at_peak)} things in memory at its peak, {common.short(at)}",
+        ("what", "~name", ">bytes", "~made or needed at"),
+        [(h.what, h.value, common.bytes_text(h.bytes), common.short(h.where)) for h in cost.at_peak[:8]],
     )
     reports.show_divisibility(out, problem.divisibility(plan))

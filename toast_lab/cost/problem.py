@@ -20,6 +20,7 @@ from toast_lab.cost.fold import Folded, fold
 from toast_lab.cost.layout import lay_out
 from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
+from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.reprice import Repricer
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.sharding import steps as st
@@ -70,6 +71,7 @@ class Cost:
     collectives: tuple[CollectiveRow, ...]
     ops: tuple[OpRow, ...]
     peak_op: int  #: op at which memory peaks
+    at_peak: tuple[Held, ...]  #: what is in memory there, largest first; adds up to ``peak_bytes``
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
 
     @property
@@ -194,6 +196,9 @@ class Totals(NamedTuple):
     n_steps: int
     each: kernel.StepPrices
     live: np.ndarray  #: [O + 2] bytes alive at each op
+    found: kernel.Prices
+    size: np.ndarray  #: [V] bytes of each value as it is kept
+    last: np.ndarray  #: [U] last op at which a copy brought for the use is needed
 
 
 class Pricer:
@@ -218,15 +223,18 @@ class Pricer:
         op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
         ops, steps = st.real_ops(t), st.buffers(t, len(axis_size))
         each, found = kernel.step_prices(len(steps.kind)), kernel.prices(t)
-        live = np.zeros(len(t.op_row) + 2)
+        live, size, last = np.zeros(len(t.op_row) + 2), np.empty(len(t.value_op)), np.empty(len(t.use_op), np.int32)
         n = st.lower_all(t, ops, op_axis, value_axis, axis_size, steps)
         kernel.price_steps(self._facts, self._rates, t, ops, steps, n, op_axis, axis_size, each, found)
         compute_s, comm_s, overlapped_s = kernel.clocks(t, steps, n, each.time_s)
         peak_bytes, peak_op = kernel.live_bytes(
             self._facts, self._memory, t, steps.layout, steps.wanted, found, axis_size,
-            np.empty(len(t.value_op)), np.empty(len(t.use_op), np.int32), live,
+            size, last, live,
         )  # fmt: skip
-        return Totals(compute_s + comm_s, compute_s, comm_s, peak_bytes, overlapped_s, peak_op, steps, n, each, live)
+        return Totals(
+            compute_s + comm_s, compute_s, comm_s, peak_bytes, overlapped_s, peak_op, steps, n, each, live,
+            found, size, last,
+        )  # fmt: skip
 
     def score(self, time_s: float, peak_bytes: float) -> tuple[float, float, float]:
         """(C(s), RT(s), MP(s)) of the paper."""
@@ -267,11 +275,13 @@ class Pricer:
                     CollectiveRow(st.STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
                                   float(each.bytes[i]), float(each.time_s[i]))
                 )  # fmt: skip
+        at_peak = held_at(program, self._memory, totals.found, totals.size, totals.last, totals.peak_op)
         return Cost(
             time_s=totals.time_s, overlapped_s=totals.time_s - hidden_s, compute_s=totals.compute_s,
             comm_s=totals.comm_s, peak_bytes=totals.peak_bytes, memory_limit_bytes=self.problem.memory_limit_bytes,
             relative_time=relative, memory_penalty=penalty, score=score, collectives=tuple(collectives),
-            ops=tuple(ops), peak_op=totals.peak_op, timeline_bytes=totals.live[: program.n_ops + 1],
+            ops=tuple(ops), peak_op=totals.peak_op, at_peak=tuple(at_peak),
+            timeline_bytes=totals.live[: program.n_ops + 1],
         )  # fmt: skip
 
 
