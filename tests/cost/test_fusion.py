@@ -184,6 +184,17 @@ def test_what_takes_more_reads_than_it_saves_is_written(n_sources, n_consumers, 
     assert found.written("negate") == (written or compiler == "cpu")
 
 
+@pytest.mark.parametrize("compiler", ["gpu", "tpu"])
+def test_what_a_consumer_reads_anyway_is_no_further_read(compiler):
+    def fn(a, b):
+        y = jax.lax.neg(a + b)
+        return y * a, y - a, jnp.maximum(y, a), jnp.minimum(y, a)
+
+    found = Fused(compiler, fn, SQUARE, SQUARE)
+    assert not found.written("negate")
+    assert found.moved_bytes() == 4 * (2 + 1) * SIZE
+
+
 WRITTEN_FOR = {
     "a result": lambda y, i: (y, jnp.sin(y)),
     "a result seen through a view": lambda y, i: (y.reshape(-1), jnp.sin(y)),
