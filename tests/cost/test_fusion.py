@@ -286,6 +286,10 @@ def test_what_a_product_is_written_as_is_not_computed_again(use):
     assert not found.written("dot_general")
 
 
+def _if(c, y, x):
+    return jax.lax.cond(c, lambda: jnp.sin(y), lambda: x)
+
+
 def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
     def fn(x, w, c):
         y = x @ w
@@ -300,6 +304,10 @@ def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
     assert found.written("dot_general")
     assert not found.written("tanh")  # computed again from the product, as any other soft value
     assert found.reads("tanh") == [2.0]
+    once = Fused("tpu", lambda x, w, c: _if(c, x @ w, x), SQUARE, SQUARE, S((), bool))
+    assert once.written("dot_general")
+    assert once.runs_at("dot_general") == "dot_general"
+    assert once.starts() == ["dot_general", "sine"]
 
 
 def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
