@@ -130,6 +130,11 @@ def test_what_was_not_measured_is_the_tables_and_says_so(missing, tmp_path):
     assert (found.machine.links == MACHINES["a100"].links) == (missing == "collectives")
 
 
+@pytest.mark.parametrize("base", ["cpu", "a100", "tpu-v5e"])
+def test_a_measured_machine_is_compiled_for_as_the_one_it_is_like(base):
+    assert fitted(points_of(MACHINES["a100"]), base).machine.compiler == MACHINES[base].compiler
+
+
 def test_times_that_cannot_be_are_left_out():
     bad = [Point("dot", "f32", 1, 1.0, 1e9, t) for t in (0.0, -1.0, math.nan, math.inf)]
     assert fitted([*points_of(machine_of(1e10, 1e-5)), *bad]).machine.flops["f32"] > 1.9e12

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.helpers import analysed, plan
 from toast_lab.cost import machine_file
 from toast_lab.cost.layout import lay_out
+from toast_lab.cost.machine_model import COMPILERS
 from toast_lab.cost.machines import MACHINES, Link, Machine, machine
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
@@ -218,6 +219,31 @@ def test_machines_survive_a_file(name, tmp_path):
     assert os.listdir(tmp_path) == ["m.toml"]
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_compiler_survives_a_file(compiler, tmp_path):
+    there = dataclasses.replace(PLAIN, compiler=compiler)
+    there.to_toml(tmp_path / "m.toml")
+    assert f'compiler = "{compiler}"' in (tmp_path / "m.toml").read_text().splitlines()
+    assert Machine.from_toml(tmp_path / "m.toml") == there
+    assert there.as_dict()["compiler"] == compiler
+
+
+def test_a_file_that_names_no_compiler_means_the_cpus(tmp_path):
+    assert machine(written(tmp_path, GOOD)).compiler == "cpu"
+    assert machine(written(tmp_path, f'compiler = "tpu"{GOOD}')).compiler == "tpu"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_machines_are_compiled_for_by_their_makers(name):
+    expected = "tpu" if name.startswith("tpu") else "cpu" if name == "cpu" else "gpu"
+    assert MACHINES[name].compiler == expected
+
+
+def test_unknown_compilers_are_refused_with_the_choices():
+    with pytest.raises(InvalidProblem, match=r"machine plain: .*compiler = 'xla' \(one of cpu, gpu, tpu\)"):
+        dataclasses.replace(PLAIN, compiler="xla")
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
@@ -253,6 +279,11 @@ def test_a_problem_takes_a_machine_file(tmp_path):
         (("[[links]]", "[[link]]"), ['link: no such key (did you mean "links"?)', "[[links]] is missing"]),
         (("memory_bytes = 1e9", f"memory_bytes = {'9' * 400}"), ["memory_bytes = inf"]),
         (("latency_s = 1e-6", "latency_s = true\nwarp = 9"), ["latency_s = True is not a number", "links[0].warp"]),
+        (("[flops]", 'compiler = "xla"\n[flops]'), ["compiler = 'xla' (one of cpu, gpu, tpu)"]),
+        (("[flops]", 'compiler = "TPU"\n[flops]'), ["compiler = 'TPU' (one of cpu, gpu, tpu)"]),
+        (("[flops]", "compiler = 3\n[flops]"), ["compiler = 3 (one of cpu, gpu, tpu)"]),
+        (("[flops]", 'compiler = ["tpu"]\n[flops]'), ["compiler = ['tpu'] (one of cpu, gpu, tpu)"]),
+        (("[flops]", 'compilr = "tpu"\n[flops]'), ['compilr: no such key (did you mean "compiler"']),
         (("[flops]", "[flops"), ["no TOML"]),
         (("[flops]", "flops = 3\n[other]"), ["flops = 3 is not a table", "other: no such key"]),
     ],

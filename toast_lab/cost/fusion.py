@@ -86,6 +86,7 @@ class _Fuser:
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
         self.view: list[bool] = (classes == p.VIEW).tolist()
+        self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
         self.consumers = self._consumers()
         self.written = [not c and self.root[v] == v for v, c in enumerate(self.constant)]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
@@ -152,14 +153,24 @@ class _Fuser:
             kept = sum(self.bytes[s] for s in found if self._alive(s) < last)
             if not self.style.recomputes or len(found) > _MOST_SOURCES or kept > self.bytes[v]:
                 return
+            # Nor may it move more: what each consumer would read, against one that reads it all, writes and is read.
+            read = sum(self.bytes[s] for c in consumers for s in found - self._sources(c))
+            if read > sum(self.bytes[s] for s in found) + (1 + len(consumers)) * self.bytes[v]:
+                return
         self.written[v] = False
         self.sources[v] = frozenset(found)
+
+    def _sources(self, op: int) -> set[int]:
+        """What an op reads, as far as it is decided what is written."""
+        roots = {self.root[operand] for operand in self.operands[op]}
+        return {s for root in roots for s in self.sources.get(root, (root,))}
 
     def _ahead(self, op: int) -> int:
         """The product that nobody but this op, through soft ops of one consumer each, looks at; -1 if there is none."""
         for operand in self.operands[op]:
             v = self.root[operand]
-            if len(self.consumers[v]) == 1 and v == operand and not self.output[v]:
+            near = self.region[self.maker[v]] == self.region[op]
+            if near and len(self.consumers[v]) == 1 and v == operand and not self.output[v]:
                 if self.product[self.maker[v]]:
                     return v
                 if v in self.ahead:
@@ -210,8 +221,8 @@ class _Fuser:
                 for i, operand in enumerate(self.operands[here]):
                     source = self.root[operand]
                     if self.written[source]:
-                        # A kernel reads each source once; its own operands may be the same value in two layouts.
-                        if here == op or source not in seen:
+                        # A kernel reads each source once, unless it is an op that goes through its operands by itself.
+                        if source not in seen or (here == op and not self.elementwise[op]):
                             reads[first[here] + i] += 1.0
                         seen.add(source)
                     elif source in self.sources:

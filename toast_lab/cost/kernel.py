@@ -147,9 +147,9 @@ def price_steps(
                     if f.use.reads[use] > 0.0:
                         copied = steps.copy[use] != -1
                         layout = steps.wanted[t.use_want[use]] if copied else steps.layout[value]
-                        piece = f.value.bytes[value] / ways(layout, axis_size)
-                        if copied:
-                            piece *= f.use.sent[use]
+                        # A copy is as it was sent, whatever the value itself is kept in.
+                        whole_bytes = f.use.sent[use] * t.value_bytes[value] if copied else f.value.bytes[value]
+                        piece = whole_bytes / ways(layout, axis_size)
                         whole = f.value.bytes[source] / ways(steps.layout[source], axis_size)
                         if not copied:
                             piece = min(piece, whole)

@@ -1,0 +1,554 @@
+"""What is written and what is read: rules of fusing one by one, prices by hand, and properties of random programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cost.test_fold import check
+from tests.helpers import plan, traced
+from toast_lab.cost.machines import Machine
+from toast_lab.cost.problem import Problem, price
+from toast_lab.ir import program as p
+from toast_lab.sharding.plan import replicated
+from toast_lab.sharding.state import State, legal_rows
+from toast_lab.sharding.steps import SLICE
+
+S = jax.ShapeDtypeStruct
+COMPILERS = ("cpu", "gpu", "tpu")
+# Memory decides (1 byte/s), and peak FLOP/s are out of reach.
+PLAIN = Machine.flat("plain", {"f32": 1e18}, 1e9, 1.0, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head")
+SQUARE = S((64, 64), jnp.float32)
+SIZE = 4 * 64 * 64
+
+
+def machine(compiler: str, **changes: Any) -> Machine:
+    return dataclasses.replace(PLAIN, compiler=compiler, **changes)
+
+
+class Fused:
+    """A function as a compiler fuses it; ops are named by their kind, the n-th of its kind if there are several."""
+
+    def __init__(self, compiler: str, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
+        self.problem = Problem(traced(fn, *args, **options), {"a": 2}, machine(compiler))
+        self.program = self.problem.analysis.program
+        self.facts, self.memory = self.problem._static
+
+    def ops(self, kind: str) -> list[int]:
+        return [op for op in self.program.ops() if self.program.kind[op] == kind]
+
+    def written(self, kind: str, n: int = 0) -> bool:
+        (value,) = self.program.results(self.ops(kind)[n])
+        return bool(self.facts.value.written[value])
+
+    def reads(self, kind: str, n: int = 0) -> list[float]:
+        op = self.ops(kind)[n]
+        return self.facts.use.reads[self.program.use_ptr[op] : self.program.use_ptr[op + 1]].tolist()
+
+    def reads_of_argument(self, argument: int) -> float:
+        """How often an argument is read, in all."""
+        return float(self.facts.use.reads[self.facts.root == argument].sum())
+
+    def starts(self) -> list[str]:
+        return [self.program.kind[op] for op in self.program.ops() if self.facts.op.starts[op]]
+
+    def runs_at(self, kind: str) -> str:
+        return self.program.kind[self.memory.runs_at[self.ops(kind)[0]]]
+
+    def moved_bytes(self) -> float:
+        return sum(row.moved_bytes for row in price(self.problem, replicated(self.problem)).ops)
+
+
+def fixed(x: jax.Array) -> jax.Array:
+    """A value that is neither an argument nor soft: it is written, and dies after its last use."""
+    return jax.lax.sort(x)
+
+
+# -- soft values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_soft_value_with_one_consumer_is_not_written(compiler):
+    found = Fused(compiler, lambda x: jnp.sin(jnp.cos(x)), SQUARE)
+    assert (found.written("cosine"), found.written("sine")) == (False, True)
+    assert (found.reads("cosine"), found.reads("sine")) == ([1.0], [0.0])
+    assert found.starts() == ["sine"]
+    assert found.runs_at("cosine") == "sine"
+
+
+@pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", False), ("tpu", False)])
+def test_several_consumers_compute_a_soft_value_again_but_on_cpus(compiler, written):
+    def fn(x):
+        y = jnp.cos(x)
+        return jnp.sin(y), jnp.tanh(y)
+
+    found = Fused(compiler, fn, SQUARE)
+    assert found.written("cosine") == written
+    # Each of the two kernels that compute it reads its source once.
+    assert found.reads("cosine") == [1.0 if written else 2.0]
+    assert found.reads("sine") == found.reads("tanh") == [float(written)]
+    assert found.moved_bytes() == (6 if written else 4) * SIZE
+    assert found.runs_at("cosine") == ("cosine" if written else "tanh")
+
+
+# name: (what is computed of two values that die after it, is it written?)
+ONCE_MORE = {
+    "of one value of its size": (lambda a, b: jnp.cos(a), False),
+    "of two values of its size": (lambda a, b: a + b, True),
+    "a cast to half the size": (lambda a, b: a.astype(jnp.bfloat16), True),
+    "a cast to twice the size": (lambda a, b: a.astype(jnp.bfloat16) + b[:, :1].astype(jnp.bfloat16), True),
+    "of a value and a row": (lambda a, b: a[:32] * 2.0, True),
+}
+
+
+@pytest.mark.parametrize("compiler", ["gpu", "tpu"])
+@pytest.mark.parametrize("case", ONCE_MORE)
+def test_a_value_is_written_if_its_sources_are_larger_and_die(case, compiler):
+    make, written = ONCE_MORE[case]
+
+    def fn(x, w):
+        y = jax.lax.neg(make(fixed(x), fixed(w)))
+        return jnp.sin(y), jnp.tanh(y)
+
+    assert Fused(compiler, fn, SQUARE, SQUARE).written("negate") == written
+
+
+@pytest.mark.parametrize("compiler", ["gpu", "tpu"])
+def test_the_cast_up_of_a_half_sized_value_is_computed_again(compiler):
+    def fn(x):
+        y = fixed(x).astype(jnp.float32)
+        return jnp.sin(y), jnp.tanh(y)
+
+    assert not Fused(compiler, fn, S((64, 64), jnp.bfloat16)).written("convert")
+
+
+@pytest.mark.parametrize("compiler", ["gpu", "tpu"])
+@pytest.mark.parametrize("kept", ["both", "one", "none"])
+def test_sources_that_live_as_long_cost_nothing(compiler, kept):
+    """A sum of two values: written if both would have to be kept for it, not if at least one is there anyway."""
+
+    def fn(x, w):
+        a, b = fixed(x), fixed(w)
+        y = a + b
+        results = jnp.sin(y), jnp.tanh(y)
+        return results, {"both": (jnp.exp(a), jnp.exp(b)), "one": (jnp.exp(a),), "none": ()}[kept]
+
+    assert Fused(compiler, fn, SQUARE, SQUARE).written("add") == (kept == "none")
+
+
+@pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", False), ("tpu", False)])
+def test_a_normalised_activation_is_computed_again(compiler, written):
+    def fn(x):
+        h = fixed(x)
+        y = h * jax.lax.rsqrt(jnp.mean(h * h, axis=1, keepdims=True))
+        return jnp.sin(y), jnp.tanh(y), h
+
+    found = Fused(compiler, fn, SQUARE)
+    assert found.written("multiply", 1) == written
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_fusions_do_not_grow_without_end(compiler):
+    row = S((64,), jnp.float32)
+
+    def fn(*xs):
+        y = jax.lax.neg(sum(xs[1:], xs[0]))
+        return jnp.sin(y), jnp.tanh(y)
+
+    assert Fused(compiler, fn, SQUARE, *[row] * 7).written("negate") == (compiler == "cpu")
+    assert Fused(compiler, fn, SQUARE, *[row] * 8).written("negate")
+
+
+def _in_a_loop(y, i):
+    return jax.lax.fori_loop(0, 3, lambda _, c: jnp.sin(c), y)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize(("n_sources", "n_consumers", "written"), [(2, 3, False), (2, 4, True), (5, 2, True)])
+def test_what_takes_more_reads_than_it_saves_is_written(n_sources, n_consumers, written, compiler):
+    """All sources are arguments, hence in memory anyway, but every consumer would have to read them all."""
+
+    def fn(*xs):
+        y = jax.lax.neg(sum(xs[1:], xs[0]))
+        return [f(y) for f in (jnp.sin, jnp.tanh, jnp.exp, jnp.cos)[:n_consumers]]
+
+    found = Fused(compiler, fn, *[SQUARE] * n_sources)
+    assert found.written("negate") == (written or compiler == "cpu")
+
+
+@pytest.mark.parametrize("compiler", ["gpu", "tpu"])
+def test_what_a_consumer_reads_anyway_is_no_further_read(compiler):
+    def fn(a, b):
+        y = jax.lax.neg(a + b)
+        return y * a, y - a, jnp.maximum(y, a), jnp.minimum(y, a)
+
+    found = Fused(compiler, fn, SQUARE, SQUARE)
+    assert not found.written("negate")
+    assert found.moved_bytes() == 4 * (2 + 1) * SIZE
+
+
+WRITTEN_FOR = {
+    "a result": lambda y, i: (y, jnp.sin(y)),
+    "a result seen through a view": lambda y, i: (y.reshape(-1), jnp.sin(y)),
+    "a gather": lambda y, i: y[i],
+    "a scatter": lambda y, i: y.at[i].add(1.0),
+    "an update": lambda y, i: jax.lax.dynamic_update_slice(y, jnp.ones((1, 64)), (i[0], i[1])),
+    "a sort": lambda y, i: jax.lax.sort(y),
+    "a loop": _in_a_loop,
+    "a branch": lambda y, i: jax.lax.cond(i[0] > 0, lambda: jnp.sin(y), lambda: jnp.tanh(y)),
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("case", WRITTEN_FOR)
+def test_what_must_be_in_memory_is_written(case, compiler):
+    found = Fused(compiler, lambda x, i: WRITTEN_FOR[case](jnp.cos(x), i), SQUARE, S((5,), jnp.int32))
+    assert found.written("cosine")
+    assert "cosine" in found.starts()
+
+
+# -- products ------------------------------------------------------------------------------------------
+
+
+def _convolution(x, w):
+    return jax.lax.conv_general_dilated(x[None], w[None], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+
+
+@pytest.mark.parametrize("product", [jnp.matmul, _convolution])
+@pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", True), ("tpu", False)])
+def test_inputs_are_computed_on_the_way_into_a_product_on_tpus(product, compiler, written):
+    found = Fused(compiler, lambda x, w: product(jnp.cos(x), w), SQUARE, SQUARE)
+    assert found.written("cosine") == written
+    kind = "dot_general" if product is jnp.matmul else "convolution"
+    # The product reads as much as the value has; the value's own source is not read besides.
+    assert found.reads(kind) == [1.0, 1.0]
+    assert found.reads("cosine") == [float(written)]
+    assert found.moved_bytes() == (5 if written else 3) * SIZE
+
+
+@pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", True), ("tpu", False)])
+def test_an_elementwise_op_is_computed_on_the_way_out_of_a_product_on_tpus(compiler, written):
+    found = Fused(compiler, lambda x, w: jnp.tanh(x @ w), SQUARE, SQUARE)
+    assert found.written("dot_general") == written
+    assert found.written("tanh")
+    assert found.starts() == (["dot_general", "tanh"] if written else ["dot_general"])
+    assert found.runs_at("dot_general") == ("dot_general" if written else "tanh")
+    assert found.reads("tanh") == [float(written)]
+    assert found.moved_bytes() == (5 if written else 3) * SIZE
+
+
+def test_a_product_is_written_as_the_end_of_a_chain():
+    found = Fused("tpu", lambda x, w, b: jnp.sin(jnp.tanh(x @ w) + b), SQUARE, SQUARE, S((64,), jnp.float32))
+    assert [found.written(k) for k in ("dot_general", "tanh", "add", "sine")] == [False, False, False, True]
+    assert found.starts() == ["dot_general"]
+    assert found.runs_at("dot_general") == "sine"
+    assert found.moved_bytes() == 3 * SIZE + 4 * 64
+
+
+def test_one_op_is_the_end_of_one_product():
+    found = Fused("tpu", lambda x, w, u: x @ w + x @ u, SQUARE, SQUARE, SQUARE)
+    assert sorted(found.written("dot_general", n) for n in range(2)) == [False, True]
+    # two products, one written as the sum, the other one written and read
+    assert found.moved_bytes() == (2 + 1 + 2 + 1 + 1) * SIZE
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda y: (jnp.sin(y), jnp.tanh(y)),  # two consumers
+        lambda y: (y, jnp.sin(y)),  # a result
+        lambda y: jnp.sum(y, axis=1),  # no elementwise op
+        lambda y: fixed(y),
+        lambda y: jnp.sin(y[:8]),  # an eighth of it
+        lambda y: jax.lax.cond(y[0, 0] > 0, lambda: jnp.sin(y), lambda: y),
+    ],
+)
+def test_other_products_are_written(use):
+    found = Fused("tpu", lambda x, w: use(x @ w), SQUARE, SQUARE)
+    assert found.written("dot_general")
+    assert found.runs_at("dot_general") == "dot_general"
+
+
+@pytest.mark.parametrize(
+    "use", [lambda y: (jnp.sin(y), jnp.exp(y)), lambda y: y @ jnp.ones((64, 64)), lambda y: (y @ y, jnp.exp(y))]
+)
+def test_what_a_product_is_written_as_is_not_computed_again(use):
+    found = Fused("tpu", lambda x, w: use(jnp.tanh(x @ w)), SQUARE, SQUARE)
+    assert found.written("tanh")
+    assert not found.written("dot_general")
+
+
+def _if(c, y, x):
+    return jax.lax.cond(c, lambda: jnp.sin(y), lambda: x)
+
+
+def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
+    def fn(x, w, c):
+        y = x @ w
+
+        def inside():
+            t = jnp.tanh(y)
+            return jnp.sin(t), jnp.exp(t)
+
+        return jax.lax.cond(c, inside, lambda: (x, x))
+
+    found = Fused("tpu", fn, SQUARE, SQUARE, S((), bool))
+    assert found.written("dot_general")
+    assert not found.written("tanh")  # computed again from the product, as any other soft value
+    assert found.reads("tanh") == [2.0]
+    once = Fused("tpu", lambda x, w, c: _if(c, x @ w, x), SQUARE, SQUARE, S((), bool))
+    assert once.written("dot_general")
+    assert once.runs_at("dot_general") == "dot_general"
+    assert once.starts() == ["dot_general", "sine"]
+
+
+def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
+    """``cos(s) @ w`` is written where the sum is, after the sort: s is there until then, as w is."""
+
+    def fn(x, w, b):
+        y = jnp.cos(fixed(x)) @ w
+        return y + fixed(b)
+
+    found = Fused("tpu", fn, SQUARE, SQUARE, SQUARE)
+    assert found.runs_at("cosine") == found.runs_at("dot_general") == "add"
+
+
+# -- reads ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.sin(x) + jnp.cos(x) * x,
+        lambda x: jnp.sin(x) + jnp.cos(x.reshape(-1)).reshape(64, 64),
+        lambda x: jnp.sum(x * x, axis=0),
+        lambda x: x * x,
+        lambda x: jnp.sin(jnp.sin(x) * jnp.sin(x) + x),
+    ],
+)
+def test_a_kernel_reads_a_source_once_however_many_of_its_ops_look_at_it(fn, compiler):
+    found = Fused(compiler, fn, SQUARE)
+    assert len(found.starts()) == 1
+    assert found.reads_of_argument(0) == 1.0
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_product_reads_both_its_operands(compiler):
+    assert Fused(compiler, lambda x: x @ x, SQUARE).reads("dot_general") == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_each_kernel_reads_what_it_computes_again(compiler):
+    def fn(x):
+        y = jnp.cos(x) * 2.0
+        return jnp.sin(y) + x, jnp.sum(y), jnp.tanh(y)
+
+    # cpu: y and the sum with x read it; else the sine's, the sum's and the tanh's kernel, the first one once.
+    assert Fused(compiler, fn, SQUARE).reads_of_argument(0) == (2.0 if compiler == "cpu" else 3.0)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("donated", [False, True])
+def test_updates_in_place_read_nothing_of_what_they_update(compiler, donated):
+    def fn(x, row, i):
+        return jax.lax.dynamic_update_slice(x, row, (i, i))
+
+    args = SQUARE, S((1, 64), jnp.float32), S((), jnp.int32)
+    found = Fused(compiler, fn, *args, donate_argnums=0 if donated else ())
+    kind = "dynamic_update_slice"
+    assert found.reads(kind)[:2] == [0.0 if donated else 1.0, 1.0]
+    # In place: the row is read and written.  Else also the rest, read and written; indices are 4 bytes each.
+    expected = 2 * 256 if donated else 2 * SIZE + 256
+    assert found.moved_bytes() == pytest.approx(expected, abs=32)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_constants_are_neither_written_nor_read(compiler):
+    def fn(x):
+        return x + jnp.sin(jnp.arange(64, dtype=jnp.float32)) * 2.0
+
+    found = Fused(compiler, fn, SQUARE)
+    assert not found.written("sine")
+    assert found.facts.use.reads.sum() == 1.0
+    assert found.moved_bytes() == 2 * SIZE
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_slices_and_gathers_read_no_more_than_they_deliver(compiler):
+    assert Fused(compiler, lambda x: x[:8], SQUARE).moved_bytes() == 2 * 8 * 256
+    assert Fused(compiler, lambda x: jnp.sin(x[:8]), SQUARE).moved_bytes() == 2 * 8 * 256
+    assert Fused(compiler, lambda x: x[:8] + 0 * x[8:16], SQUARE).moved_bytes() == 2 * 8 * 256
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_only_kernels_take_time_to_start(compiler):
+    def fn(x, w):
+        return jnp.tanh(jnp.sin(x) @ w) + 1.0
+
+    problem = Problem(
+        traced(fn, SQUARE, SQUARE), {"a": 2}, machine(compiler, memory_bytes_per_s=1e30, op_overhead_s=1.0)
+    )
+    kernels = {"cpu": 3, "gpu": 3, "tpu": 1}[compiler]
+    assert price(problem, replicated(problem)).time_s == pytest.approx(kernels)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_soft_op_computes_the_slice_alone_that_is_kept(compiler):
+    """A result kept in halves, of an op that is computed whole: only a sort has to make all of it first."""
+    for make, passing in ((jnp.sin, 0.0), (fixed, 1.0)):
+        problem = Problem(traced(make, SQUARE), {"a": 2}, machine(compiler))
+        whole = replicated(problem)
+        value_axis = np.array(whole.value_axis)
+        value_axis[problem.analysis.program.outputs[0], 0] = 0
+        totals = problem.pricer().totals(whole.op_axis, value_axis)
+        assert (totals.steps.kind[: totals.n_steps] == SLICE).sum() == 1
+        assert totals.peak_bytes == (1 + 0.5 + passing) * SIZE
+
+
+# -- properties ----------------------------------------------------------------------------------------
+
+UNARY = (jnp.sin, jnp.tanh, lambda x: x + 1.0, lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), jnp.transpose)
+BINARY = (jnp.add, jnp.multiply, jnp.matmul, jnp.matmul)
+REDUCE = (
+    lambda x: x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True)),
+    lambda x: jnp.exp(x - jnp.max(x, axis=1, keepdims=True)),
+    lambda x: jnp.broadcast_to(jnp.sum(x, axis=0), x.shape),
+)
+NUMBER = st.integers(0, 99)
+LINE = st.tuples(st.sampled_from(("unary", "binary", "binary", "reduce")), NUMBER, NUMBER, NUMBER)
+
+
+@st.composite
+def programs(draw):
+    """A function of square matrices made of elementwise ops, products and reductions, and its arguments."""
+    lines, n_arguments = draw(st.lists(LINE, min_size=3, max_size=20)), draw(st.integers(1, 5))
+    results = draw(st.sets(st.integers(0, len(lines) - 1), max_size=4)) | {len(lines) - 1}
+
+    def fn(*xs):
+        values = list(xs)
+        for kind, which, left, right in lines:
+            a, b = (values[-1 - n % len(values)] for n in (left, right))
+            if kind == "binary":
+                values.append(BINARY[which % len(BINARY)](a, b))
+            else:
+                ops = UNARY if kind == "unary" else REDUCE
+                values.append(ops[which % len(ops)](a))
+        return tuple(values[len(xs) + n] for n in sorted(results))
+
+    return fn, [S((8, 8), jnp.float32)] * n_arguments
+
+
+def sources(found: Fused, op: int) -> tuple[set[int], set[int]]:
+    """(what is in memory of all that a kernel needs, ops computed inside it): its operands followed upwards."""
+    program, written = found.program, found.facts.value.written
+    reached: set[int] = set()
+    inside = {op}
+    waiting = [op]
+    while waiting:
+        here = waiting.pop()
+        for use in range(program.use_ptr[here], program.use_ptr[here + 1]):
+            source = int(found.facts.root[use])
+            maker = int(program.value_op[source])
+            if program.value_is_constant[source]:
+                continue
+            if written[source]:
+                reached.add(source)
+                continue
+            if maker not in inside:
+                inside.add(maker)
+                waiting.append(maker)
+    return reached, inside
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.sampled_from(COMPILERS))
+def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compiler):
+    fn, args = made
+    found = Fused(compiler, fn, *args)
+    program, facts = found.program, found.facts
+    expected = np.zeros(program.n_values)
+    for op in program.ops():
+        if facts.op.free[op] or (found.memory.runs_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)):
+            continue
+        reached, inside = sources(found, op)
+        assert all(facts.op.op_class[o] != p.ARGUMENT for o in inside)
+        # What is not in memory is soft, or the product that this op ends.
+        assert all(o == op or facts.op.cuts[o] or found.memory.runs_at[o] == op for o in inside)
+        if program.op_class[op] in (p.DOT, p.CONVOLUTION):
+            for use in range(program.use_ptr[op], program.use_ptr[op + 1]):
+                expected[facts.root[use]] += 1
+        else:
+            stop = {o for o in inside if program.op_class[o] in (p.DOT, p.CONVOLUTION)}
+            assert len(stop) <= 1
+            for source in reached if not stop else without(found, op, stop):
+                expected[source] += 1
+    got = np.zeros(program.n_values)
+    np.add.at(got, facts.root, facts.use.reads)
+    np.testing.assert_array_equal(got, expected)
+
+
+def without(found: Fused, op: int, stop: set[int]) -> set[int]:
+    """What a kernel reads apart from what the products inside it read themselves."""
+    program, written = found.program, found.facts.value.written
+    reached: set[int] = set()
+    seen = {op, *stop}
+    waiting = [op]
+    while waiting:
+        here = waiting.pop()
+        for use in range(program.use_ptr[here], program.use_ptr[here + 1]):
+            source = int(found.facts.root[use])
+            maker = int(program.value_op[source])
+            if written[source]:
+                reached.add(source)
+            elif maker not in seen and not program.value_is_constant[source]:
+                seen.add(maker)
+                waiting.append(maker)
+    return reached
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.sampled_from(COMPILERS))
+def test_fusing_never_moves_more_bytes_than_running_op_by_op(made, compiler):
+    fn, args = made
+    found = Fused(compiler, fn, *args)
+    program, one_by_one = found.program, 0
+    for op in program.ops():
+        if not found.facts.op.free[op]:
+            read = {int(found.facts.root[u]) for u in range(program.use_ptr[op], program.use_ptr[op + 1])}
+            touched = [*read, *program.results(op)]
+            if program.op_class[op] in (p.DOT, p.CONVOLUTION):
+                touched = [*program.operands(op), *program.results(op)]
+            one_by_one += sum(program.nbytes(v) for v in touched if not program.value_is_constant[v])
+    assert 0 < found.moved_bytes() <= one_by_one
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.sampled_from(COMPILERS), st.lists(NUMBER, max_size=4))
+def test_peaks_hold_the_arguments_and_folded_prices_are_the_whole_programs(made, compiler, choices):
+    fn, args = made
+    problem = Problem(traced(fn, *args), {"a": 2, "b": 2}, machine(compiler, op_overhead_s=1.0))
+    pricer, state = problem.pricer(), State(problem.space)
+    cost = price(problem, replicated(problem))
+    assert cost.peak_bytes >= len(args) * 4 * 64 > 0
+    check(pricer, state)
+    for choice in choices:
+        rows = legal_rows(state)
+        if len(rows):
+            state.apply_row(*map(int, rows[choice % len(rows)]))
+            check(pricer, state)
+
+
+def test_plans_are_priced_as_fused():
+    """Sharded as well: each device reads and writes its half once."""
+    problem = Problem(traced(lambda x: jnp.sin(jnp.cos(x)), SQUARE), {"a": 2}, machine("tpu"))
+    cost = price(problem, plan(problem, ("x.0", "a")))
+    assert [row.moved_bytes for row in cost.ops] == [SIZE / 2, SIZE / 2]
