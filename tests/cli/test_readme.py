@@ -63,7 +63,9 @@ def update() -> None:
     for printed, shown in (python_example(), command_example("analyse"), command_example("price")):
         lines = [line.rstrip() for line in printed.strip().splitlines()]
         if "\n..." in shown:
-            lines = [*lines[: lines.index("", len(lines) - 12)], "..."]
+            # As many parts, which blank lines part, as are shown now.
+            ends = [i for i, line in enumerate(lines) if not line]
+            lines = [*lines[: ends[shown.strip().count("\n\n")]], "..."]
         text = text.replace(shown.strip(), "\n".join(lines))
     FILE.write_text(text)
 
