@@ -125,7 +125,7 @@ def fit(
     sources |= {key: f"Not measured: that of {base.name}." for key in missing}
     made = Machine(
         name, dict(sorted(flops.items())), memory_bytes or base.memory_bytes, memory_rate, links, overhead_s, overlap,
-        sources, dict(provenance), base.compiler,
+        sources, dict(provenance), base.tile, base.compiler,
     )  # fmt: skip
     for dtype, some in dots.items():
         pairs = [(p, max(p.flops / flops[dtype], p.size_bytes / memory_rate) + overhead_s) for p in some]

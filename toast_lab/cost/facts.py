@@ -14,6 +14,7 @@ import numpy as np
 
 from toast_lab.cost.fusion import STYLES, fuse
 from toast_lab.cost.narrow import narrow, plain
+from toast_lab.cost.tiles import products
 from toast_lab.ir import program as p
 from toast_lab.sharding.steps import Tables
 
@@ -33,6 +34,11 @@ class OpFacts(NamedTuple):
     brings: np.ndarray  #: [O] position of the operand whose size is what the op writes, -1: its whole result
     starts: np.ndarray  #: [O] bool: a kernel of its own, which takes time to start
     cuts: np.ndarray  #: [O] bool: a local slice of its result is all that it computes
+    rows: np.ndarray  #: [O] float64 these five: see ``tiles.Products``
+    columns: np.ndarray
+    depth: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
 
 
 class UseFacts(NamedTuple):
@@ -140,6 +146,7 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
         OpFacts(
             program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64) / narrowed.passes, program.trips,
             classes, free, slices, brings, fusion.starts, fusion.soft,
+            *products(program),
         ),
         UseFacts(reads, delivered, narrowed.sent),
         ValueFacts(t.value_bytes * narrowed.kept, written, narrowed.moved),

@@ -38,12 +38,13 @@ import numba
 import numpy as np
 
 from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives
+from toast_lab.cost import collectives, tiles
 from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.facts import Facts, Memory
+from toast_lab.cost.tiles import CONTRACTED, FREE, ROLE_BITS, busy
 from toast_lab.ir import program as p
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE, Steps, Tables, ways
+from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, LAYOUT_BITS, REDUCE_SCATTER, SLICE, Steps, Tables, ways
 
 
 class Rates(NamedTuple):
@@ -56,6 +57,7 @@ class Rates(NamedTuple):
     link_shape: np.ndarray  #: [A, 9], see layout.HOPS
     op_overhead_s: float
     paper_mode: bool
+    tile: float  #: side of the matrix unit's array, 0: any size is as good
 
 
 class Prices(NamedTuple):
@@ -89,7 +91,7 @@ def prices(t: Tables) -> Prices:
     return Prices(np.zeros(n_ops), np.zeros(n_uses, np.int8), np.zeros(n_uses), np.zeros(n_ops))
 
 
-@depends_on(st, collectives)
+@depends_on(st, collectives, tiles)
 @numba.njit(cache=True, nogil=True)
 def price_steps(
     f: Facts,
@@ -164,9 +166,26 @@ def price_steps(
                 flops = f.op.flops[op] / cut
                 each.flops[i] = flops
                 each.bytes[i] = moved * f.op.trips[op]
+                peak = f.op.peak[op]
+                if r.tile > 0.0 and f.op.op_class[op] == p.DOT and t.use_ptr[op + 1] - t.use_ptr[op] == 2:
+                    rows, columns, depth = f.op.rows[op], f.op.columns[op], f.op.depth[op]
+                    left = steps.wanted[t.use_want[t.use_ptr[op]]]
+                    right = steps.wanted[t.use_want[t.use_ptr[op] + 1]]
+                    for a in range(n_axes):
+                        dim = ((left >> (LAYOUT_BITS * a)) & 31) - 1
+                        if dim >= 0:
+                            role = (f.op.left[op] >> (ROLE_BITS * dim)) & 3
+                            if role == FREE:
+                                rows /= axis_size[a]
+                            elif role == CONTRACTED:
+                                depth /= axis_size[a]
+                        dim = ((right >> (LAYOUT_BITS * a)) & 31) - 1
+                        if dim >= 0 and (f.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
+                            columns /= axis_size[a]
+                    peak *= busy(rows, columns, depth, r.tile)
                 heavy = f.op.op_class[op] == p.DOT or f.op.op_class[op] == p.CONVOLUTION
                 if heavy or not r.paper_mode:
-                    time_s = max(flops / f.op.peak[op], each.bytes[i] / r.memory_bytes_per_s)
+                    time_s = max(flops / peak, each.bytes[i] / r.memory_bytes_per_s)
                     if f.op.starts[op]:
                         time_s += r.op_overhead_s * f.op.trips[op]
         else:
@@ -211,7 +230,7 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
     return steps.layout[value]
 
 
-@depends_on(st, collectives)
+@depends_on(st, collectives, tiles)
 @numba.njit(cache=True, nogil=True)
 def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
@@ -256,7 +275,7 @@ def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[f
     return compute_s, comm_s, max(compute_clock, link_clock)
 
 
-@depends_on(st, collectives)
+@depends_on(st, collectives, tiles)
 @numba.njit(cache=True, nogil=True)
 def live_bytes(
     f: Facts,

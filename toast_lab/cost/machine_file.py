@@ -5,6 +5,7 @@
     memory_bytes_per_s = 900e9
     op_overhead_s = 1e-6
     overlap = 0.8                # optional, 1 if left out
+    tile = 128                   # optional: side of the matrix unit, to which local sizes are rounded up
     compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
     [flops]
     f32 = 15e12
@@ -34,7 +35,13 @@ from typing import Any
 from toast_lab.cost.machine_model import Link, Machine
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 
-_NUMBERS = {"memory_bytes": True, "memory_bytes_per_s": True, "op_overhead_s": True, "overlap": False}  # needed?
+_NUMBERS = {
+    "memory_bytes": True,
+    "memory_bytes_per_s": True,
+    "op_overhead_s": True,
+    "overlap": False,
+    "tile": False,
+}  # needed?
 _TABLES = {"flops": True, "sources": False, "provenance": False}
 _LINK_KEYS = {
     "name": (True, "a text"), "topology": (True, "a text"), "bytes_per_s": (True, "a number"),
@@ -93,6 +100,7 @@ def parse(data: dict[str, Any], file: str) -> Machine:
         "memory_bytes_per_s": numbers.get("memory_bytes_per_s", 1.0), "links": links,
         "op_overhead_s": numbers.get("op_overhead_s", 0.0), "overlap": numbers.get("overlap", 1.0),
         "sources": texts["sources"], "provenance": texts["provenance"], "compiler": data.get("compiler", "cpu"),
+        "tile": numbers.get("tile", 0.0),
     }.items():  # fmt: skip
         object.__setattr__(trial, key, value)
     f32_unreadable = "f32" in tables["flops"] and "f32" not in flops
@@ -104,7 +112,8 @@ def parse(data: dict[str, Any], file: str) -> Machine:
         raise InvalidProblem(f"{file}: {len(wrong)} mistakes in this machine file:\n{join_offenders(wrong)}")
     return Machine(
         name, flops, numbers["memory_bytes"], numbers["memory_bytes_per_s"], links, numbers["op_overhead_s"],
-        numbers.get("overlap", 1.0), texts["sources"], texts["provenance"], data.get("compiler", "cpu"),
+        numbers.get("overlap", 1.0), texts["sources"], texts["provenance"], numbers.get("tile", 0.0),
+        data.get("compiler", "cpu"),
     )  # fmt: skip
 
 

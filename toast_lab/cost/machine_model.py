@@ -68,6 +68,7 @@ class Machine:
     overlap: float = 1.0  #: share of a collective that can hide behind independent compute, 0 to 1
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: by field: where its numbers are from
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: of a measured machine: when, on what
+    tile: float = 0.0  #: side of the matrix unit, to which local sizes of products are rounded up; 0: they are not
     compiler: str = "cpu"  #: whose habits of fusing to expect, one of COMPILERS
 
     def __post_init__(self) -> None:
@@ -85,6 +86,8 @@ class Machine:
         wrong = [(k, f"{k} = {v} (must be above 0)") for k, v in positive.items() if not _above_zero(v)]
         if not _at_least_zero(self.op_overhead_s):
             wrong.append(("op_overhead_s", f"op_overhead_s = {self.op_overhead_s} (must not be below 0)"))
+        if not _at_least_zero(self.tile):
+            wrong.append(("tile", f"tile = {self.tile} (must not be below 0)"))
         if not 0 <= self.overlap <= 1:
             wrong.append(("overlap", f"overlap = {self.overlap} (must be from 0 to 1)"))
         if self.compiler not in COMPILERS:

@@ -20,7 +20,9 @@ def _tpu(
     memory_from: str,
 ) -> Machine:  # fmt: skip
     sources = {"flops": flops_from, "memory": memory_from, "op_overhead_s": _ESTIMATE}
-    return Machine(name, flops, *memory, links, 1e-6, sources=sources, compiler="tpu")
+    tile = 256 if name == "tpu-v6e" else 128
+    sources["tile"] = f"{_BOOK}: matrix units of 128x128, of 256x256 from v6e on."
+    return Machine(name, flops, *memory, links, 1e-6, sources=sources, tile=tile, compiler="tpu")
 
 
 def _gpu(

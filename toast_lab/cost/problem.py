@@ -165,6 +165,7 @@ class Problem:
             links.shape,
             m.op_overhead_s,
             self.paper_mode,
+            float(m.tile),
         )
 
     def pricer(self) -> Pricer:

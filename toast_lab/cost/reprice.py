@@ -18,7 +18,7 @@ import numba
 import numpy as np
 
 from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel
+from toast_lab.cost import collectives, kernel, tiles
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.fold import Folded
 from toast_lab.cost.kernel import Prices, Rates, StepPrices
@@ -80,7 +80,7 @@ class Repricer:
         return time_s, peak_bytes, n_ops, after
 
 
-@depends_on(st, kernel, collectives)
+@depends_on(st, kernel, collectives, tiles)
 @numba.njit(cache=True, nogil=True)
 def reprice(
     f: Facts,

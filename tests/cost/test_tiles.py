@@ -1,0 +1,76 @@
+"""Local sizes of matrix products are rounded up to the matrix unit's tiles."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.helpers import traced
+from toast_lab.cost import tiles
+from toast_lab.cost.machines import machine
+from toast_lab.cost.problem import Problem, price
+from toast_lab.sharding.plan import ShardingPlan
+
+
+def leaf(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, "bfloat16")
+
+
+def test_roles_of_dims() -> None:
+    analysis = traced(lambda q, k: jnp.einsum("bshk,btk->bhst", q, k), leaf(2, 3, 5, 7), leaf(2, 11, 7))
+    program = analysis.program
+    (op,) = [o for o in program.ops() if program.kind[o] == "dot_general"]
+    found = tiles.products(program)
+    assert {found.rows[op], found.columns[op]} == {15.0, 11.0}
+    assert found.depth[op] == 7.0
+    sizes = [program.dims(v) for v in program.operands(op)]
+    roles = [
+        [(int(packed) >> (tiles.ROLE_BITS * d)) & 3 for d in range(len(dims))]
+        for packed, dims in zip((found.left[op], found.right[op]), sizes, strict=True)
+    ]
+    wanted = {2: tiles.BATCH, 7: tiles.CONTRACTED, 3: tiles.FREE, 5: tiles.FREE, 11: tiles.FREE}
+    assert roles == [[wanted[size] for size in dims] for dims in sizes]
+    others = [o for o in range(program.n_ops) if o != op]
+    assert (found.rows[others] == 1).all()
+    assert (found.left[others] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "tile", "share"),
+    [
+        (1024, 1024, 1024, 128, 1.0),
+        (1024, 32, 1024, 128, 1.0),  # the 32 pass through, and the 1024 stay
+        (32, 32, 1024, 128, 0.25),
+        (1024, 1024, 64, 128, 0.5),
+        (1, 1024, 1024, 128, 0.125),  # one row of eight
+        (192, 192, 128, 128, 0.75),
+        (1, 1, 1, 0, 1.0),
+        (0, 128, 128, 128, 1.0),  # nothing to do takes no time
+    ],
+)
+def test_what_is_busy(rows: float, columns: float, depth: float, tile: float, share: float) -> None:
+    assert tiles.busy(rows, columns, depth, tile) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("actions", "share"),
+    [([], 1.0), ([("m", "a")], 1.0), ([("m", "a"), ("n", "b")], 0.25), ([("k", "a")], 0.25)],
+)
+def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share: float) -> None:
+    """Shards of 32: harmless for one free dim, since the other operand can stay, not for both or the contracted one."""
+    analysis = traced(
+        lambda x, w: jnp.tanh(x @ w), leaf(128, 128), leaf(128, 128), dim_names={"x": ("m", "k"), "w": ("k", "n")}
+    )
+    fast = dataclasses.replace(machine("tpu-v5e"), memory_bytes_per_s=1e30, op_overhead_s=0.0)
+    problem = Problem(analysis, {"a": 4, "b": 4}, fast)
+    cost = price(problem, ShardingPlan.from_actions(problem, actions))
+    (product,) = [op for op in cost.ops if op.kind == "dot_general"]
+    assert product.time_s == pytest.approx(product.flops / 197e12 / share)
+    any_size = Problem(analysis, {"a": 4, "b": 4}, dataclasses.replace(fast, tile=0.0))
+    (product,) = [
+        op for op in price(any_size, ShardingPlan.from_actions(any_size, actions)).ops if op.kind == "dot_general"
+    ]
+    assert product.time_s == pytest.approx(product.flops / 197e12)
