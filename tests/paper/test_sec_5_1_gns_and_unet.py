@@ -17,7 +17,7 @@ MESH = {"data": 2, "model": 4}
 
 def priced(name, sizes, actions):
     analysis = analysed(name, **sizes)
-    problem = Problem(analysis, MESH)
+    problem = Problem(analysis, MESH, "cpu")
     return analysis, price(problem, plan(problem, *actions))
 
 
