@@ -48,7 +48,7 @@ class Explorer(pn.viewable.Viewer):
         self._head = pn.pane.HTML(
             "", stylesheets=[look.HEADER + HEAD], sizing_mode="stretch_width", margin=(6, 12, 0, 0)
         )
-        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=250, margin=(8, 0, 0, 12))
+        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=170, margin=(8, 0, 0, 12))
         self.cancel = look.button(
             "Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0)
         )

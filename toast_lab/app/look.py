@@ -54,6 +54,8 @@ HEADER = (
 .bar { display: flex; gap: 14px; align-items: baseline; white-space: nowrap; overflow: hidden; }
 .brand { font-weight: 750; font-size: 16px; letter-spacing: -.01em; }
 .bar span { overflow: hidden; text-overflow: ellipsis; }
+.bar .brand { flex: none; }
+.bar .quiet { flex-shrink: 20; }  /* the mesh gives way before the model's name does */
 """
 )
 
