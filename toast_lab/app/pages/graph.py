@@ -66,6 +66,7 @@ class GraphPage(pn.viewable.Viewer):
         self._facts = look.text()
         self._actions = pn.Column(sizing_mode="stretch_width", margin=0)
         self._manual = look.text()
+        self._shown_actions: tuple[Any, ...] = ()
         self._undo = look.button("Take the last action back", visible=False)
         self._undo.on_click(lambda _: self.session.undo_action())
         self._why = look.text()
@@ -224,6 +225,14 @@ class GraphPage(pn.viewable.Viewer):
         """What sharding the selected colour would cost, and the manual plan so far."""
         session = self.session
         rows = session.action_prices()[:MAX_PRICED]
+        shown = (id(session.analysis), session.selected_group, tuple(rows))
+        if shown != self._shown_actions:  # else a click that is on its way would meet no button
+            self._shown_actions = shown
+            self._actions.objects = self._action_buttons(rows)
+        self._show_manual()
+
+    def _action_buttons(self, rows: list[ActionPrice]) -> list[Any]:
+        session = self.session
         objects: list[Any] = []
         group = session.selected_group
         if session.analysis is not None and group is not None:
@@ -238,7 +247,10 @@ class GraphPage(pn.viewable.Viewer):
             button = look.button(label, left=True)
             button.on_click(functools.partial(lambda row, _: self._take(row), row))
             objects.append(button)
-        self._actions.objects = objects
+        return objects
+
+    def _show_manual(self) -> None:
+        session = self.session
         item = session.plan_named("manual")
         base = session.plan_named("unsharded")
         lines: list[Any] = [h("h2", "manual plan")]
