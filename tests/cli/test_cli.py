@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from toast_lab import cli, isolate
+from toast_lab import isolate
 from toast_lab.commands import common
 
 ROOT = Path(__file__).parents[2]
@@ -36,21 +36,6 @@ COMMANDS = {
     "models": ["models"],
     "machines": ["machines"],
 }
-
-
-@pytest.fixture
-def toast(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command in this process; gives (status, stdout, stderr)."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            status = cli.main(argv)
-        except SystemExit as stop:  # argparse
-            status = int(stop.code or 0)
-        done = capsys.readouterr()
-        return status, done.out, done.err
-
-    return run
 
 
 def started(*argv: str, **options: Any) -> subprocess.Popen[str]:

@@ -15,26 +15,10 @@ from typing import Any
 
 import pytest
 
-from toast_lab import cli
 from toast_lab.cost.machines import MACHINES, Machine
 
 ROOT = Path(__file__).parents[2]
 NET = ["attention", "--set", "sequence=16", "d_model=8", "key=8", "value=8", "--mesh", "data=2,model=2"]
-
-
-@pytest.fixture
-def toast(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command in this process; gives (status, stdout, stderr)."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            status = cli.main(argv)
-        except SystemExit as stop:  # argparse
-            status = int(stop.code or 0)
-        done = capsys.readouterr()
-        return status, done.out, done.err
-
-    return run
 
 
 def test_one_machine_with_a_mesh_shows_where_axes_run(toast: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import common
 from toast_lab.errors import InvalidProblem
@@ -24,21 +24,14 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidProblem(f"--output {args.output}: its folder does not exist or cannot be written to")
     from toast_lab.runtime.calibrate import calibrate
 
-    stopped: list[int] = []
-
-    def interrupt(number: int, frame: Any) -> None:
-        if stopped:
-            raise KeyboardInterrupt
-        stopped.append(number)
-
-    with common.progress(f"calibrating {args.devices}") as update, common.on_interrupt(interrupt):
+    with common.progress(f"calibrating {args.devices}") as update, common.stop_on_interrupt() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
 
         done = calibrate(
             args.devices, name=output.stem, time_limit_s=args.time_limit, on_event=on_event,
-            cancel=lambda: bool(stopped), quick=args.quick,
+            cancel=stopped, quick=args.quick,
         )  # fmt: skip
     done.save(str(output))
     machine = done.fit.machine

@@ -198,14 +198,7 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
-    stopped: list[int] = []
-
-    def interrupt(number: int, frame: Any) -> None:
-        if stopped:
-            raise KeyboardInterrupt
-        stopped.append(number)
-
-    with progress(f"searching ({args.method})") as update, on_interrupt(interrupt):
+    with progress(f"searching ({args.method})") as update, stop_on_interrupt() as stopped:
 
         def on_progress(simulation: Simulation) -> None:
             share = max(
@@ -219,20 +212,33 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
 
         return search(
             problem, method=args.method, seed=args.seed, budget=Budget(seconds, args.evaluations),
-            on_progress=on_progress, cancel=lambda: bool(stopped),
+            on_progress=on_progress, cancel=stopped,
         )  # fmt: skip
 
 
 @contextlib.contextmanager
-def on_interrupt(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Put ``handler`` on Ctrl-C for a while; where signals cannot be caught (another thread), do nothing."""
+def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Gives whether Ctrl-C was pressed; pressed again it ends the command as ever.
+
+    Where signals cannot be caught (another thread) it does nothing.
+    """
+    pressed: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    def stopped() -> bool:
+        return bool(pressed)
+
     try:
-        before = signal.signal(signal.SIGINT, handler)
+        before = signal.signal(signal.SIGINT, interrupt)
     except ValueError:
-        yield
+        yield stopped
         return
     try:
-        yield
+        yield stopped
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -60,9 +60,7 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
         t.value_constant, t.value_output, t.value_op < t.n_arguments, *f.value,
         _sets(t.value_use_ptr, wants.label[t.value_use], free),
     )  # fmt: skip
-    earlier = _earlier(
-        t.value_use_ptr, t.value_use, wants.label, t.use_op, t.use_until, t.value_constant, program.n_uses
-    )
+    earlier = _earlier(t, wants.label)
     uses = classes(
         program.n_uses, wants.label, values.label[t.use_value], values.label[f.root], earlier, *f.use,
     )  # fmt: skip
@@ -169,21 +167,13 @@ def _sets(ptr: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> Ragged:
     return _ptr(np.bincount(pairs // n, minlength=len(ptr) - 1)), pairs % n
 
 
-def _earlier(
-    value_use_ptr: np.ndarray,
-    value_use: np.ndarray,
-    want: np.ndarray,
-    use_op: np.ndarray,
-    use_until: np.ndarray,
-    constant: np.ndarray,
-    n_uses: int,
-) -> Ragged:
+def _earlier(t: Tables, want: np.ndarray) -> Ragged:
     """For each use: wants of the uses of its value before it that it may share a copy with, ascending."""
-    length, data = _earlier_sets(value_use_ptr, value_use, want, use_op, use_until, constant)
+    length, data = _earlier_sets(t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, t.value_constant)
     # The rows were made value by value.
     made = _ptr(length)
-    place = np.empty(n_uses, np.int64)
-    place[value_use] = np.arange(n_uses)
+    place = np.empty(len(t.use_op), np.int64)
+    place[t.value_use] = np.arange(len(t.use_op))
     return _ptr(length[place]), data[gather(made, place)]
 
 

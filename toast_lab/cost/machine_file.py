@@ -93,15 +93,13 @@ def parse(data: dict[str, Any], file: str) -> Machine:
         _number(tables["flops"], key, True, f"flops.{key}", flops, wrong)
     texts = {k: {n: str(t) for n, t in tables[k].items()} for k in ("sources", "provenance")}
     links = _links(data.get("links"), wrong)
+    fields = {
+        "name": name, "flops": flops, "memory_bytes": 1.0, "memory_bytes_per_s": 1.0, "op_overhead_s": 0.0,
+        "links": links, **numbers, **texts, **({"compiler": data["compiler"]} if "compiler" in data else {}),
+    }  # fmt: skip
     # The machine's own checks come on top of what could be read, so that all is said in one round.
-    trial = object.__new__(Machine)
-    for key, value in {
-        "name": name, "flops": flops, "memory_bytes": numbers.get("memory_bytes", 1.0),
-        "memory_bytes_per_s": numbers.get("memory_bytes_per_s", 1.0), "links": links,
-        "op_overhead_s": numbers.get("op_overhead_s", 0.0), "overlap": numbers.get("overlap", 1.0),
-        "sources": texts["sources"], "provenance": texts["provenance"], "compiler": data.get("compiler", "cpu"),
-        "tile": numbers.get("tile", 0.0),
-    }.items():  # fmt: skip
+    trial = object.__new__(Machine)  # what is left out has its default from the class
+    for key, value in fields.items():
         object.__setattr__(trial, key, value)
     f32_unreadable = "f32" in tables["flops"] and "f32" not in flops
     for key, text in trial.problems():
@@ -110,11 +108,7 @@ def parse(data: dict[str, Any], file: str) -> Machine:
         wrong.append(f"{key}.{text}" if key.startswith("links[") else text)
     if wrong:
         raise InvalidProblem(f"{file}: {len(wrong)} mistakes in this machine file:\n{join_offenders(wrong)}")
-    return Machine(
-        name, flops, numbers["memory_bytes"], numbers["memory_bytes_per_s"], links, numbers["op_overhead_s"],
-        numbers.get("overlap", 1.0), texts["sources"], texts["provenance"], numbers.get("tile", 0.0),
-        data.get("compiler", "cpu"),
-    )  # fmt: skip
+    return Machine(**fields)
 
 
 def _number(

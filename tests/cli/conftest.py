@@ -1,0 +1,24 @@
+"""The commands as a function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toast_lab import cli
+
+
+@pytest.fixture
+def toast(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command in this process; gives (status, stdout, stderr)."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            status = cli.main(argv)
+        except SystemExit as stop:  # argparse
+            status = int(stop.code or 0)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return run
