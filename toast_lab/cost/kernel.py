@@ -1,12 +1,14 @@
 """The compiled cost kernel: device-local steps -> times, buffers and peak memory.
 
-Compute is a roofline: the larger of flops over peak and bytes over bandwidth.  Elementwise chains are fused:
-a value with one consumer that can take it in is never written.  Views (reshape, broadcast) are aliases.
-Values made of constants alone cost nothing: XLA folds or fuses them.
+Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``tiles`` says how much of the peak small
+shards of a product reach.  Which values are never written is ``fusion``'s matter, what a TPU holds and sends at half
+width ``narrow``'s.  Views (reshape, broadcast) are aliases.  Values made of constants alone cost nothing: XLA folds or
+fuses them.
 
-Memory is a live range analysis over program order: arguments (those that are not donated live throughout),
-written values from their definition to their last use, gathered copies until their last use, the whole result
-before a reduce_scatter, and in-place reuse of an operand that dies in an elementwise op.
+Memory is a live range analysis over program order: arguments (those that are not donated live throughout), written
+values from their definition to their last use, copies that collectives bring until their last use, the whole result
+before a reduce_scatter, what is computed on the way into a product beside it, and in-place reuse of an operand that
+dies in an elementwise op.
 
 Loops and conditionals: an op counts as often as it runs (``Program.trips``); what a loop reads from outside lives until
 the loop ends; what it hands on unchanged is the very buffer that came in.  Slices and gathers read no more than they

@@ -225,13 +225,14 @@ class GraphPage(pn.viewable.Viewer):
         """What sharding the selected colour would cost, and the manual plan so far."""
         session = self.session
         rows = session.action_prices()[:MAX_PRICED]
-        shown = (id(session.analysis), session.selected_group, tuple(rows))
+        why_none = "" if rows else session.why_no_action()
+        shown = (id(session.analysis), session.selected_group, tuple(rows), why_none)
         if shown != self._shown_actions:  # else a click that is on its way would meet no button
             self._shown_actions = shown
-            self._actions.objects = self._action_buttons(rows)
+            self._actions.objects = self._action_buttons(rows, why_none)
         self._show_manual()
 
-    def _action_buttons(self, rows: list[ActionPrice]) -> list[Any]:
+    def _action_buttons(self, rows: list[ActionPrice], why_none: str) -> list[Any]:
         session = self.session
         objects: list[Any] = []
         group = session.selected_group
@@ -239,7 +240,7 @@ class GraphPage(pn.viewable.Viewer):
             name = session.analysis.groups[group].name
             objects.append(look.text(h("h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated"))))
             if not rows:
-                objects.append(look.text(h("p", session.why_no_action(), cls="quiet")))
+                objects.append(look.text(h("p", why_none, cls="quiet")))
         for row in rows:
             label = f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}" + (
                 "" if row.fits else ", does not fit"
