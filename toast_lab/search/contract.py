@@ -54,7 +54,7 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: nothing but a look at the start."""
+    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: only a look at the start."""
 
     seconds: float | None = 30.0
     evaluations: int | None = None

@@ -24,13 +24,13 @@ from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives, kernel, reprice, tiles
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.kernel import Rates
-from toast_lab.cost.reprice import Snapshot, Scratch
+from toast_lab.cost.reprice import Scratch, Snapshot
 from toast_lab.sharding import state as sharding_state
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.state import _mix, apply_move, legal_pairs
 from toast_lab.sharding.steps import Tables
 
-#: Columns of ``Tree.count``.
+#: Places in ``Tree.number``.
 NODES, CHOICES, SIMULATIONS, TRAJECTORIES, WORDS, PASSED, PRICED, ELITES, BEST, START = range(10)
 OVER_LIMIT = 0.5  #: reward lost by a state that does not fit, besides the penalty that C(s) has for it
 KEEP = 16  #: elites
@@ -94,7 +94,9 @@ class Tree(NamedTuple):
     An action is a number ``move * A + axis``.  ``parent`` to ``score`` are columns of the trace.
     """
 
-    count: np.ndarray  #: [10] int64, how many of each there are; BEST: number of the best simulation; START: starts so far
+    count: (
+        np.ndarray
+    )  #: [10] int64, how many of each there are; BEST: number of the best simulation; START: starts so far
     parent: np.ndarray
     word: np.ndarray
     depth: np.ndarray
@@ -168,7 +170,7 @@ def _random(state: np.ndarray) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _slot(keys: np.ndarray, key: np.uint64) -> int:
+def _slot(keys: np.ndarray, key: np.uint64) -> np.int64:
     """Where ``key`` stands, or would stand, in a table of open addressing."""
     mask = np.int64(keys.shape[0] - 1)
     at = np.int64(_mix(key) & np.uint64(mask))
@@ -230,7 +232,7 @@ def _legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: np.ndarray) -> None:
     """Work out the choices of a node."""
     n_axes = m.axis_size.shape[0]
-    first = t.count[CHOICES]
+    first = t.number[CHOICES]
     t.choice[node] = first
     n = 0
     if t.depth[node] < s.depth:
@@ -241,7 +243,7 @@ def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: 
             t.action[c] = rows[i, 0] * n_axes + rows[i, 1]
             t.child[c], t.tried[c], t.under_way[c], t.total[c], t.best[c] = -1, 0, 0, 0.0, -np.inf
     t.choices[node] = n
-    t.count[CHOICES] = first + n
+    t.number[CHOICES] = first + n
     if n == 0:
         t.closed[node] = True
 
@@ -249,7 +251,7 @@ def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: 
 @numba.njit(cache=True, nogil=True)
 def _forget(t: Tree, node: int) -> None:
     """Reset what is known of a node's choices, for a new start."""
-    t.start[node] = t.count[START]
+    t.start[node] = t.number[START]
     for c in range(t.choice[node], t.choice[node] + max(t.choices[node], 0)):
         t.tried[c], t.under_way[c], t.total[c], t.best[c] = 0, 0, 0.0, -np.inf
 
@@ -304,21 +306,21 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
     level = _level(t)
     n_jobs = jobs.length.shape[0]
     for j in range(n_jobs):
-        number = t.count[TRAJECTORIES] + j  # counts all trajectories of the search
-        jobs.random[j, 0] = _mix(s.seed ^ _mix(np.uint64(number + 1)))
+        trajectory = t.number[TRAJECTORIES] + j
+        jobs.random[j, 0] = _mix(s.seed ^ _mix(np.uint64(trajectory + 1)))
         jobs.ops[j] = -1
         jobs.values[j] = -1
         jobs.key[j, 0] = 0
         jobs.length[j] = 0
         jobs.passed[j, 0] = 0
         jobs.new[j] = False
-        jobs.varies[j] = t.count[ELITES] > 0 and _random(jobs.random[j]) < s.vary
+        jobs.varies[j] = t.number[ELITES] > 0 and _random(jobs.random[j]) < s.vary
         if jobs.varies[j]:
             continue
         # Some walks look for plans near the best one, others farther away.
-        warmth = 0.03 * 4.0 ** (number % 4)
+        warmth = 0.03 * 4.0 ** (trajectory % 4)
         node, length = 0, 0
-        if t.start[0] != t.count[START]:
+        if t.start[0] != t.number[START]:
             _forget(t, 0)
         while True:
             if t.choices[node] < 0:
@@ -339,13 +341,13 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
             key = _nonzero(jobs.key[j, 0])
             at = _slot(t.slot_key, key)
             if t.slot_key[at] == 0:
-                made = t.count[NODES]
-                t.count[NODES] += 1
+                made = t.number[NODES]
+                t.number[NODES] += 1
                 t.slot_key[at], t.slot_node[at] = key, made
                 t.parent[made], t.word[made], t.depth[made], t.key[made] = node, t.action[c], length, jobs.key[j, 0]
                 t.visits[made], t.value[made], t.best_score[made], t.score[made] = 0, 0.0, np.inf, np.nan
                 t.reward[made], t.choice[made], t.choices[made], t.closed[made] = np.nan, 0, -1, False
-                t.start[made] = t.count[START]
+                t.start[made] = t.number[START]
                 jobs.new[j] = True
             node = t.slot_node[at]
             t.child[c] = node
@@ -353,11 +355,11 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
             # A node of this batch has no price yet; walks end there and roll out.
             if jobs.new[j] or math.isnan(t.reward[node]) or length >= s.depth:
                 break
-            if t.start[node] != t.count[START]:  # as good as new in this start
+            if t.start[node] != t.number[START]:  # as good as new in this start
                 _forget(t, node)
                 break
         jobs.length[j] = length
-    t.count[TRAJECTORIES] += n_jobs
+    t.number[TRAJECTORIES] += n_jobs
 
 
 @numba.njit(cache=True, nogil=True)
@@ -394,7 +396,7 @@ def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
     """Take the actions of an elite with a few changes: left out, replaced, moved or put in.  Gives their number."""
     random = jobs.random[j]
     n_usable = m.usable.shape[0]
-    e = int(t.count[ELITES] * _random(random) ** 2)  # better ones more often
+    e = int(t.number[ELITES] * _random(random) ** 2)  # better ones more often
     n = t.elite_length[e]
     changes = 1
     while changes < 6 and _random(random) < s.boldness:
@@ -483,13 +485,13 @@ def _remember(t: Tree, key: np.uint64, price: np.ndarray) -> None:
     if t.price_key[at] == 0:
         t.price_key[at] = _nonzero(key)
         t.price[at, 0], t.price[at, 1] = price[0], price[1]
-        t.count[PRICED] += 1
+        t.number[PRICED] += 1
 
 
 @numba.njit(cache=True, nogil=True)
 def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
     """Keep a state among the best distinct ones."""
-    n = t.count[ELITES]
+    n = t.number[ELITES]
     if n == KEEP and reward <= t.elite_reward[n - 1]:
         return
     for e in range(n):
@@ -509,33 +511,33 @@ def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> Non
         at -= 1
     t.elite[at, : actions.shape[0]] = actions
     t.elite_length[at], t.elite_key[at], t.elite_reward[at] = actions.shape[0], key, reward
-    t.count[ELITES] = n
+    t.number[ELITES] = n
 
 
 @numba.njit(cache=True, nogil=True)
 def _write(t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarray, length: int, round_: int) -> None:
     """Add a simulation to the trace."""
-    i = t.count[SIMULATIONS]
+    i = t.number[SIMULATIONS]
     rows.round[i] = round_
     rows.time_s[i], rows.peak_bytes[i] = price[0], price[1]
     rows.score[i], rows.fits[i] = score_of(p, price[0], price[1]), price[1] <= p.limit_bytes
     for k in range(length):
-        rows.word[t.count[WORDS]] = jobs.actions[j, k]
-        t.count[WORDS] += 1
+        rows.word[t.number[WORDS]] = jobs.actions[j, k]
+        t.number[WORDS] += 1
     for k in range(jobs.length[j] + 1):
-        rows.node[t.count[PASSED]] = jobs.passed[j, k]
-        t.count[PASSED] += 1
-    rows.action_end[i], rows.node_end[i] = t.count[WORDS], t.count[PASSED]
+        rows.node[t.number[PASSED]] = jobs.passed[j, k]
+        t.number[PASSED] += 1
+    rows.action_end[i], rows.node_end[i] = t.number[WORDS], t.number[PASSED]
     # A plan that fits before any that does not, then the lower score, then fewer actions.
-    best = t.count[BEST]
+    best = t.number[BEST]
     better = rows.fits[i] and not rows.fits[best]
     if rows.fits[i] == rows.fits[best]:
         n_best = rows.action_end[best] - (rows.action_end[best - 1] if best else 0)
         better = rows.score[i] < rows.score[best] or (rows.score[i] == rows.score[best] and length < n_best)
     if better:
-        t.count[BEST] = i
-    rows.best[i] = t.count[BEST]
-    t.count[SIMULATIONS] += 1
+        t.number[BEST] = i
+    rows.best[i] = t.number[BEST]
+    t.number[SIMULATIONS] += 1
 
 
 @numba.njit(cache=True, nogil=True)
