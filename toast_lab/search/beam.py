@@ -1,7 +1,7 @@
 """Beam search over the colour actions, then local search around the best sequences.
 
 The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each by every legal
-action, so that an action that pays only together with the next one survives.  Sequences of actions are then refined:
+action, so that an action that pays only together with the next one survives.  Sequences of actions are refined:
 one action is removed, replaced or inserted at any place, or two change places, and the whole sequence is taken again
 from the unsharded program, actions that have lost their effect being dropped; the first change that improves the plan
 is kept, until none does.  While the budget lasts this is repeated from sequences disturbed at random (iterated local
@@ -32,7 +32,7 @@ def run(
     recorder: Recorder,
     seed: int,
     *,
-    width: int = 16,
+    width: int | None = None,
     depth: int = 30,
     patience: int = 24,
     min_names: int | None = None,
@@ -42,12 +42,13 @@ def run(
     Args:
         recorder: prices, records and stops the search.
         seed: of the order in which changes are tried, and of the disturbances.
-        width: states of each length that the beam keeps.
+        width: states of each length that the beam keeps; by default fewer the more actions there are, 16 to 1.
         depth: longest sequence of actions.
         patience: restarts without improvement after which to stop.
         min_names: smallest colour group to act on; by default as in ``mcts``.
     """
-    wrong = [f"{k}={v}" for k, v in (("width", width), ("depth", depth), ("patience", patience)) if v < 1]
+    given = (("width", width), ("depth", depth), ("patience", patience))
+    wrong = [f"{k}={v}" for k, v in given if v is not None and v < 1]
     if wrong:
         raise InvalidProblem(f"beam: {', '.join(wrong)} must be at least 1")
     least = pruning_threshold(recorder.problem) if min_names is None else min_names
@@ -55,8 +56,11 @@ def run(
     if not beam.choices:
         return Status.NO_ACTIONS
     recorder.round = 1
-    begin = [beam.read(recorder.best_actions)] if recorder.resumed else []
-    elite = [beam.refine(rows) for rows in [*begin, *beam.descend(width)[:_ELITE]]]
+    # Where there are many actions a beam takes its time: something good is at hand sooner by local search alone.
+    begin = [beam.read(recorder.best_actions)] if recorder.resumed else [(), ()]
+    elite = [beam.refine(rows) for rows in begin]
+    width = width or max(1, min(16, 400 // len(beam.choices)))
+    elite += [beam.refine(rows) for rows in beam.descend(width)[:_ELITE]]
     stale = 0
     while stale < patience:
         recorder.round += 1

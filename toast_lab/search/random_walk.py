@@ -21,7 +21,7 @@ def run(
     Args:
         recorder: prices and records the end of every walk.
         seed: of the random choices.
-        depth: longest walk; lengths are uniform from 1 to it, or to the longest walk so far that ran out of actions.
+        depth: longest walk; lengths are uniform from 1 to it, or to one more than any walk so far had actions for.
         patience: walks without anything new after which to stop.
         min_names: smallest colour group to act on; by default as in ``mcts``.
     """
@@ -40,7 +40,7 @@ def run(
         recorder.check()
         state, taken = start.copy(), list[Action]()
         # The first walk goes on until no action is left, or lengths that no walk reaches would be drawn.
-        length, first = depth if first else int(rng.integers(1, longest + 1)), False
+        length, first = depth if first else int(rng.integers(1, min(depth, longest + 1) + 1)), False
         while len(taken) < length:
             rows = legal_rows(state, least)
             if not len(rows):
