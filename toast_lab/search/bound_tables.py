@@ -40,7 +40,14 @@ def make_bound(
     acted = space.n_names >= min_names
     # Names along which each class of ops may be split, and what rows of values may become.
     move = np.repeat(np.arange(space.n_moves), np.diff(alike.op_ptr))
-    pairs = np.unique(np.stack([alike.op, alike.op_name]).astype(np.int64)[:, acted[move]], axis=1)
+    axes = [size for size in problem.mesh.sizes if size > 1]
+
+    def cuts(sizes: np.ndarray) -> np.ndarray:
+        """Does any axis divide?"""
+        return np.any([sizes % size == 0 for size in axes], axis=0) if axes else np.zeros(len(sizes), bool)
+
+    kept = acted[move] & cuts(space.analysis.dims.size[alike.op_name])
+    pairs = np.unique(np.stack([alike.op, alike.op_name]).astype(np.int64)[:, kept], axis=1)
     n_classes = len(alike.ops.first)
     n_candidates = np.bincount(pairs[0], minlength=n_classes).astype(np.int64)
     class_ptr = np.concatenate([[0], np.cumsum(n_candidates)]).astype(np.int64)
@@ -49,8 +56,8 @@ def make_bound(
     candidate[names] = np.arange(len(names)) - class_ptr[pairs[0]]
     move = np.repeat(np.arange(space.n_moves), np.diff(alike.value_ptr))
     offered_row = np.ones(len(alike.values.first), np.int64)
-    shift = np.int64(2) << alike.value_dim[acted[move]].astype(np.int64)
-    np.bitwise_or.at(offered_row, alike.value[acted[move]], shift)
+    kept = acted[move] & cuts(alike.value_dim_size)
+    np.bitwise_or.at(offered_row, alike.value[kept], np.int64(2) << alike.value_dim[kept].astype(np.int64))
 
     groups, entries = _entries(t, f)
     rank = np.diff(t.shape_ptr).astype(np.int64)
