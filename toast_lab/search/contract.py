@@ -33,6 +33,8 @@ from toast_lab.sharding.state import State
 METHODS = {
     "mcts": "toast_lab.search.mcts:run",
     "exhaustive": "toast_lab.search.exhaustive:run",
+    "random": "toast_lab.search.random_walk:run",
+    "beam": "toast_lab.search.beam:run",
     "manual": "toast_lab.search.manual:run",
 }
 REPORT_EVERY_S = 0.05
