@@ -46,6 +46,7 @@ from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.errors import InvalidProblem
+from toast_lab.search import backup, rollout, walk
 from toast_lab.search import tree as tr
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
@@ -149,12 +150,12 @@ class _Search:
         time_s, peak_bytes, _, snapshot = repricer.price(root.ops, root.values, None)
         base_time_s, base_peak_bytes = problem.baseline
         folded = repricer.folded
-        self.pricing = tr.Pricing(
+        self.pricing = rollout.Pricing(
             folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, base_time_s, base_peak_bytes,
             problem.memory_limit_bytes, float(problem.memory_weight), snapshot,
         )  # fmt: skip
         self.workers = [
-            tr.Worker(make_scratch(folded, axis_size), _like(snapshot), _like(snapshot)) for _ in range(threads)
+            rollout.Worker(make_scratch(folded, axis_size), _like(snapshot), _like(snapshot)) for _ in range(threads)
         ]
         self.jobs = _jobs(BATCH, root, settings.depth)
         self.n_codes = self.space.n_moves * len(axis_size)
@@ -192,13 +193,13 @@ class _Search:
         t = self.tree
         t["number"][[tr.NODES, tr.ELITES]] = 1
         t["number"][tr.BEST] = 0
-        reward = tr.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
+        reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
         t["reward"][0] = t["elite_reward"][0] = reward
         node = trace.node.array
-        node["score"][0] = node["best_score"][0] = tr.score_of(self.pricing, time_s, peak_bytes)
-        at = tr._slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
+        node["score"][0] = node["best_score"][0] = rollout.score_of(self.pricing, time_s, peak_bytes)
+        at = tr.slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
         t["slot_key"][at], t["slot_node"][at] = 1, 0
-        at = tr._slot(t["price_key"], np.uint64(1))
+        at = tr.slot(t["price_key"], np.uint64(1))
         t["price_key"][at], t["price"][at] = 1, (time_s, peak_bytes)
 
     @property
@@ -214,20 +215,20 @@ class _Search:
         number[tr.SIMULATIONS], number[tr.WORDS], number[tr.PASSED] = trace.row.n, trace.action.n, trace.passed.n
         t = self._tree()
         m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
-        tr.select(t, m, s, jobs)
+        walk.select(t, m, s, jobs)
         n = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
         bounds = [BATCH * i // n for i in range(n + 1)]
         began = time.perf_counter()
         others = [
-            self.pool.submit(tr.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1])
+            self.pool.submit(rollout.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1])
             for i in range(1, n)
         ]
-        tr.evaluate(t, m, p, s, jobs, self.workers[0], 0, bounds[1])
+        rollout.evaluate(t, m, p, s, jobs, self.workers[0], 0, bounds[1])
         for other in others:
             other.result()
         self.took_s = (time.perf_counter() - began) * n
         first, best = trace.row.n, int(number[tr.BEST])
-        tr.back_up(t, p, s, self._rows(), jobs, self.round)
+        backup.back_up(t, p, s, self._rows(), jobs, self.round)
         trace.row.n, trace.action.n, trace.passed.n = (int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED))
         trace.node.n = int(number[tr.NODES])
         trace.row.array["elapsed_s"][first : trace.row.n] = recorder.elapsed_s
