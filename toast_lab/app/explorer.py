@@ -226,7 +226,11 @@ class Explorer(pn.viewable.Viewer):
         told of it reach for elements that they do not have yet, and Panel drops changes of components of our own,
         since it takes it that the document is still to be fetched.
         """
-        pn.state.onload(lambda: pn.state.add_periodic_callback(self.tick, period=TICK_MS))
+
+        def begin() -> None:
+            pn.state.add_periodic_callback(self.tick, period=TICK_MS)
+
+        pn.state.onload(begin)
 
     def __panel__(self) -> Any:
         return self._root
