@@ -1,4 +1,4 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [search]``; status 1: a target is missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [search]``; status 1: a target missed."""
 
 from __future__ import annotations
 

@@ -329,6 +329,14 @@ def test_a_search_of_no_time_gives_the_program_as_it_is(toast: Any) -> None:
     assert data["cost"]["time_s"] == data["problem"]["unsharded_time_s"]
 
 
+def test_options_reach_the_method(toast: Any) -> None:
+    plans = [
+        json.loads(toast("search", *NET, *QUICK, *more, "--json")[1])["plan"]["actions"]
+        for more in ([], ["--option", "depth=1"])
+    ]
+    assert len(plans[0]) > 1 >= len(plans[1])
+
+
 def test_a_proof_is_printed(toast: Any) -> None:
     words = ["search", *NET, "--method", "exhaustive", "--option", "min_names=1"]
     found = json.loads(toast(*words, "--json")[1])["search"]
