@@ -208,7 +208,7 @@ def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--evaluations", type=_not_negative_int, default=None, help="price at most so many shardings")
     parser.add_argument("--seed", type=int, default=None, help="of the random choices (0)")
     parser.add_argument(
-        "--threads", type=_positive_int, default=None, help="of a method that can use several; 1: the same plan again"
+        "--threads", type=_positive_int, default=None, help="threads of a method that can use several (all cores)"
     )
     parser.add_argument(
         "--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="options of the method"

@@ -391,6 +391,16 @@ def test_cancelling_a_search_keeps_the_best_it_had_reported(jobs: Registry) -> N
     assert item.cost.time_s == pytest.approx(session.points[-1].best_s)
 
 
+def test_a_cancelled_search_whose_plan_no_actions_give_says_what_to_do(session: Session) -> None:
+    session.step_search()
+    first_points(session)
+    session.best_actions = ("integer program",)
+    session.cancel_job()
+    settle(session)
+    assert "stop such a search instead of cancelling it" in session.messages[-1].text
+    assert session.plan_named("mcts (seed 0)") is None
+
+
 def test_a_second_job_is_refused_while_one_runs(jobs: Registry) -> None:
     session = transformer(jobs)
     session.start_search()
