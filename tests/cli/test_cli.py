@@ -314,8 +314,8 @@ def test_a_search_is_kept_and_resumed(toast: Any, tmp_path: Path) -> None:
     status, out, err = toast("search", *NET, "--evaluations", "6", "--resume", path, "--trace", path, "--json")
     assert status == 0, err
     again = json.loads(out)["search"]
-    assert (first["search"]["evaluations"], again["seed"]) == (5, 3)
-    assert 11 <= again["evaluations"] <= 13, "what a last trajectory prices may exceed the budget"
+    assert again["seed"] == 3
+    assert first["search"]["evaluations"] + 6 <= again["evaluations"]
     assert len(Trace.load(path).simulations) == again["simulations"] > first["search"]["simulations"]
     status, _, err = toast("search", *NET, "--resume", path, "--seed", "4")
     assert status == 2
@@ -329,12 +329,13 @@ def test_a_search_of_no_time_gives_the_program_as_it_is(toast: Any) -> None:
     assert data["cost"]["time_s"] == data["problem"]["unsharded_time_s"]
 
 
-def test_options_reach_the_method(toast: Any) -> None:
-    plans = [
-        json.loads(toast("search", *NET, *QUICK, *more, "--json")[1])["plan"]["actions"]
-        for more in ([], ["--option", "depth=1"])
-    ]
-    assert len(plans[0]) > 1 >= len(plans[1])
+def test_options_reach_the_method(toast: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "trace.npz")
+    longest = []
+    for more in ([], ["--option", "depth=1"]):
+        assert toast("search", *NET, "--evaluations", "100", *more, "--trace", path)[0] == 0
+        longest.append(max(len(s.actions) for s in Trace.load(path).simulations))
+    assert longest[0] > 1 == longest[1]
 
 
 def test_a_proof_is_printed(toast: Any) -> None:

@@ -281,7 +281,10 @@ class _Search:
         )  # fmt: skip
         for keys, rows, n in (("slot_key", "slot_node", tr.NODES), ("price_key", "price", tr.PRICED)):
             if 2 * (int(count[n]) + 2 * BATCH) > len(t[keys]):
-                bigger = np.zeros(4 * len(t[keys]), np.uint64), np.zeros((4 * len(t[keys]), *t[rows].shape[1:]), t[rows].dtype)
+                bigger = (
+                    np.zeros(4 * len(t[keys]), np.uint64),
+                    np.zeros((4 * len(t[keys]), *t[rows].shape[1:]), t[rows].dtype),
+                )
                 tr.rehash(t[keys], t[rows], *bigger)
                 t[keys], t[rows] = bigger
 

@@ -94,7 +94,9 @@ class Tree(NamedTuple):
     An action is a number ``move * A + axis``.  ``parent`` to ``score`` are columns of the trace.
     """
 
-    count: np.ndarray  #: [10] int64, how many of each there are; BEST: number of the best simulation; START: starts so far
+    count: (
+        np.ndarray
+    )  #: [10] int64, how many of each there are; BEST: number of the best simulation; START: starts so far
     parent: np.ndarray
     word: np.ndarray
     depth: np.ndarray
