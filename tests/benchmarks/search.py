@@ -187,7 +187,7 @@ def _analysed(wanted: list[Task]) -> Iterator[tuple[Task, Analysis]]:
         from toast_lab.warm import main as compile_kernels
 
         compile_kernels()
-    at, analysis = ("", ""), None
+    at, analysis, warm = ("", ""), None, False
     for task in wanted:
         if analysis is None or at != (task.model, task.sizes):
             analysis = None  # the old one goes before the new one comes
@@ -195,6 +195,9 @@ def _analysed(wanted: list[Task]) -> Iterator[tuple[Task, Analysis]]:
             model = load(task.model, **{k: int(v) if v.isdigit() else v for k, v in sizes.items()})
             at, analysis = (task.model, task.sizes), analyse_program(model.program, model.dim_names, trees=model.trees)
             del model
+        if not warm:  # small programs do not reach what a large one's search compiles
+            warm = True
+            search(Problem(analysis, task.mesh, task.machine), "mcts", 0, Budget(seconds=None, evaluations=2000))
         yield task, analysis
 
 
