@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 
 from toast_lab import errors
+from toast_lab.search.methods import methods_text
 
 MODEL_HELP = 'a built-in model (see "toast-lab models"), your own as package.module:make, or a StableHLO file'
 ACTIONS_HELP = 'actions in order, for instance "batch->data" "sequence@1->model"; none at all: the unsharded program'
@@ -197,17 +198,27 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
-    parser.add_argument(
-        "--method", default="mcts", help="mcts, beam, random, exhaustive or manual: the expert plans (%(default)s)"
-    )
+    parser.add_argument("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=_not_negative,
         default=None,
         help=f"search at most so long ({seconds:g} unless --evaluations)",
     )
-    parser.add_argument("--evaluations", type=_positive_int, default=None, help="price at most so many shardings")
-    parser.add_argument("--seed", type=int, default=0, help="%(default)s")
+    parser.add_argument("--evaluations", type=_not_negative_int, default=None, help="price at most so many shardings")
+    parser.add_argument("--seed", type=int, default=None, help="of the random choices (0)")
+    parser.add_argument(
+        "--threads", type=_positive_int, default=None, help="threads of a method that can use several (all cores)"
+    )
+    parser.add_argument(
+        "--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="options of the method"
+    )
+    parser.add_argument("--trace", metavar="FILE", help="write all that the search did, to look at or to resume")
+    parser.add_argument(
+        "--resume",
+        metavar="FILE",
+        help="go on with the search that --trace wrote, of the same problem, for a new budget",
+    )
     parser.set_defaults(default_seconds=seconds)
 
 
@@ -219,6 +230,20 @@ def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def _not_negative_int(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 

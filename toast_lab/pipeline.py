@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.frontends import Model
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import Run, run
-from toast_lab.search.contract import Budget, SearchResult, search
+from toast_lab.search.contract import Budget, Progress, SearchResult, search
 
 
 def analyse(model: Model, *, phases: str = "joined") -> Analysis:
@@ -57,7 +56,7 @@ def shard(
     seconds: float = 10.0,
     seed: int = 0,
     devices: str | None = None,
-    on_progress: Any = None,
+    on_progress: Progress | None = None,
 ) -> Shown:
     """The main job, start to end: analyse, search, list and, if ``devices`` is given, execute."""
     analysis = analyse(model)

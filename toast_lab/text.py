@@ -5,6 +5,7 @@ Commands and the explorer have renderers of their own; this is what a Python pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 
@@ -52,6 +53,23 @@ def share_text(share: float | None) -> str:
     if share == 0:
         return "0"
     return "<0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def gap_text(gap: float | None) -> str:
+    """What a search proved of its plan, as a sentence; empty if nothing.
+
+    Args:
+        gap: score of the plan over the proven bound, less 1; see ``SearchResult.gap``.
+
+    >>> gap_text(0.0314)
+    'Proven: no plan that this method can make scores more than 3.1% lower.'
+    """
+    if gap is None:
+        return ""
+    if gap < 1e-9:
+        return "Proven: no plan that this method can make scores lower."
+    lower = gap / (1 + gap)  # the gap is a share of the bound, the sentence tells it as one of the plan found
+    return f"Proven: no plan that this method can make scores more than {math.ceil(lower * 1000) / 10:.1f}% lower."
 
 
 def few(items: Iterable[object], limit: int = 3) -> str:

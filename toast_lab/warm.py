@@ -19,6 +19,7 @@ def main() -> None:
     from toast_lab.frontends import load
     from toast_lab.lowering.listing import listing
     from toast_lab.search.contract import Budget, search
+    from toast_lab.search.methods import METHODS
     from toast_lab.sharding.plan import ShardingPlan
 
     for name, actions in (("mlp", ["B->data", "U->model"]), ("attention", ["S@1->data"])):
@@ -27,8 +28,8 @@ def main() -> None:
         plan = ShardingPlan.from_actions(problem, actions)
         price(problem, plan)
         listing(problem, plan)
-        for method in ("mcts", "exhaustive"):
-            search(problem, method, budget=Budget(seconds=None, evaluations=20))
+        for method in METHODS:
+            search(problem, method, budget=Budget(seconds=20, evaluations=20))
     print(f"kernels compiled in {time.monotonic() - started:.1f} s")
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from toast_lab.app import worker
 from toast_lab.app.jobs import Job, JobState, Registry
+from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.isolate import report
+from toast_lab.search.contract import search
 
 # -- what children of these tests do; importable, since a child imports it by name --------------------
 
@@ -237,7 +243,10 @@ def test_a_search_streams_points_and_leaves_a_plan(session: Session) -> None:
     session.start_search()
     assert session.busy
     settle(session)
-    assert [p.simulation for p in session.points] == list(range(1, len(session.points) + 1))
+    shown = [p.simulation for p in session.points]
+    assert shown == sorted(set(shown))
+    assert shown[-1] == session.simulations > len(shown), "a sample, up to the last one"
+    assert [p.best_s for p in session.points] == sorted((p.best_s for p in session.points), reverse=True)
     item = session.plan_named("mcts (seed 0)")
     assert item is not None
     assert item.cost.time_s == pytest.approx(session.points[-1].best_s)
@@ -274,6 +283,104 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
     assert session.plan_named("mcts (seed 0)") is not None
 
 
+def test_a_round_is_shown_to_its_end(session: Session) -> None:
+    session.method = "exhaustive"  # a round is all plans of so many actions
+    session.step_round()
+    wait(lambda: bool(session.tick()) and session.simulations > 0, "the unsharded program, a round of its own")
+    ends = [session.simulations]
+    for _ in range(2):
+        session.step_round()
+        wait(lambda: bool(session.tick()) or session.simulations > ends[-1], "a round")
+        time.sleep(0.3)
+        session.tick()
+        ends.append(session.simulations)
+    session.step_search()
+    wait(lambda: bool(session.tick()), "one more")
+    assert session.simulations == ends[2] + 1
+    session.pause_search()
+    settle(session)
+    problem = session.problem
+    trace = search(problem, "exhaustive").trace
+    rounds = [s.round for s in trace.simulations]
+    assert ends == [rounds.count(0), *(sum(r <= n for r in rounds) for n in (1, 2))]
+
+
+def order(tmp_path: Path, text: str) -> None:
+    (tmp_path / "part").write_text(text)
+    os.replace(tmp_path / "part", tmp_path / "control")  # else it could be read half written
+
+
+def orders(tmp_path: Path, text: str) -> tuple[worker.Control, list[worker.Batch]]:
+    sent: list[worker.Batch] = []
+    order(tmp_path, text)
+    return worker.Control(str(tmp_path / "control"), sent.append), sent
+
+
+class Tried(NamedTuple):
+    index: int
+    round: int = 0
+    improved: bool = False
+
+
+def test_what_is_better_is_never_left_out_of_a_report(tmp_path: Path) -> None:
+    control, sent = orders(tmp_path, "run")
+    control.hand_on([Tried(i, improved=i in (501, 777)) for i in range(1, 1001)])
+    control.hand_on([Tried(1001), Tried(1002)])
+    first, second = sent
+    shown = [s.index for s in first.simulations]
+    assert {1, 501, 777, 1000} <= set(shown)
+    assert len(shown) < 80
+    assert shown == sorted(shown)
+    assert (first.done, second.done) == (1000, 1002)
+    assert [s.index for s in second.simulations] == [1001, 1002]
+
+
+def test_simulations_of_a_batch_are_held_back_until_they_are_asked_for(tmp_path: Path) -> None:
+    control, sent = orders(tmp_path, "pause 2")
+    batch = [Tried(i, round=i // 4) for i in range(1, 11)]
+    thread = threading.Thread(target=control.hand_on, args=(batch,))
+    thread.start()
+
+    def shown() -> list[int]:
+        return [s.index for b in sent for s in b.simulations]
+
+    for text, last in (("pause 3", 3), ("round 3", 7), ("round 7", 10)):
+        time.sleep(0.15)
+        before = shown()
+        order(tmp_path, text)
+        wait(lambda last=last: shown() == list(range(1, last + 1)), text)  # type: ignore[misc]
+        assert len(before) < last, "held back until now"
+    thread.join(5)
+    assert not thread.is_alive(), "a round of which nothing is held back lets the search go on"
+    assert control.paused_s > 0.2
+
+
+def test_stopping_lets_all_that_is_held_back_through(tmp_path: Path) -> None:
+    control, sent = orders(tmp_path, "pause 1")
+    thread = threading.Thread(target=control.hand_on, args=([Tried(i) for i in range(1, 6)],))
+    thread.start()
+    time.sleep(0.1)
+    order(tmp_path, "stop")
+    thread.join(5)
+    assert not thread.is_alive()
+    assert [s.index for b in sent for s in b.simulations] == [1, 2, 3, 4, 5]
+    assert control.stopped
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+def test_a_proof_is_told(session: Session) -> None:
+    session.method = "exhaustive"
+    session.set_problem(mesh="a=2")
+    session.start_search()
+    settle(session)
+    assert session.search_gap == 0
+    assert "Proven: no plan that this method can make scores lower." in session.search_note
+    page = SearchPage(session)
+    assert "Proven" in page._facts.object
+    session.load("mlp")
+    assert session.search_gap is None
+
+
 def test_cancelling_a_search_keeps_the_best_it_had_reported(jobs: Registry) -> None:
     session = transformer(jobs)
     session.start_search()
@@ -289,6 +396,16 @@ def test_cancelling_a_search_keeps_the_best_it_had_reported(jobs: Registry) -> N
     item = session.plan_named("mcts (seed 0)")
     assert item is not None
     assert item.cost.time_s == pytest.approx(session.points[-1].best_s)
+
+
+def test_a_cancelled_search_whose_plan_no_actions_give_says_what_to_do(session: Session) -> None:
+    session.step_search()
+    first_points(session)
+    session.best_actions = ("integer program",)
+    session.cancel_job()
+    settle(session)
+    assert "stop such a search instead of cancelling it" in session.messages[-1].text
+    assert session.plan_named("mcts (seed 0)") is None
 
 
 def test_a_second_job_is_refused_while_one_runs(jobs: Registry) -> None:

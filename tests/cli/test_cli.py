@@ -18,6 +18,8 @@ import pytest
 
 from toast_lab import isolate
 from toast_lab.commands import common
+from toast_lab.search.methods import METHODS, SENTENCES
+from toast_lab.search.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 # A shell's background jobs ignore Ctrl-C and so do their children: the tests must not depend on who started them.
@@ -306,6 +308,51 @@ def test_list_prints_the_listing_alone(toast: Any) -> None:
     assert out.rstrip().endswith("}")
 
 
+def test_a_search_is_kept_and_resumed(toast: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "trace.npz")
+    first = json.loads(toast("search", *NET, "--evaluations", "5", "--seed", "3", "--trace", path, "--json")[1])
+    status, out, err = toast("search", *NET, "--evaluations", "6", "--resume", path, "--trace", path, "--json")
+    assert status == 0, err
+    again = json.loads(out)["search"]
+    assert again["seed"] == 3
+    assert first["search"]["evaluations"] + 6 <= again["evaluations"]
+    assert len(Trace.load(path).simulations) == again["simulations"] > first["search"]["simulations"]
+    status, _, err = toast("search", *NET, "--resume", path, "--seed", "4")
+    assert status == 2
+    assert "its trace has seed 3, not 4" in err
+
+
+def test_a_search_of_no_time_gives_the_program_as_it_is(toast: Any) -> None:
+    data = json.loads(toast("search", *NET, "--seconds", "0", "--json")[1])
+    assert data["search"]["status"] == "BUDGET"
+    assert data["plan"]["actions"] == []
+    assert data["cost"]["time_s"] == data["problem"]["unsharded_time_s"]
+
+
+def test_options_reach_the_method(toast: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "trace.npz")
+    longest = []
+    for more in ([], ["--option", "depth=1"]):
+        assert toast("search", *NET, "--evaluations", "100", *more, "--trace", path)[0] == 0
+        longest.append(max(len(s.actions) for s in Trace.load(path).simulations))
+    assert longest[0] > 1 == longest[1]
+
+
+def test_a_proof_is_printed(toast: Any) -> None:
+    words = ["search", *NET, "--method", "exhaustive", "--option", "min_names=1"]
+    found = json.loads(toast(*words, "--json")[1])["search"]
+    assert (found["status"], found["gap"]) == ("COMPLETE", 0)
+    assert found["bound"] > 0
+    assert "Proven: no plan that this method can make scores lower." in " ".join(toast(*words)[1].split())
+
+
+def test_the_help_of_a_search_tells_of_every_method(toast: Any) -> None:
+    words = " ".join(toast("search", "--help")[1].split())
+    assert set(METHODS) <= set(SENTENCES)
+    for name in METHODS:
+        assert f"{name}: {SENTENCES[name]}" in words
+
+
 def test_list_without_a_plan_searches(toast: Any) -> None:
     data = json.loads(toast("list", *NET, *QUICK, "--json")[1])
     assert data["search"]["method"] == "mcts"
@@ -360,7 +407,13 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
         (["search", "mlp", "--machine", "tpuv5e"], ["'tpuv5e'", 'did you mean "tpu-v5e"']),
         (["search", "mlp", "--method", "mtcs"], ["'mtcs'", 'did you mean "mcts"']),
         (["search", "mlp", "--save", "no/such/folder/plan.json"], ["--save", "folder does not exist"]),
-        (["search", "mlp", "--seconds", "-1"], ["--seconds", "-1 is not above 0"]),
+        (["search", "mlp", "--seconds", "-1"], ["--seconds", "-1 is below 0"]),
+        (["search", "mlp", "--option", "depht=8"], ["'depht'", 'did you mean "depth"', "options of mcts: "]),
+        (["search", "mlp", "--method", "exhaustive", "--threads", "2"], ["'threads'", "options of exhaustive: depth="]),
+        (["search", "mlp", "--option", "depth=8", "patience=few"], ["patience=few", "a whole number"]),
+        (["search", "mlp", "--option", "depth"], ["not of the form option=value"]),
+        (["search", "mlp", "--resume", "no_such.npz"], ["no_such.npz", "cannot read this search trace"]),
+        (["search", "mlp", "--trace", "no/such/folder/trace.npz"], ["--trace", "folder does not exist"]),
         (["search", "mlp", "--evaluations", "many"], ["--evaluations", "many"]),
         (["search"], ["MODEL"]),
         (["serch", "mlp"], ["serch", "search"]),

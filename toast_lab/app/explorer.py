@@ -220,8 +220,17 @@ class Explorer(pn.viewable.Viewer):
             page.feed(points)
 
     def watch(self) -> None:
-        """Begin to call ``tick``."""
-        pn.state.add_periodic_callback(self.tick, period=TICK_MS)
+        """Begin to call ``tick``, once the browser has rendered the page.
+
+        What changes after the browser fetched the document and before it rendered it is lost: widgets that are
+        told of it reach for elements that they do not have yet, and Panel drops changes of components of our own,
+        since it takes it that the document is still to be fetched.
+        """
+
+        def begin() -> None:
+            pn.state.add_periodic_callback(self.tick, period=TICK_MS)
+
+        pn.state.onload(begin)
 
     def __panel__(self) -> Any:
         return self._root

@@ -5,7 +5,8 @@ second page that asks later sees the same.  A worker that crashes, hangs or runs
 message; the registry and every page go on.
 
 The control of a running search is one small file that the child reads between simulations: ``run``,
-``pause N`` (stand still once N simulations are done; a step is N + 1) or ``stop``.
+``pause N`` (stand still once N simulations are shown; a step is N + 1), ``round N`` (show the round of what comes
+after N simulations to its end, then stand still) or ``stop``.
 """
 
 from __future__ import annotations
@@ -101,6 +102,12 @@ class Job:
     def step(self, done: int) -> None:
         """Do one simulation more than ``done`` and stand still."""
         self.pause(done + 1)
+
+    def step_round(self, done: int) -> None:
+        """Show the rest of the round that goes on after ``done`` simulations and stand still."""
+        if self.running:
+            self.state = JobState.PAUSED
+            self._write(f"round {done}")
 
     def resume(self) -> None:
         """Go on."""

@@ -25,10 +25,12 @@ from toast_lab.models import registry
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
+from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, point
 
 STEPS = ("load", "graph", "search", "compare")
 MAX_ACTIONS_TYPED = 64
+MAX_POINTS = 20_000  #: of a search's curve; beyond that every second one goes that was no improvement
 
 
 @functools.lru_cache(maxsize=16)
@@ -56,6 +58,7 @@ class Session(param.Parameterized):
     machine = param.String(default="tpu-v5e")
     method = param.String(default="mcts")
     seed = param.Integer(default=0)
+    options = param.Dict(default={}, doc="options of the method")
     seconds = param.Number(default=20.0)
     memory_gib = param.Number(default=None, allow_None=True, doc="limit a device; the machine's own if None")
     job = param.Parameter(default=None, doc="the job that runs, or the last one")
@@ -68,6 +71,7 @@ class Session(param.Parameterized):
         self.points: list[Point] = []
         self.best_actions: tuple[str, ...] = ()
         self.search_note = ""
+        self.search_gap: float | None = None
         self._seen = 0
         self._settled = True
         self._on_result: Callable[[Job], None] | None = None
@@ -111,7 +115,7 @@ class Session(param.Parameterized):
         with param.parameterized.batch_call_watchers(self):
             self.names, self.conflicts = (), ()
             self.model, self.analysis, self.plans = loaded.model, loaded.analysis, plans
-        self.points, self.best_actions, self.search_note, self.simulations = [], (), "", 0
+        self._forget_search()
         self.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()
 
@@ -306,7 +310,7 @@ class Session(param.Parameterized):
             if self.busy:
                 raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
             problem = self.problem
-            self.points, self.best_actions, self.search_note, self.simulations = [], (), "", 0
+            self._forget_search()
             self._search_problem = problem
             self._start(
                 "search",
@@ -320,11 +324,14 @@ class Session(param.Parameterized):
                 self.seed,
                 self.seconds,
                 None,
-                {},
+                dict(self.options),
                 limit_bytes=problem.memory_limit_bytes,
                 controlled=True,
                 time_limit_s=24 * 3600.0,
             )
+
+    def _forget_search(self) -> None:
+        self.points, self.best_actions, self.search_note, self.search_gap, self.simulations = [], (), "", None, 0
 
     def _searched(self, job: Job) -> None:
         found, problem = job.result, self._search_problem
@@ -338,7 +345,8 @@ class Session(param.Parameterized):
             found.key,
             problem.analysis.trees,
         )
-        self.best_actions, self.search_note = found.actions, found.message
+        self.best_actions, self.search_gap = found.actions, found.gap
+        self.search_note = f"{found.message} {gap_text(found.gap)}".rstrip()
         self._keep_search(plan, found.cost, problem)
 
     def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
@@ -365,6 +373,15 @@ class Session(param.Parameterized):
         if self.job is not None and self.job.kind == "search" and self.job.running:
             self.tick()
             self.job.step(self.simulations)
+            self.job_changes += 1
+
+    def step_round(self) -> None:
+        """Do the rest of a round of the search and stand still; starts a search if none runs."""
+        if not self.busy:
+            self.start_search()
+        if self.job is not None and self.job.kind == "search" and self.job.running:
+            self.tick()
+            self.job.step_round(self.simulations)
             self.job_changes += 1
 
     def stop_search(self) -> None:
@@ -417,13 +434,14 @@ class Session(param.Parameterized):
         new: list[Point] = []
         for event in events:
             if isinstance(event.data, worker.Batch):
+                self.simulations = event.data.done
                 for simulation in event.data.simulations:
                     new.append(point(simulation))
                     if simulation.improved:
                         self.best_actions = simulation.actions
         self.points.extend(new)
-        if new:
-            self.simulations = len(self.points)
+        if len(self.points) > MAX_POINTS:
+            self.points = [p for i, p in enumerate(self.points) if p.improved or i % 2 or i + 1 == len(self.points)]
         if ended:
             self._settle(job)
         if events or ended:
@@ -439,7 +457,13 @@ class Session(param.Parameterized):
             self.say(job.message, "info" if job.state is JobState.CANCELLED else "error")
             problem = self._search_problem
             if job.kind == "search" and self.points and problem is not None:
-                plan = ShardingPlan.from_actions(problem, self.best_actions)
+                try:
+                    plan = ShardingPlan.from_actions(problem, self.best_actions)
+                except InvalidPlan:
+                    raise ToastError(
+                        f"{self.method} makes plans that no actions give, so what it had reported cannot be made "
+                        "again; stop such a search instead of cancelling it"
+                    ) from None
                 self.search_note = "Ended early; this is the best plan that it had reported."
                 self._keep_search(plan, price(problem, plan), problem)
 
@@ -449,6 +473,7 @@ class Session(param.Parameterized):
         kept = {k: v for k, v in self.param.values().items() if k not in ("name",)}
         new = Session(jobs=self.jobs, **kept)
         new.points, new.best_actions, new.search_note = list(self.points), self.best_actions, self.search_note
+        new.search_gap = self.search_gap
         new._shelf, new._search_problem = dict(self._shelf), self._search_problem
         new._seen, new._settled = self._seen, self._settled
         name = getattr(self._on_result, "__name__", "")

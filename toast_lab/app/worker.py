@@ -1,21 +1,22 @@
 """What runs in child processes: load a model, search, execute a plan.
 
 Every function takes and gives plain data or frozen results, since both are pickled.  Progress goes through
-``isolate.report``, at most twenty messages a second.
+``isolate.report``, at most some twenty messages a second while nobody steps.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.frontends import Model
 
-REPORT_EVERY_S = 0.06
 POLL_EVERY_S = 0.02
+SHOWN_AT_ONCE = 60  #: of what a search on all cores tries between two reports, a page shows a sample
 
 
 class Loaded(NamedTuple):
@@ -26,9 +27,10 @@ class Loaded(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Simulations since the last report."""
+    """Simulations since the last report: what is better than all before, the last one, and a sample of the others."""
 
     simulations: tuple[Any, ...]
+    done: int  #: simulations so far, those that are left out included
 
 
 class Found(NamedTuple):
@@ -43,6 +45,7 @@ class Found(NamedTuple):
     message: str
     evaluations: int
     elapsed_s: float
+    gap: float | None
 
 
 def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
@@ -61,24 +64,33 @@ def analyse(model: Model) -> Analysis:
 
 
 class Control:
-    """The child's side of pause, step and stop."""
+    """The child's side of pause, step and stop.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    A search tells of several simulations at a time; ``hand_on`` keeps back those that nobody has asked for yet, so
+    that a step shows one, whatever the search has done since.
+    """
+
+    def __init__(self, path: str, send: Callable[[Batch], None]) -> None:
+        self.path, self.send = path, send
         self.words: list[str] = ["run"]
         self.read_at = 0.0
         self.paused_s = 0.0
+        self.done = 0
+        self._waiting: list[Any] = []
+        self._round: int | None = None  #: the one that is being stepped through
 
     def read(self, *, force: bool = False) -> list[str]:
         """The current order, read again if the last reading is old."""
         now = time.monotonic()
         if force or now - self.read_at >= POLL_EVERY_S:
-            self.read_at = now
+            self.read_at, before = now, self.words
             try:
                 with open(self.path, encoding="utf-8") as handle:
                     self.words = handle.read().split() or ["run"]
             except OSError:
                 self.words = ["stop"]  # whoever watched is gone
+            if self.words != before:
+                self._round = None
         return self.words
 
     @property
@@ -86,17 +98,43 @@ class Control:
         """Was the end asked for?"""
         return self.read()[0] == "stop"
 
-    def wait(self, done: int, flush: Any) -> None:
-        """Stand still while paused; ``done`` simulations are behind."""
-        words = self.read(force=self.words[0] == "pause")
-        if words[0] != "pause" or done < int(words[1]):
+    def hand_on(self, simulations: Iterable[Any]) -> None:
+        """Send simulations as the orders allow; gives once all are sent and the search may go on."""
+        for simulation in simulations:
+            self._stand_still(simulation)
+            self._waiting.append(simulation)
+            self.done += 1
+        self._flush()
+        self._stand_still(None)
+
+    def _stand_still(self, coming: Any) -> None:
+        """Wait until ``coming`` may be shown, or until the search may go on if nothing is there to be shown."""
+        if self._allowed(coming, force=self.words[0] in ("pause", "round")):
             return
-        flush()
+        self._flush()
         began = time.monotonic()
-        while words[0] == "pause" and done >= int(words[1]):
+        while not self._allowed(coming, force=True):
             time.sleep(POLL_EVERY_S)
-            words = self.read(force=True)
         self.paused_s += time.monotonic() - began
+
+    def _allowed(self, coming: Any, *, force: bool) -> bool:
+        order, *rest = self.read(force=force)
+        if order == "pause":
+            return self.done < int(rest[0])
+        if order == "round" and coming is not None:
+            if self._round is None:
+                self._round = coming.round
+            return bool(coming.round == self._round)
+        return True
+
+    def _flush(self) -> None:
+        """Send what is waiting, thinned to what a page can show."""
+        found, self._waiting = self._waiting, []
+        if not found:
+            return
+        every = max(1, len(found) // SHOWN_AT_ONCE)
+        last = len(found) - 1
+        self.send(Batch(tuple(s for i, s in enumerate(found) if s.improved or i % every == 0 or i == last), self.done))
 
 
 def search(
@@ -118,26 +156,8 @@ def search(
     isolate.report("preparing")
     problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
     _ = problem.baseline
-    orders = Control(control)
-    waiting: list[Any] = []
-    sent_at = started = time.monotonic()
-    done = 0
-
-    def flush() -> None:
-        nonlocal sent_at
-        sent_at = time.monotonic()
-        if waiting:
-            isolate.report(Batch(tuple(waiting)))
-            waiting.clear()
-
-    def on_progress(simulations: Any) -> None:
-        nonlocal done
-        for simulation in simulations:  # one by one, so that a step shows one
-            done += 1
-            waiting.append(simulation)
-            if time.monotonic() - sent_at >= REPORT_EVERY_S:
-                flush()
-            orders.wait(done, flush)
+    orders = Control(control, isolate.report)
+    started = time.monotonic()
 
     def cancel() -> bool:
         if seconds is not None and time.monotonic() - started - orders.paused_s >= seconds:
@@ -147,8 +167,7 @@ def search(
     # Time spent paused must not count: the seconds are kept here and the search gets a far away limit.
     budget = contract.Budget(seconds=1e7, evaluations=evaluations)
     isolate.report("searching")
-    result = contract.search(problem, method, seed, budget, on_progress, cancel, **options)
-    flush()
+    result = contract.search(problem, method, seed, budget, orders.hand_on, cancel, **options)
     plan = result.plan
     return Found(
         plan.op_axis,
@@ -160,6 +179,7 @@ def search(
         result.message,
         result.evaluations,
         result.elapsed_s,
+        result.gap,
     )
 
 

@@ -16,9 +16,10 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
     from toast_lab.frontends import Model
     from toast_lab.search.contract import SearchResult
+    from toast_lab.search.trace import Trace
     from toast_lab.sharding.plan import ShardingPlan
 
 DEFAULT_MESH = "4x2"
@@ -50,10 +52,27 @@ def check_early(args: argparse.Namespace) -> None:
         lay_out(found, make_mesh(args.mesh))
     if getattr(args, "plan", None):
         _mesh_of(args.plan)
-    if args.save and not os.access(Path(args.save).absolute().parent, os.W_OK):
-        raise InvalidPlan(f"--save {args.save}: its folder does not exist or cannot be written to")
-    if args.save and Path(args.save).is_dir():
-        raise InvalidPlan(f"--save {args.save}: this is a folder, give a file")
+    for flag in ("save", "trace"):
+        path = getattr(args, flag, None)
+        if path and not os.access(Path(path).absolute().parent, os.W_OK):
+            raise InvalidPlan(f"--{flag} {path}: its folder does not exist or cannot be written to")
+        if path and Path(path).is_dir():
+            raise InvalidPlan(f"--{flag} {path}: this is a folder, give a file")
+    if hasattr(args, "method"):
+        search_settings(args)
+
+
+def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
+    """(method, trace to go on from, options of the method) that the arguments name; all wrong options are listed."""
+    from toast_lab.search.contract import method_of
+    from toast_lab.search.trace import Trace
+
+    trace = Trace.load(args.resume) if args.resume else None
+    method = args.method or (trace.about["method"] if trace is not None else "mcts")
+    known = method_of(method).__kwdefaults__ or {}
+    wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
+    words = Words("--option", "option", f"options of {method}", "--option depth=8")
+    return method, trace, _read_values(wanted, known, words, closed=True)
 
 
 def load_model(args: argparse.Namespace) -> Model:
@@ -98,25 +117,41 @@ def _trace_on_cpu() -> None:
 
 def read_sizes(items: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]:
     """``["layers=2", "dtype=bfloat16"]`` as numbers and texts, typed as the defaults are; all offenders are listed."""
+    words = Words("--set", "size", "sizes", "analyse mlp --set batch=64")
+    return _read_values(items, defaults, words, closed=bool(defaults))
+
+
+class Words(NamedTuple):
+    """What ``_read_values`` says of what it reads."""
+
+    flag: str
+    one: str
+    all: str
+    example: str
+
+
+def _read_values(items: Iterable[str], defaults: dict[str, Any], words: Words, *, closed: bool) -> dict[str, Any]:
+    """Key=value texts, typed as the defaults are; ``closed``: other keys are wrong.  All offenders are listed."""
     found: dict[str, Any] = {}
     wrong = []
     for item in items:
         key, sep, text = item.partition("=")
         if not sep or not key:
             wrong.append(
-                f'{item!r} is not of the form size=value (give MODEL before --set, as in "analyse mlp --set batch=64")'
+                f"{item!r} is not of the form {words.one}=value "
+                f'(give MODEL before {words.flag}, as in "{words.example}")'
             )
             continue
-        if defaults and key not in defaults:
-            known = ", ".join(f"{k}={v}" for k, v in defaults.items())
-            wrong.append(f"there is no size {key!r}{did_you_mean(key, defaults)}; sizes: {known}")
+        if closed and key not in defaults:
+            known = ", ".join(f"{k}={v}" for k, v in defaults.items()) or "none"
+            wrong.append(f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; {words.all}: {known}")
             continue
         try:
             found[key] = _typed(text, defaults.get(key))
         except ValueError:
             wrong.append(f"{item}: {text!r} is not {_kind_text(defaults[key])}")
     if wrong:
-        raise FrontendError("--set: " + "; ".join(wrong))
+        raise FrontendError(f"{words.flag}: " + "; ".join(wrong))
     return found
 
 
@@ -201,8 +236,8 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
     from toast_lab.search.contract import Budget, search
     from toast_lab.search.trace import Simulation
 
-    options: dict[str, Any] = {}
-    if args.method == "manual":
+    method, trace, options = search_settings(args)
+    if method == "manual":
         if not model.expert_plans:
             raise InvalidPlan(
                 f"{model.name} has no expert plans for --method manual to try; price a plan of your own with "
@@ -212,23 +247,26 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
-    with progress(f"searching ({args.method})") as update, stop_on_interrupt() as stopped:
+    before = 0 if trace is None else len(trace.simulations)
+    began = time.monotonic()
+    with progress(f"searching ({method})") as update, stop_on_interrupt() as stopped:
 
         def on_progress(simulations: Sequence[Simulation]) -> None:
-            simulation = simulations[-1]
+            last = simulations[-1]
             share = max(
-                simulation.elapsed_s / seconds if seconds else 0.0,
-                simulation.index / args.evaluations if args.evaluations else 0.0,
+                (time.monotonic() - began) / seconds if seconds else 0.0,
+                (last.index - before) / args.evaluations if args.evaluations else 0.0,
             )
-            update(
-                min(share, 1.0),
-                f"best {time_text(simulation.best_time_s)}, {bytes_text(simulation.best_peak_bytes)}",
-            )
+            update(min(share, 1.0), f"best {time_text(last.best_time_s)}, {bytes_text(last.best_peak_bytes)}")
 
-        return search(
-            problem, method=args.method, seed=args.seed, budget=Budget(seconds, args.evaluations),
-            on_progress=on_progress, cancel=stopped, **options,
+        result = search(
+            problem, method=method, seed=args.seed, budget=Budget(seconds, args.evaluations),
+            on_progress=on_progress, cancel=stopped, resume=trace, **options,
         )  # fmt: skip
+    if args.trace:
+        result.trace.save(args.trace)
+        _say_written("trace", args.trace)
+    return result
 
 
 @contextlib.contextmanager
@@ -262,8 +300,12 @@ def save_plan(args: argparse.Namespace, plan: ShardingPlan) -> None:
     """Write the plan if ``--save`` asks for it; only the path is said, and on stderr."""
     if args.save:
         plan.save(args.save)
-        if sys.stderr.isatty():
-            print(f"plan written to {args.save}", file=sys.stderr)
+        _say_written("plan", args.save)
+
+
+def _say_written(what: str, path: str) -> None:
+    if sys.stderr.isatty():
+        print(f"{what} written to {path}", file=sys.stderr)
 
 
 # -- progress ------------------------------------------------------------------------------------------

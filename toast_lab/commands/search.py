@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import common, reports
+from toast_lab.text import gap_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -40,6 +41,8 @@ def search_data(result: SearchResult) -> dict[str, Any]:
         "evaluations": result.evaluations,
         "simulations": len(result.trace.simulations),
         "elapsed_s": result.elapsed_s,
+        "bound": result.bound,
+        "gap": result.gap,
     }
 
 
@@ -48,4 +51,4 @@ def _show(out: common.Out, problem: Problem, result: SearchResult) -> None:
     common.show_cost(out, problem, result.cost)
     common.show_collectives(out, result.cost)
     reports.show_divisibility(out, problem.divisibility(result.plan))
-    out.print(f"{result.method}, seed {result.seed}: {result.message}")
+    out.print(f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip())

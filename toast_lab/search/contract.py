@@ -25,18 +25,12 @@ import numpy as np
 
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
 from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
-METHODS = {
-    "mcts": "toast_lab.search.mcts:run",
-    "exhaustive": "toast_lab.search.exhaustive:run",
-    "random": "toast_lab.search.random_walk:run",
-    "beam": "toast_lab.search.beam:run",
-    "manual": "toast_lab.search.manual:run",
-}
 REPORT_EVERY_S = 0.05
 
 Progress = Callable[[Sequence[Simulation]], None]
@@ -315,12 +309,7 @@ def search(
     method = method or about.get("method", "mcts")
     seed = int(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
-    if method not in METHODS:
-        raise InvalidProblem(
-            f"no search is called {method!r}{did_you_mean(method, METHODS)}; methods: {', '.join(METHODS)}"
-        )
-    module, _, function = METHODS[method].partition(":")
-    run = getattr(importlib.import_module(module), function)
+    run = method_of(method)
     unknown = [k for k in options if k not in run.__kwdefaults__]
     if unknown:
         raise InvalidProblem(
@@ -350,6 +339,16 @@ def search(
         plan, cost, status, kept, method, seed, recorder.evaluations, elapsed_s, recorder.best_actions,
         _message(recorder, status, plan, cost), recorder.bound,
     )  # fmt: skip
+
+
+def method_of(name: str) -> Any:
+    """The function of a method; its options are its keyword arguments.  Raises InvalidProblem for an unknown name."""
+    if name not in METHODS:
+        raise InvalidProblem(
+            f"no search is called {name!r}{did_you_mean(name, METHODS)}; methods: {', '.join(METHODS)}"
+        )
+    module, _, function = METHODS[name].partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _about(problem: Problem) -> dict[str, Any]:

@@ -11,13 +11,9 @@ from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.cost.machines import MACHINES
-from toast_lab.search.contract import METHODS
+from toast_lab.search.methods import METHODS, SENTENCES
+from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, SearchCurves, shown_frame
-
-SEARCHES = {
-    "Monte-Carlo tree search": "mcts",
-    "exhaustive (small programs)": "exhaustive",
-}
 
 
 class SearchPage(pn.viewable.Viewer):
@@ -32,9 +28,10 @@ class SearchPage(pn.viewable.Viewer):
         self.memory = pn.widgets.FloatInput(
             name="memory limit a device, GiB", placeholder="the machine's", value=None, start=0.0, **common
         )
-        known = set(SEARCHES.values())
-        methods = {**SEARCHES, **{m: m for m in METHODS if m not in known and m != "manual"}}
-        self.method = pn.widgets.Select(name="method", options=methods, value=session.method, **common)
+        self.method = pn.widgets.Select(name="method", options=list(METHODS), value=session.method, **common)
+        self._sentence = look.text()
+        self.method.param.watch(lambda *_: self._describe(), "value")
+        self._describe()
         self.seconds = pn.widgets.FloatInput(
             name="budget, seconds", value=session.seconds, start=0.5, end=86400.0, step=5.0, **common
         )
@@ -42,13 +39,16 @@ class SearchPage(pn.viewable.Viewer):
         self.run = look.button("Run the search", button_type="primary")
         self.pause = look.button("Pause", disabled=True)
         self.step = look.button("Step", description="one simulation, then stand still")
+        self.round = look.button("Round", description="one round of simulations, then stand still")
         self.stop = look.button("Stop and keep the best", disabled=True)
         self.run.on_click(lambda _: self._run())
         self.pause.on_click(lambda _: session.pause_search())
         self.step.on_click(lambda _: self._step())
+        self.round.on_click(lambda _: self._step(whole_round=True))
         self.stop.on_click(lambda _: session.stop_search())
         pair = pn.Row(self.seconds, pn.Spacer(width=8), self.seed, margin=0, sizing_mode="stretch_width")
-        holds = pn.Row(self.pause, pn.Spacer(width=6), self.step, margin=0, sizing_mode="stretch_width")
+        gap = pn.Spacer(width=6)
+        holds = pn.Row(self.pause, gap, self.step, gap.clone(), self.round, margin=0, sizing_mode="stretch_width")
         self.left = look.side(
             look.text(h("h2", "problem")),
             self.mesh,
@@ -56,6 +56,7 @@ class SearchPage(pn.viewable.Viewer):
             self.memory,
             look.text(h("h2", "search")),
             self.method,
+            self._sentence,
             pair,
             self.run,
             holds,
@@ -112,17 +113,25 @@ class SearchPage(pn.viewable.Viewer):
         self.session.start_search()
         self._new_problem()
 
-    def _step(self) -> None:
+    def _describe(self) -> None:
+        self._sentence.object = h("p", SENTENCES.get(self.method.value, ""), cls="quiet")
+
+    def _step(self, *, whole_round: bool = False) -> None:
         if not self.session.busy:
             self._settings()
             self._new_problem()
-        self.session.step_search()
+        if whole_round:
+            self.session.step_round()
+        else:
+            self.session.step_search()
 
     def feed(self, points: list[Point]) -> None:
         """New simulations for the curves."""
-        if points and len(self.curves.source.data["simulation"]) > self.session.simulations:
-            self._new_problem()
-        look.later(self.curves.append, points)
+        shown = self.curves.source.data["simulation"]
+        if points and len(shown) and shown[-1] >= points[0].simulation:
+            self._new_problem()  # another search, or what is shown already
+        else:
+            look.later(self.curves.append, points)
 
     def refresh(self) -> None:
         """Buttons, numbers and the table twin."""
@@ -131,7 +140,7 @@ class SearchPage(pn.viewable.Viewer):
         paused = searching and job is not None and job.state is JobState.PAUSED
         self.run.disabled = session.busy
         self.pause.disabled = self.stop.disabled = not searching
-        self.step.disabled = session.busy and not searching
+        self.step.disabled = self.round.disabled = session.busy and not searching
         self.pause.name = "Go on" if paused else "Pause"
         problem = session.problem
         self._title.object = h(
@@ -172,6 +181,8 @@ class SearchPage(pn.viewable.Viewer):
             ("best peak", f"{bytes_text(last.best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
             ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
         ]
+        if session.search_gap is not None:
+            rows.insert(1, ("proof", gap_text(session.search_gap)))
         actions = [h("li", a) for a in session.best_actions]
         return join(
             [
