@@ -301,3 +301,10 @@ def test_arrays_that_tell_alike_ops_apart_are_no_state():
     problem = Problem(analysis, {"m": 4})
     one_layer = propagated(problem, ("params['layers'][1]['w_up']", 1, "m"))
     assert State.from_arrays(problem.space, one_layer.op_axis, one_layer.value_axis) is None
+    whole = plan(problem, ("hidden", "m"))
+    ops = whole.op_axis.copy()
+    label = problem.space.alike.ops.label
+    several = np.flatnonzero((ops[:, 0] >= 0) & (np.bincount(label)[label] > 1))
+    ops[several[-1]] = -1  # one op alone is computed whole; the values stay alike
+    assert State.from_arrays(problem.space, whole.op_axis, whole.value_axis) is not None
+    assert State.from_arrays(problem.space, ops, whole.value_axis) is None

@@ -5,24 +5,26 @@ An action shards one dim of an argument, and of those that repeated layers use l
 arguments alone.  Where a propagated sharding meets a conflict it stops, and no action can settle it: an intermediate
 tensor is sharded only as arguments imply it.
 
-A simulation walks down by upper confidence bounds to a state that has room for another child, adds that child, takes a
-few more actions from there and prices where it ends; stopping is worth the state's own price.  The reward and the early
-stop are those of ``mcts``.  Programs have many arguments and most actions help a little, so a state's children are
-added a few at a time as its visits grow (progressive widening), actions first that have paid off elsewhere in the tree,
-and rollouts prefer these too.  Walking down known states propagates nothing: states come from a cache, or are made
-again from the actions that first led there.  Where all layers have come to be treated alike, which is the rule, a state
-is priced on the folded program, as ``mcts`` does it.
+A simulation walks down by upper confidence bounds to a state that has room for another child, adds that child, takes
+further actions from there, many on average, and prices where it ends; stopping is worth the state's own price.  The
+reward and the early stop are those of ``mcts``.  Programs have many arguments and most actions help a little, so a
+state's children are added a few at a time as its visits grow (progressive widening), actions first that have paid off
+elsewhere in the tree, and rollouts prefer these too.  When the best plan has stood for a while, the states that its
+rollout passed become nodes, and the search goes on from them.  Walking down known states propagates nothing: states
+come from a cache, or are made again from the actions that first led there.  Where alike ops have come to be split
+alike, a sharding is priced on the folded program, as ``mcts`` does it, else op by op.
 
 What the published form has and this one lacks: the learned ranker that filters arguments (Automap) and tactics given
-by a user (automap-reloaded).  What this one has beyond it: widening and learnt preferences, one tree over all rounds,
-an analysis that finds the groups of arguments, a propagation in memory instead of a compiler's rewriting, and prices
-that are incremental.  Where they differ: members of a group are sharded one after another, each with its own
-propagation, so that chains of equal square weights come out as alternating columns and rows instead of blocking each
-other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards those on fewer than 10 names.
+by a user (automap-reloaded).  What this one has beyond it: widening, learnt preferences and adopted rollouts, one tree
+over all rounds, an analysis that finds the groups of arguments, a propagation in memory instead of a compiler's
+rewriting, and prices that are incremental.  Where they differ: members of a group are sharded one after another, each
+with its own propagation, so that chains of equal square weights come out as alternating columns and rows instead of
+blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards those on fewer than 10
+names.
 
 Two orders of actions may shard the arguments alike and the inside differently.  The published state cannot tell them
-apart, and neither does this one: the first one met stands for both (``_Tree.ambiguous`` counts how often that
-mattered).
+apart, and neither does the tree of this one: a node goes on from the first one met (``_Tree.ambiguous`` counts how
+often that mattered).  A plan's price is always that of its own sharding.
 
 Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv 2210.06352).
 Start reading at ``run``.
@@ -47,8 +49,10 @@ from toast_lab.sharding.state import State
 
 CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
 WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
-WIDTH = 2.0
-GREED = 0.5  #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+WIDTH = 1.0
+ADOPT = 50  #: simulations without a better plan after which the states of the best rollout become nodes
+GREED = 0.85  #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+STOP = 0.05  #: chance that a rollout ends after an action
 
 
 def run(
@@ -58,7 +62,7 @@ def run(
     trajectories: int | None = None,
     patience: int = 4,
     depth: int = 30,
-    exploration: float = 0.7,
+    exploration: float = 0.3,
     length_penalty: float = 0.002,
     min_names: int | None = None,
 ) -> Status:
@@ -196,7 +200,7 @@ class _Node:
     parent: _Node | None
     move: int  #: that first led here from the parent
     length: int
-    print: np.uint64  #: hash of the whole sharding
+    print: int  #: hash of the whole sharding
     reward: float  #: of stopping here
     untried: np.ndarray  #: moves
     moves: list[int] = dataclasses.field(default_factory=list)  #: [n] tried moves, one for each child
@@ -224,9 +228,11 @@ class _Tree:
         self.low, self.high = math.inf, -math.inf
         self.gain = np.zeros(len(moves.axis))  # [M] summed reward gained by taking the move ...
         self.taken = np.zeros(len(moves.axis))  # ... so many times
+        self.best_rollout: tuple[list[int], list[tuple[_Node, int]], list[int], float] | None = None
+        self.waited = 0  # simulations since it was found
         self.ambiguous = 0  # how often one state of the arguments stood for another sharding inside
         self.cut_off = False  # did the depth end a trajectory that could have gone on?
-        self.prices: dict[int, Quick] = {}
+        self.prices: dict[int, Quick] = {}  # by hash of the whole sharding
         self.nodes: dict[int, _Node] = {}
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
         trace = recorder.trace.node
@@ -252,10 +258,10 @@ class _Tree:
             id_ = self.known[key]
         else:
             id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
-        quick = self._price(state, key)
+        print_ = int(_print(state.op_axis, state.value_axis))
+        quick = self._price(state, print_)
         self.recorder.trace.node.array["score"][id_] = quick.score
-        node = _Node(id_, parent, move, length, _print(state.op_axis, state.value_axis),
-                     self._reward(quick.score, length), untried)  # fmt: skip
+        node = _Node(id_, parent, move, length, print_, self._reward(quick.score, length), untried)
         node.closed = not len(untried)
         self.nodes[key] = node
         self._keep(node, state)
@@ -279,10 +285,10 @@ class _Tree:
         self._keep(node, found)
         return found
 
-    def _price(self, state: Sharding, key: int) -> Quick:
-        found = self.prices.get(key)
+    def _price(self, state: Sharding, print_: int) -> Quick:
+        found = self.prices.get(print_)
         if found is None:
-            found = self.prices[key] = self.evaluator.price(state)
+            found = self.prices[print_] = self.evaluator.price(state)
             self.recorder.counted += 1
         return found
 
@@ -294,6 +300,9 @@ class _Tree:
     # -- one trajectory ---------------------------------------------------------------------------
     def simulate(self) -> None:
         """Select, expand, roll out, back up."""
+        self.waited += 1
+        if self.best_rollout is not None and self.waited > ADOPT:
+            self._adopt()
         node, ids = self.root, [0]
         path: list[tuple[_Node, int]] = []
         while True:
@@ -325,16 +334,18 @@ class _Tree:
 
     def _expand(self, node: _Node) -> int:
         """Try another move of ``node``; gives its place among the children, -1 if it leads where another one does."""
-        at = self._prefer(node.untried)
-        move = int(node.untried[at])
-        node.untried = np.delete(node.untried, at)
+        return self._try(node, int(node.untried[self._prefer(node.untried)]))
+
+    def _try(self, node: _Node, move: int) -> int:
+        """``_expand`` by a given untried move."""
+        node.untried = node.untried[node.untried != move]
         state = self._state(node).copy()
         self.moves.take(state, move)
         key = self._key(state)
         child = self.nodes.get(key)
         if child is None:
             child = self._add(state, node, move, key)
-        elif child.print != _print(state.op_axis, state.value_axis):
+        elif child.print != int(_print(state.op_axis, state.value_axis)):
             self.ambiguous += 1
         self.taken[move] += 1
         self.gain[move] += child.reward - node.reward
@@ -360,17 +371,23 @@ class _Tree:
 
     def _finish(self, node: _Node, path: list[tuple[_Node, int]], ids: list[int]) -> None:
         """Roll out from ``node``, record both it and the end, and tell the nodes passed."""
-        state, way = self._state(node), self._way(node)
+        state, way, before = self._state(node), self._way(node), self.recorder.best
         reward, score = node.reward, self._record(state, way, ids)
-        length = min(int(self.rng.geometric(0.35)), self.depth - len(way))
+        length = min(int(self.rng.geometric(STOP)), self.depth - len(way))
         more: list[int] = []
         state = state.copy()
         while len(more) < length and len(legal := self.moves.legal(state)):
+            self.recorder.check()
             more.append(int(legal[self._prefer(legal)]))
             self.moves.take(state, more[-1])
         if more:
             found = self._record(state, way + more, ids)
             reward, score = max(reward, self._reward(found, len(way + more))), min(score, found)
+            if self.recorder.best is not before:
+                self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
+        self._back_up(path, ids, reward, score)
+
+    def _back_up(self, path: list[tuple[_Node, int]], ids: list[int], reward: float, score: float) -> None:
         rows = self.recorder.trace.node.array
         for id_ in ids:
             rows["visits"][id_] += 1
@@ -383,6 +400,24 @@ class _Tree:
             parent.best[choice] = max(parent.best[choice], reward)
             self._close(parent)
 
+    def _adopt(self) -> None:
+        """Make the states of the best rollout nodes of the tree, so that the search goes on from there."""
+        assert self.best_rollout is not None
+        (moves, path, ids, reward), self.best_rollout = self.best_rollout, None
+        node = path[-1][0].children[path[-1][1]] if path else self.root
+        for move in moves:
+            self.recorder.check()
+            if move in node.untried:
+                choice = self._try(node, move)
+            else:
+                choice = node.moves.index(move) if move in node.moves else -1
+            if choice < 0:
+                break
+            path.append((node, choice))
+            node = node.children[choice]
+            ids.append(node.id)
+        self._back_up(path, ids, reward, math.inf)
+
     def _way(self, node: _Node) -> list[int]:
         """The moves that first led to a node, and that its sharding comes from."""
         way: list[int] = []
@@ -393,7 +428,7 @@ class _Tree:
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
-        quick = self._price(state, self._key(state))
+        quick = self._price(state, int(_print(state.op_axis, state.value_axis)))
         self.recorder.record_plan(*state, [self.moves.text[m] for m in way], ids, quick)
         return quick.score
 

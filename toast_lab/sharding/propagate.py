@@ -22,7 +22,7 @@ neither take nor pass on anything.  Arguments and results that nothing reaches s
 
 Differences from the published engines.  PartIR rewrites the program into loops and propagates through those; here the
 loops are implied.  Shardy also orders ops by priority and settles some conflicts by size (see
-``tests/sharding/test_propagate_against_shardy.py``).  Only the major factor of a merged dim is propagated, which is
+``tests/lowering/test_propagation_oracle.py``).  Only the major factor of a merged dim is propagated, which is
 all that a plan can express.
 
 Reference: TOAST section 2.2 ("How it was done before"); PartIR (arXiv 2401.11202), section on propagation.
