@@ -187,6 +187,41 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
     return found, [place for place in reshaped if place[0] >= 0]
 
 
+# -- Shardy's own propagation, as an oracle ---------------------------------------------------------------
+
+
+def open_sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
+    """``sharding_attribute`` to which propagation may add axes."""
+    dims = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], False) for axes in spec]
+    return sdy.TensorShardingAttr.get(mesh_name, dims)
+
+
+def argument_axes(main: Any) -> list[tuple[Axes, ...]]:
+    """Axes per dim of each argument of a function, as it carries them."""
+    arguments = main.operation.regions[0].blocks[0].arguments
+    return [_dim_axes(_sharding_of(value, main), len(value.type.shape)) for value in arguments]
+
+
+def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
+    """Axes per dim of the results of every op that carries its number as integer attribute ``key``."""
+    found: dict[tuple[int, int], tuple[Axes, ...]] = {}
+
+    def visit(block: Any) -> None:
+        for op in block.operations:
+            operation = op.operation
+            if key in operation.attributes:
+                number = ir.IntegerAttr(operation.attributes[key]).value
+                for i, result in enumerate(operation.results):
+                    rank = len(result.type.shape) if isinstance(result.type, ir.RankedTensorType) else 0
+                    found[number, i] = _dim_axes(_result_sharding(operation, i), rank)
+            for region in operation.regions:
+                for inner in region.blocks:
+                    visit(inner)
+
+    visit(main.operation.regions[0].blocks[0])
+    return found
+
+
 def _read_collective(op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str) -> None:
     operand, result = op.operands[0], op.results[0]
     kind = op.name.removeprefix("sdy.")
@@ -250,7 +285,7 @@ def _result_sharding(op: Any, result: int) -> str:
 
 def _dim_axes(text: str, rank: int) -> tuple[Axes, ...]:
     match = re.search(r"@\w+, \[(.*?)\]", text)
-    dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []
+    dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []  # an open dim has a "?" behind its axes
     return tuple(_axis_list(d) for d in dims) if len(dims) == rank else ((),) * rank
 
 

@@ -191,7 +191,12 @@ class Recorder:
         return quick
 
     def record_plan(
-        self, op_axis: np.ndarray, value_axis: np.ndarray, labels: Sequence[str], nodes: Sequence[int] = ()
+        self,
+        op_axis: np.ndarray,
+        value_axis: np.ndarray,
+        labels: Sequence[str],
+        nodes: Sequence[int] = (),
+        quick: Quick | None = None,
     ) -> Quick:
         """``record`` for a plan that no sequence of actions gives.
 
@@ -200,10 +205,13 @@ class Recorder:
             value_axis: [V, A] int8, the dim of each value on each axis, -1: none.
             labels: how it came about, for people.
             nodes: trace nodes passed, root first.
+            quick: its price, where the method has worked it out (and counted it in ``counted``).
         """
         op_axis, value_axis = np.ascontiguousarray(op_axis, np.int32), np.ascontiguousarray(value_axis, np.int8)
-        key = hashlib.blake2b(op_axis.tobytes() + value_axis.tobytes(), digest_size=8).digest()
-        quick = self.prices.get(key)
+        key = b""
+        if quick is None:
+            key = _plan_key(op_axis, value_axis)
+            quick = self.prices.get(key)
         if quick is None:
             totals = self.pricer.totals(op_axis, value_axis)
             score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
@@ -213,7 +221,8 @@ class Recorder:
             arrays = op_axis.copy(), value_axis.copy()
             self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(labels)), self.trace.row.n - 1
             self.best_actions, words = (), tuple(labels)
-            self._best_plan = lambda: self._plan_of(*arrays, words, int.from_bytes(key, "little"))
+            number = int.from_bytes(key or _plan_key(*arrays), "little")
+            self._best_plan = lambda: self._plan_of(*arrays, words, number)
         self.report()
         return quick
 
@@ -275,6 +284,10 @@ class Recorder:
             array.flags.writeable = False
         analysis = self.problem.analysis
         return ShardingPlan(analysis.program, self.problem.mesh, op_axis, value_axis, actions, key, analysis.trees)
+
+
+def _plan_key(op_axis: np.ndarray, value_axis: np.ndarray) -> bytes:
+    return hashlib.blake2b(op_axis.tobytes() + value_axis.tobytes(), digest_size=8).digest()
 
 
 def search(

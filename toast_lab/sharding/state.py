@@ -30,6 +30,56 @@ def _mix(x: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def _op_hash(name: int, axis: int) -> np.uint64:
+    return _mix(np.uint64(name) * np.uint64(64) + np.uint64(axis))
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _value_hash(value: int, dim: int, axis: int) -> np.uint64:
+    return _mix(
+        (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8) + np.uint64(axis) + np.uint64(1 << 62)
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _take_rows(
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    first_name: np.ndarray,
+    op_label: np.ndarray,
+    op_first: np.ndarray,
+    value_label: np.ndarray,
+    value_first: np.ndarray,
+    ops: np.ndarray,
+    values: np.ndarray,
+    key: np.ndarray,
+) -> bool:
+    """Fill the rows of the classes and the key from those of all ops and values; False if those of a class differ."""
+    n_axes = ops.shape[1]
+    for op in range(op_axis.shape[0]):
+        first = op_first[op_label[op]]
+        for a in range(n_axes):
+            here, there = op_axis[op, a], op_axis[first, a]
+            if (here < 0) != (there < 0) or (here >= 0 and here - first_name[op] != there - first_name[first]):
+                return False
+    for value in range(value_axis.shape[0]):
+        first = value_first[value_label[value]]
+        for a in range(n_axes):
+            if value_axis[value, a] != value_axis[first, a]:
+                return False
+    for a in range(n_axes):
+        for k in range(ops.shape[0]):
+            ops[k, a] = op_axis[op_first[k], a]
+            if ops[k, a] >= 0:
+                key[0] ^= _op_hash(ops[k, a], a)
+        for v in range(values.shape[0]):
+            values[v, a] = value_axis[value_first[v], a]
+            if values[v, a] >= 0:
+                key[0] ^= _value_hash(v, values[v, a], a)
+    return True
+
+
 @numba.njit(cache=True, nogil=True)
 def apply_move(
     op_axis: np.ndarray,
@@ -68,7 +118,7 @@ def apply_move(
         changed += 1
         if not dry:
             op_axis[op, axis] = name
-            key[0] ^= _mix(np.uint64(name) * np.uint64(64) + np.uint64(axis))
+            key[0] ^= _op_hash(name, axis)
         elif changed > 0:
             return 1
     for i in range(value_ptr[move], value_ptr[move + 1]):
@@ -85,11 +135,7 @@ def apply_move(
         changed += 1
         if not dry:
             value_axis[value, axis] = dim
-            key[0] ^= _mix(
-                (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8)
-                + np.uint64(axis)
-                + np.uint64(1 << 62)
-            )
+            key[0] ^= _value_hash(value, dim, axis)
         elif changed > 0:
             return 1
     return changed
@@ -108,6 +154,16 @@ class State:
         self.priced: object = None  #: what a pricer worked out for this state or one before it; never changed in place
         self._key = np.zeros(1, dtype=np.uint64)
         self._axis_size = space.mesh.array()
+
+    @classmethod
+    def from_arrays(cls, space: Space, op_axis: np.ndarray, value_axis: np.ndarray) -> State | None:
+        """The state that has these ``op_axis[O, A]`` and ``value_axis[V, A]``; None if they tell alike ones apart."""
+        state, alike = cls(space), space.alike
+        same = _take_rows(
+            op_axis, value_axis, space.analysis.program.factor_ptr, alike.ops.label, alike.ops.first,
+            alike.values.label, alike.values.first, state.ops, state.values, state._key,
+        )  # fmt: skip
+        return state if same else None
 
     @property
     def key(self) -> int:

@@ -1,0 +1,469 @@
+"""AutoMap, as a rival: Monte-Carlo tree search over the shardings of arguments, with propagation after every action.
+
+An action shards one dim of an argument, and of those that repeated layers use like it, on one mesh axis; propagation
+(``sharding.propagate``) carries that through the whole program.  A state is told from another by the shardings of its
+arguments alone.  Where a propagated sharding meets a conflict it stops, and no action can settle it: an intermediate
+tensor is sharded only as arguments imply it.
+
+A simulation walks down by upper confidence bounds to a state that has room for another child, adds that child, takes
+further actions from there, many on average, and prices where it ends; stopping is worth the state's own price.  The
+reward and the early stop are those of ``mcts``.  Programs have many arguments and most actions help a little, so a
+state's children are added a few at a time as its visits grow (progressive widening), actions first that have paid off
+elsewhere in the tree, and rollouts prefer these too.  When the best plan has stood for a while, the states that its
+rollout passed become nodes, and the search goes on from them.  Walking down known states propagates nothing: states
+come from a cache, or are made again from the actions that first led there.  Where alike ops have come to be split
+alike, a sharding is priced on the folded program, as ``mcts`` does it, else op by op.
+
+What the published form has and this one lacks: the learned ranker that filters arguments (Automap) and tactics given
+by a user (automap-reloaded).  What this one has beyond it: widening, learnt preferences and adopted rollouts, one tree
+over all rounds, an analysis that finds the groups of arguments, a propagation in memory instead of a compiler's
+rewriting, and prices that are incremental.  Where they differ: members of a group are sharded one after another, each
+with its own propagation, so that chains of equal square weights come out as alternating columns and rows instead of
+blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards those on fewer than 10
+names.
+
+Two orders of actions may shard the arguments alike and the inside differently.  The published state cannot tell them
+apart, and neither does the tree of this one: a node goes on from the first one met (``_Tree.ambiguous`` counts how
+often that mattered).  A plan's price is always that of its own sharding.
+
+Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv 2210.06352).
+Start reading at ``run``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections import OrderedDict
+
+import numba
+import numpy as np
+
+from toast_lab.cost.problem import Problem, Quick
+from toast_lab.errors import InvalidProblem
+from toast_lab.search.actions import pruning_threshold
+from toast_lab.search.contract import Recorder, Status
+from toast_lab.sharding.propagate import Propagation, Sharding
+from toast_lab.sharding.state import State
+
+CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
+WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
+WIDTH = 1.0
+ADOPT = 50  #: simulations without a better plan after which the states of the best rollout become nodes
+GREED = 0.85  #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+STOP = 0.05  #: chance that a rollout ends after an action
+
+
+def run(
+    recorder: Recorder,
+    seed: int,
+    *,
+    trajectories: int | None = None,
+    patience: int = 4,
+    depth: int = 30,
+    exploration: float = 0.3,
+    length_penalty: float = 0.002,
+    min_names: int | None = None,
+) -> Status:
+    """Search until the budget ends, a few rounds in a row bring nothing, or all states of the arguments were priced.
+
+    Args:
+        recorder: prices, records and stops the search.
+        seed: of the random choices.
+        trajectories: simulations a round; by default 16 for each action of the root, at least 256.
+        patience: rounds without improvement after which to stop.
+        depth: longest trajectory.
+        exploration: weight of the confidence bound against the value.
+        length_penalty: reward lost per action.
+        min_names: fewest ops and values that an action by itself must reach; 10 by default, fewer for tiny programs.
+    """
+    wrong = [f"{k}={v}" for k, v in (("patience", patience), ("depth", depth)) if v < 1]
+    if trajectories is not None and trajectories < 1:
+        wrong.append(f"trajectories={trajectories}")
+    if wrong:
+        raise InvalidProblem(f"automap: {', '.join(wrong)} must be at least 1")
+    least = pruning_threshold(recorder.problem) if min_names is None else min_names
+    moves = argument_moves(recorder, least)
+    if not len(moves.axis):
+        return Status.NO_ACTIONS
+    # A search that goes on makes a new tree, with other random choices, over the nodes that the trace has.
+    rng = np.random.default_rng([seed, recorder.trace.row.n] if recorder.resumed else seed)
+    tree = _Tree(recorder, moves, rng, depth, exploration, length_penalty)
+    size = trajectories or max(256, 16 * len(moves.axis))
+    stale = 0
+    while stale < patience:
+        recorder.round += 1
+        before = recorder.best_rank[:2]
+        for _ in range(size):
+            recorder.check()
+            if tree.root.closed:
+                # Other orders of actions may reach shardings that this state cannot tell apart, and some actions were
+                # discarded: only without either is the best one known to be the best.
+                whole = not (tree.ambiguous or tree.cut_off or moves.discarded)
+                return Status.COMPLETE if whole else Status.CONVERGED
+            tree.simulate()
+        stale = stale + 1 if recorder.best_rank[:2] == before else 0
+    return Status.CONVERGED
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moves:
+    """Actions (``M``): a dim of a group of arguments on an axis."""
+
+    propagation: Propagation
+    text: tuple[str, ...]  #: [M]
+    member_ptr: np.ndarray  #: [M+1] row starts into member
+    member: np.ndarray  #: arguments, in the order in which they are sharded
+    dim: np.ndarray  #: [M]
+    axis: np.ndarray  #: [M]
+    discarded: int  #: how many more would do something, but too little
+
+    def take(self, state: Sharding, move: int) -> int:
+        """Take a move in place; gives how many ops and values it changed."""
+        members = self.member[self.member_ptr[move] : self.member_ptr[move + 1]]
+        return self.propagation.shard(state, members, int(self.dim[move]), int(self.axis[move]))
+
+    def legal(self, state: Sharding) -> np.ndarray:
+        """Moves that would change the state."""
+        flow = self.propagation.flow
+        return _legal(
+            state.value_axis, self.member_ptr, self.member, self.dim, self.axis, flow.value_dim, flow.value_size,
+            flow.axis_size,
+        )  # fmt: skip
+
+
+def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
+    """Every dim of every group of arguments on every axis, those left out that reach fewer than ``least`` things."""
+    problem = recorder.problem
+    analysis, mesh = problem.analysis, problem.mesh
+    program, propagation = analysis.program, Propagation(analysis, mesh)
+    rows = []
+    for group in analysis.argument_groups:
+        path = program.value_name[group[0]]
+        alike = f" and {len(group) - 1} alike" if len(group) > 1 else ""
+        for dim, size in enumerate(program.dims(group[0])):
+            for axis, ways in enumerate(mesh.sizes):
+                if ways > 1 and size > 1 and size % ways == 0:
+                    rows.append((group, dim, axis, f"{path}{alike}, dim {dim}->{mesh.axes[axis]}"))
+    kept = []
+    for row in rows:
+        recorder.check()
+        if least <= 1 or propagation.shard(propagation.unsharded(), np.asarray(row[0]), row[1], row[2]) >= least:
+            kept.append(row)
+    return Moves(
+        propagation,
+        tuple(text for *_, text in kept),
+        np.cumsum([0, *(len(group) for group, *_ in kept)], dtype=np.int64),
+        np.asarray([a for group, *_ in kept for a in group], dtype=np.int32),
+        np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
+        np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
+        len(rows) - len(kept),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _legal(
+    value_axis: np.ndarray,
+    member_ptr: np.ndarray,
+    member: np.ndarray,
+    dims: np.ndarray,
+    axes: np.ndarray,
+    value_dim: np.ndarray,
+    value_size: np.ndarray,
+    axis_size: np.ndarray,
+) -> np.ndarray:
+    found = np.empty(dims.shape[0], np.int32)
+    n = 0
+    for move in range(dims.shape[0]):
+        dim, axis = dims[move], axes[move]
+        for k in range(member_ptr[move], member_ptr[move + 1]):
+            value = member[k]
+            if value_axis[value, axis] >= 0:
+                continue
+            ways = axis_size[axis]
+            for b in range(axis_size.shape[0]):
+                if value_axis[value, b] == dim:
+                    ways *= axis_size[b]
+            if value_size[value_dim[value] + dim] % ways == 0:
+                found[n] = move
+                n += 1
+                break
+    return found[:n]
+
+
+@dataclasses.dataclass
+class _Node:
+    """A state of the arguments (its record is ``trace.nodes[id]``)."""
+
+    id: int
+    parent: _Node | None
+    move: int  #: that first led here from the parent
+    length: int
+    print: int  #: hash of the whole sharding
+    reward: float  #: of stopping here
+    untried: np.ndarray  #: moves
+    moves: list[int] = dataclasses.field(default_factory=list)  #: [n] tried moves, one for each child
+    children: list[_Node] = dataclasses.field(default_factory=list)  #: [n]
+    visits: list[int] = dataclasses.field(default_factory=list)  #: [n]
+    total: list[float] = dataclasses.field(default_factory=list)  #: [n] summed reward
+    best: list[float] = dataclasses.field(default_factory=list)  #: [n] best reward
+    passed: int = 1
+    closed: bool = False  #: nothing new below
+
+
+class _Tree:
+    def __init__(
+        self,
+        recorder: Recorder,
+        moves: Moves,
+        rng: np.random.Generator,
+        depth: int,
+        exploration: float,
+        length_penalty: float,
+    ) -> None:
+        self.recorder, self.moves, self.rng = recorder, moves, rng
+        self.depth, self.exploration, self.length_penalty = depth, exploration, length_penalty
+        self.evaluator = Evaluator(recorder.problem)
+        self.low, self.high = math.inf, -math.inf
+        self.gain = np.zeros(len(moves.axis))  # [M] summed reward gained by taking the move ...
+        self.taken = np.zeros(len(moves.axis))  # ... so many times
+        self.best_rollout: tuple[list[int], list[tuple[_Node, int]], list[int], float] | None = None
+        self.waited = 0  # simulations since it was found
+        self.ambiguous = 0  # how often one state of the arguments stood for another sharding inside
+        self.cut_off = False  # did the depth end a trajectory that could have gone on?
+        self.prices: dict[int, Quick] = {}  # by hash of the whole sharding
+        self.nodes: dict[int, _Node] = {}
+        self.cache: OrderedDict[int, Sharding] = OrderedDict()
+        trace = recorder.trace.node
+        self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True)) if recorder.resumed else {}
+        start = moves.propagation.unsharded()
+        self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
+        self.root = self._add(start, None, -1, self._key(start))
+
+    # -- states -----------------------------------------------------------------------------------
+    def _key(self, state: Sharding) -> int:
+        arguments = state.value_axis[: self.recorder.problem.analysis.program.n_arguments]
+        return int.from_bytes(hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little")
+
+    def _add(self, state: Sharding, parent: _Node | None, move: int, key: int) -> _Node:
+        """A new node for ``state``, priced."""
+        length = parent.length + 1 if parent else 0
+        untried = self.moves.legal(state)
+        if length >= self.depth and len(untried):
+            self.cut_off, untried = True, untried[:0]
+        if parent is None:
+            id_ = 0
+        elif key in self.known:
+            id_ = self.known[key]
+        else:
+            id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
+        print_ = int(_print(state.op_axis, state.value_axis))
+        quick = self._price(state, print_)
+        self.recorder.trace.node.array["score"][id_] = quick.score
+        node = _Node(id_, parent, move, length, print_, self._reward(quick.score, length), untried)
+        node.closed = not len(untried)
+        self.nodes[key] = node
+        self._keep(node, state)
+        return node
+
+    def _keep(self, node: _Node, state: Sharding) -> None:
+        self.cache[node.id] = state
+        self.cache.move_to_end(node.id)
+        if len(self.cache) > self.room:
+            self.cache.popitem(last=False)
+
+    def _state(self, node: _Node) -> Sharding:
+        """The sharding of a node, not to be changed: from the cache, or by its actions once more."""
+        found = self.cache.get(node.id)
+        if found is None:
+            if node.parent is None:
+                found = self.moves.propagation.unsharded()
+            else:
+                found = self._state(node.parent).copy()
+                self.moves.take(found, node.move)
+        self._keep(node, found)
+        return found
+
+    def _price(self, state: Sharding, print_: int) -> Quick:
+        found = self.prices.get(print_)
+        if found is None:
+            found = self.prices[print_] = self.evaluator.price(state)
+            self.recorder.counted += 1
+        return found
+
+    def _reward(self, score: float, length: int) -> float:
+        reward = -math.log(max(score, 1e-12)) - self.length_penalty * length
+        self.low, self.high = min(self.low, reward), max(self.high, reward)
+        return reward
+
+    # -- one trajectory ---------------------------------------------------------------------------
+    def simulate(self) -> None:
+        """Select, expand, roll out, back up."""
+        self.waited += 1
+        if self.best_rollout is not None and self.waited > ADOPT:
+            self._adopt()
+        node, ids = self.root, [0]
+        path: list[tuple[_Node, int]] = []
+        while True:
+            best = self._choose(node)
+            new = len(node.untried) > 0 and (best < 0 or len(node.children) < WIDTH * node.passed**WIDENING)
+            choice = self._expand(node) if new else best
+            if choice < 0 and new:  # the move tried leads where another one does
+                continue
+            if choice < 0:
+                node.closed = True
+                break
+            path.append((node, choice))
+            node = node.children[choice]
+            ids.append(node.id)
+            if new:
+                break
+        self._finish(node, path, ids)
+
+    def _prefer(self, moves: np.ndarray) -> int:
+        """Position in ``moves`` of one that has paid off elsewhere in the tree, or of any."""
+        if self.rng.random() < GREED:
+            # An action that was never taken counts as one that gained as much as the best.
+            mean = (self.gain[moves] + max(0.0, self._best_gain())) / (self.taken[moves] + 1.0)
+            return int(np.argmax(mean + 1e-9 * self.rng.random(len(moves))))
+        return int(self.rng.integers(len(moves)))
+
+    def _best_gain(self) -> float:
+        return float(np.max(self.gain / np.maximum(self.taken, 1.0)))
+
+    def _expand(self, node: _Node) -> int:
+        """Try another move of ``node``; gives its place among the children, -1 if it leads where another one does."""
+        return self._try(node, int(node.untried[self._prefer(node.untried)]))
+
+    def _try(self, node: _Node, move: int) -> int:
+        """``_expand`` by a given untried move."""
+        node.untried = node.untried[node.untried != move]
+        state = self._state(node).copy()
+        self.moves.take(state, move)
+        key = self._key(state)
+        child = self.nodes.get(key)
+        if child is None:
+            child = self._add(state, node, move, key)
+        elif child.print != int(_print(state.op_axis, state.value_axis)):
+            self.ambiguous += 1
+        self.taken[move] += 1
+        self.gain[move] += child.reward - node.reward
+        if any(child is other for other in node.children):
+            return -1
+        node.moves.append(move)
+        node.children.append(child)
+        node.visits.append(0)
+        node.total.append(0.0)
+        node.best.append(-math.inf)
+        return len(node.children) - 1
+
+    def _choose(self, node: _Node) -> int:
+        """Child of the highest upper confidence bound, closed ones never; -1: there is none."""
+        visits = np.asarray(node.visits, float)
+        span = max(self.high - self.low, 1e-9)
+        value = (0.5 * np.asarray(node.total) / np.maximum(visits, 1) + 0.5 * np.asarray(node.best) - self.low) / span
+        bound = value + self.exploration * np.sqrt(math.log(node.passed + 1) / np.maximum(visits, 1))
+        bound[[child.closed for child in node.children]] = -math.inf
+        if not len(bound) or np.max(bound) == -math.inf:
+            return -1
+        return int(np.argmax(bound))
+
+    def _finish(self, node: _Node, path: list[tuple[_Node, int]], ids: list[int]) -> None:
+        """Roll out from ``node``, record both it and the end, and tell the nodes passed."""
+        state, way, before = self._state(node), self._way(node), self.recorder.best
+        reward, score = node.reward, self._record(state, way, ids)
+        length = min(int(self.rng.geometric(STOP)), self.depth - len(way))
+        more: list[int] = []
+        state = state.copy()
+        while len(more) < length and len(legal := self.moves.legal(state)):
+            self.recorder.check()
+            more.append(int(legal[self._prefer(legal)]))
+            self.moves.take(state, more[-1])
+        if more:
+            found = self._record(state, way + more, ids)
+            reward, score = max(reward, self._reward(found, len(way + more))), min(score, found)
+            if self.recorder.best is not before:
+                self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
+        self._back_up(path, ids, reward, score)
+
+    def _back_up(self, path: list[tuple[_Node, int]], ids: list[int], reward: float, score: float) -> None:
+        rows = self.recorder.trace.node.array
+        for id_ in ids:
+            rows["visits"][id_] += 1
+            rows["value"][id_] += (reward - rows["value"][id_]) / rows["visits"][id_]
+            rows["best_score"][id_] = min(rows["best_score"][id_], score)
+        for parent, choice in reversed(path):
+            parent.passed += 1
+            parent.visits[choice] += 1
+            parent.total[choice] += reward
+            parent.best[choice] = max(parent.best[choice], reward)
+            self._close(parent)
+
+    def _adopt(self) -> None:
+        """Make the states of the best rollout nodes of the tree, so that the search goes on from there."""
+        assert self.best_rollout is not None
+        (moves, path, ids, reward), self.best_rollout = self.best_rollout, None
+        node = path[-1][0].children[path[-1][1]] if path else self.root
+        for move in moves:
+            self.recorder.check()
+            if move in node.untried:
+                choice = self._try(node, move)
+            else:
+                choice = node.moves.index(move) if move in node.moves else -1
+            if choice < 0:
+                break
+            path.append((node, choice))
+            node = node.children[choice]
+            ids.append(node.id)
+        self._back_up(path, ids, reward, math.inf)
+
+    def _way(self, node: _Node) -> list[int]:
+        """The moves that first led to a node, and that its sharding comes from."""
+        way: list[int] = []
+        here: _Node | None = node
+        while here is not None and here.parent is not None:
+            way.append(here.move)
+            here = here.parent
+        return way[::-1]
+
+    def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
+        quick = self._price(state, int(_print(state.op_axis, state.value_axis)))
+        self.recorder.record_plan(*state, [self.moves.text[m] for m in way], ids, quick)
+        return quick.score
+
+    def _close(self, node: _Node) -> None:
+        node.closed = not len(node.untried) and all(child.closed for child in node.children)
+
+
+class Evaluator:
+    """Prices propagated shardings: folded where alike ops have come out alike, else op by op."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.pricer = problem, problem.pricer()
+        self.folded = self.whole = 0  #: how many were priced either way
+        self._priced: object = None
+
+    def price(self, state: Sharding) -> Quick:
+        """Price a sharding."""
+        alike = State.from_arrays(self.problem.space, state.op_axis, state.value_axis)
+        if alike is not None:
+            self.folded += 1
+            alike.priced = self._priced
+            quick = self.pricer.quick(alike)
+            self._priced = alike.priced
+            return quick
+        self.whole += 1
+        totals = self.pricer.totals(state.op_axis, state.value_axis)
+        score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
+        return Quick(score, totals.time_s, totals.peak_bytes, totals.peak_bytes <= self.problem.memory_limit_bytes)
+
+
+@numba.njit(cache=True, nogil=True)
+def _print(op_axis: np.ndarray, value_axis: np.ndarray) -> np.uint64:
+    """Hash of a whole sharding."""
+    h = np.uint64(14695981039346656037)
+    for array in (op_axis.reshape(-1), value_axis.reshape(-1).astype(np.int32)):
+        for x in array:
+            h = (h ^ np.uint64(np.uint32(x))) * np.uint64(1099511628211)
+    return h

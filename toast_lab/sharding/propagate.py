@@ -1,0 +1,366 @@
+"""Propagation: how a sharding of arguments spreads through the whole program, one mesh axis at a time.
+
+This is what partitioners with a propagating compiler do, and what searches over argument shardings lean on.  A sharding
+decided for one argument dim goes forward to the ops that use it, to their results, backward to their other operands
+and to whatever makes those, until nothing changes.  Nothing is worked out ahead of time and nothing is known of colours
+or of repeated layers: every op is looked at by itself.
+
+What a value's dim means to an op is said by the op's rule: the dim has one factor of the op.  An op *is wanted* along
+the factors of the dims in which its operands and results are sharded on the axis; a value *is wanted* in the dims along
+which the ops that use it are split.  An op wanted along one factor takes it.  An op wanted along two is in conflict and
+left as it is: it is computed whole on this axis, and its operands are gathered for it.  Likewise a value.  What an
+earlier decision gave away stays, so the order of decisions counts, as it does for PartIR's tactics.  Example,
+``x @ x.T`` with the rows of ``x`` on ``a``: both operands want another dim of the product, hence the product is whole.
+
+Passes go forward (an op, then its results) and backward (results by their uses, then the op) in turn.  An op decides
+in a forward pass after everything it takes was decided, in a backward pass after everything it gives was, so the
+outcome does not depend on how independent ops are listed.  The ops of a loop or conditional that share factors (see
+``toast_lab.ir.walk``) decide as one, where the op stands that has the factors.
+
+Factors that cannot be sharded, or whose size the axis does not divide, are never wanted.  Values made of constants
+neither take nor pass on anything.  Arguments and results that nothing reaches stay whole.
+
+Differences from the published engines.  PartIR rewrites the program into loops and propagates through those; here the
+loops are implied.  Shardy also orders ops by priority and settles some conflicts by size (see
+``tests/lowering/test_propagation_oracle.py``).  Only the major factor of a merged dim is propagated, which is
+all that a plan can express.
+
+Reference: TOAST section 2.2 ("How it was done before"); PartIR (arXiv 2401.11202), section on propagation.
+Start reading at ``Propagation``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.errors import InvalidPlan
+from toast_lab.sharding.mesh import Mesh
+
+CONFLICT = -2  #: wanted in two ways
+BLOCK = 64  #: ops that wait are looked for in blocks of this size, so that a small change costs little
+
+
+class Flow(NamedTuple):
+    """Who is next to whom, for compiled code.
+
+    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors, ``A`` axes.  *Op* means the one that has the factors
+    (``program.owner``); the rows of other ops are empty.  A *touch* is a place where a value meets an op: its uses, and
+    then the definitions (touch ``U + v`` is that of value ``v``).
+    """
+
+    op_touch_ptr: np.ndarray  #: [O+1] row starts into op_touch
+    op_touch: np.ndarray  #: [U+V] touches of each op
+    value_use_ptr: np.ndarray  #: [V+1] row starts into value_use
+    value_use: np.ndarray  #: [U] uses of each value
+    touch_op: np.ndarray  #: [U+V]
+    touch_value: np.ndarray  #: [U+V]
+    touch_dim: np.ndarray  #: [U+V] row starts into dim_factor, one row for each dim of the value
+    dim_factor: np.ndarray  #: factor of the op that the dim has there
+    value_dim: np.ndarray  #: [V+1] row starts into value_size
+    value_size: np.ndarray  #: sizes of dims; 1 for values made of constants, which are never sharded
+    factor_size: np.ndarray  #: [F]
+    usable: np.ndarray  #: [A, F] bool: may be sharded, and the axis by itself divides it
+    axis_size: np.ndarray  #: [A]
+
+
+class Sharding(NamedTuple):
+    """Where propagation stands; ``copy()`` before branching."""
+
+    op_axis: np.ndarray  #: [O, A] int32 factor along which each op is split on each axis, -1: none
+    value_axis: np.ndarray  #: [V, A] int8 dim of each value on each axis, -1: none
+
+    def copy(self) -> Sharding:
+        """An independent copy."""
+        return Sharding(self.op_axis.copy(), self.value_axis.copy())
+
+
+class Propagation:
+    """Propagates through one program on one mesh; holds scratch, so one for each thread."""
+
+    def __init__(self, analysis: Analysis, mesh: Mesh) -> None:
+        self.analysis, self.mesh = analysis, mesh
+        self.flow = _flow(analysis, mesh)
+        blocks = -(-analysis.program.n_ops // BLOCK)
+        # Ops to be looked at in the next pass forward (row 0) and backward (row 1), and blocks that may hold some.
+        self._waiting, self._blocks = np.zeros((2, blocks * BLOCK), np.bool_), np.zeros((2, blocks), np.bool_)
+
+    def unsharded(self) -> Sharding:
+        """The state in which nothing is sharded."""
+        program, n_axes = self.analysis.program, len(self.mesh.axes)
+        return Sharding(
+            np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
+        )
+
+    def shard(self, state: Sharding, values: np.ndarray, dim: int, axis: int) -> int:
+        """Shard ``dim`` of each of ``values`` on ``axis`` (by number) and propagate, in place.
+
+        The values are taken in order, each with its own propagation; one that an earlier one has reached on this axis
+        already, or whose dim no longer divides, is left as it is.  Gives how many ops and values were changed.
+        """
+        return int(
+            shard_values(self.flow, state.op_axis, state.value_axis, np.asarray(values, np.int32), dim, axis,
+                         self._waiting, self._blocks)
+        )  # fmt: skip
+
+    def from_arguments(self, shardings: list[tuple[str, int, str]]) -> Sharding:
+        """Propagate (argument path, dim, mesh axis) decisions in the order given.
+
+        Raises InvalidPlan, listing all of them, for decisions that name no argument, dim or axis, or that change
+        nothing since the argument's axis is taken or its size does not divide.
+        """
+        program, state = self.analysis.program, self.unsharded()
+        paths = {program.value_name[a]: a for a in range(program.n_arguments)}
+        wrong = []
+        for path, dim, axis in shardings:
+            if path not in paths:
+                wrong.append(f"no argument is called {path}")
+            elif not 0 <= dim < len(program.dims(paths[path])):
+                wrong.append(f"{path} has no dimension {dim}, its rank is {len(program.dims(paths[path]))}")
+            elif axis not in self.mesh.axes:
+                wrong.append(f'the mesh {self.mesh} has no axis "{axis}"')
+            elif not self.shard(state, np.asarray([paths[path]]), dim, self.mesh.axes.index(axis)):
+                wrong.append(
+                    f'dimension {dim} of {path} (size {program.dims(paths[path])[dim]}) cannot be put on "{axis}" = '
+                    f"{self.mesh.size(axis)}: it does not divide, or an earlier decision has used the axis there"
+                )
+        if wrong:
+            from toast_lab.errors import join_offenders
+
+            raise InvalidPlan("these argument shardings cannot be propagated: " + join_offenders(wrong))
+        return state
+
+
+def _flow(analysis: Analysis, mesh: Mesh) -> Flow:
+    program, axis_size = analysis.program, mesh.array()
+    op_of_use = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    touch_op = program.owner[np.concatenate([op_of_use, program.value_op])].astype(np.int32)
+    op_touch_ptr, op_touch = _grouped(touch_op, program.n_ops)
+    value_use_ptr, value_use = _grouped(program.use_value, program.n_values)
+    constant = np.repeat(program.value_is_constant, np.diff(program.shape_ptr))
+    return Flow(
+        op_touch_ptr=op_touch_ptr,
+        op_touch=op_touch,
+        value_use_ptr=value_use_ptr,
+        value_use=value_use,
+        touch_op=touch_op,
+        touch_value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(np.int32),
+        touch_dim=np.concatenate([program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]),
+        dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(np.int32),
+        value_dim=program.shape_ptr,
+        value_size=np.where(constant, 1, program.shape),
+        factor_size=program.factor_size,
+        usable=analysis.dims.shardable & (program.factor_size % axis_size[:, None] == 0),
+        axis_size=axis_size,
+    )
+
+
+def _grouped(key: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row starts, and the positions in ``key`` of each of 0..n-1, ascending."""
+    counts = np.bincount(key, minlength=n) if len(key) else np.zeros(n, int)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), np.argsort(key, kind="stable").astype(np.int32)
+
+
+# The kernels get single arrays rather than the whole ``Flow``: counting references to its members at every access is
+# most of the time otherwise.
+
+
+@numba.njit(cache=True, nogil=True)
+def _wanted_factor(
+    op: int,
+    held: np.ndarray,
+    op_touch_ptr: np.ndarray,
+    op_touch: np.ndarray,
+    touch_value: np.ndarray,
+    touch_dim: np.ndarray,
+    dim_factor: np.ndarray,
+    usable: np.ndarray,
+) -> int:
+    """The one factor along which the values around ``op`` want it, -1: none, CONFLICT: several."""
+    want = -1
+    for k in range(op_touch_ptr[op], op_touch_ptr[op + 1]):
+        touch = op_touch[k]
+        dim = held[touch_value[touch]]
+        if dim >= 0:
+            factor = dim_factor[touch_dim[touch] + dim]
+            if usable[factor] and want != factor:
+                if want >= 0:
+                    return CONFLICT
+                want = factor
+    return want
+
+
+@numba.njit(cache=True, nogil=True)
+def _wanted_dim(
+    value: int,
+    split: np.ndarray,
+    value_use_ptr: np.ndarray,
+    value_use: np.ndarray,
+    touch_op: np.ndarray,
+    touch_dim: np.ndarray,
+    dim_factor: np.ndarray,
+    rank: int,
+) -> int:
+    """The one dim in which the ops that use ``value`` want it, -1: none, CONFLICT: several."""
+    want = -1
+    for k in range(value_use_ptr[value], value_use_ptr[value + 1]):
+        use = value_use[k]
+        factor = split[touch_op[use]]
+        if factor >= 0:
+            dim = _dim_of(factor, touch_dim[use], rank, dim_factor)
+            if dim >= 0 and want != dim:
+                if want >= 0:
+                    return CONFLICT
+                want = dim
+    return want
+
+
+@numba.njit(cache=True, nogil=True)
+def _dim_of(factor: int, start: int, rank: int, dim_factor: np.ndarray) -> int:
+    for dim in range(rank):
+        if dim_factor[start + dim] == factor:
+            return dim
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _divides(size: int, what: int, taken: np.ndarray, axis: int, axis_size: np.ndarray) -> bool:
+    """Can ``axis`` go on what has ``size``, beside the axes that ``taken`` has there already?"""
+    ways = axis_size[axis]
+    for b in range(axis_size.shape[0]):
+        if taken[b] == what:
+            ways *= axis_size[b]
+    return size > 1 and size % ways == 0
+
+
+@numba.njit(cache=True, nogil=True)
+def shard_values(
+    t: Flow,
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    values: np.ndarray,
+    dim: int,
+    axis: int,
+    waiting: np.ndarray,
+    blocks: np.ndarray,
+) -> int:
+    """``Propagation.shard``, in place.  ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False."""
+    value_size, value_dim = t.value_size, t.value_dim
+    changed = 0
+    for value in values:
+        size = value_size[value_dim[value] + dim]
+        if value_axis[value, axis] < 0 and _divides(size, dim, value_axis[value], axis, t.axis_size):
+            changed += _spread(t, op_axis, value_axis, value, dim, axis, waiting, blocks)
+    return changed
+
+
+@numba.njit(cache=True, nogil=True)
+def _spread(
+    t: Flow,
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    seed: int,
+    seed_dim: int,
+    axis: int,
+    waiting: np.ndarray,
+    blocks: np.ndarray,
+) -> int:
+    """Shard a value, then forward and backward passes until no op waits; gives how many ops and values were changed."""
+    op_touch_ptr, op_touch, touch_op, touch_value = t.op_touch_ptr, t.op_touch, t.touch_op, t.touch_value
+    value_use_ptr, value_use, touch_dim, dim_factor = t.value_use_ptr, t.value_use, t.touch_dim, t.dim_factor
+    value_dim, value_size, factor_size, axis_size = t.value_dim, t.value_size, t.factor_size, t.axis_size
+    n_uses, n_blocks = value_use.shape[0], blocks.shape[1]
+    split, held, usable = op_axis[:, axis], value_axis[:, axis], t.usable[axis]
+    held[seed] = seed_dim
+    _tell(seed, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
+    changed = 1
+    while True:
+        visited = False
+        for i in range(2 * n_blocks):
+            way = 0 if i < n_blocks else 1
+            block = i if i < n_blocks else 2 * n_blocks - 1 - i
+            if not blocks[way, block]:
+                continue
+            visited = True
+            for j in range(BLOCK):
+                op = block * BLOCK + (j if way == 0 else BLOCK - 1 - j)
+                if not waiting[way, op]:
+                    continue
+                waiting[way, op] = False
+                first, last = op_touch_ptr[op], op_touch_ptr[op + 1]
+                if way == 1:  # the results follow what uses them
+                    for k in range(first, last):
+                        touch = op_touch[k]
+                        value = touch_value[touch]
+                        if touch < n_uses or held[value] >= 0:
+                            continue
+                        start = value_dim[value]
+                        dim = _wanted_dim(
+                            value, split, value_use_ptr, value_use, touch_op, touch_dim, dim_factor,
+                            value_dim[value + 1] - start,
+                        )  # fmt: skip
+                        if dim >= 0 and _divides(value_size[start + dim], dim, value_axis[value], axis, axis_size):
+                            held[value] = dim
+                            changed += 1
+                            _tell(value, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
+                if split[op] < 0:
+                    factor = _wanted_factor(
+                        op, held, op_touch_ptr, op_touch, touch_value, touch_dim, dim_factor, usable
+                    )  # fmt: skip
+                    if factor >= 0 and _divides(factor_size[factor], factor, op_axis[op], axis, axis_size):
+                        split[op] = factor
+                        changed += 1
+                        for k in range(first, last):  # what makes its operands, and itself, may go on from here
+                            touch = op_touch[k]
+                            if held[touch_value[touch]] < 0:
+                                to = 0 if touch >= n_uses else 1
+                                _wait(touch_op[n_uses + touch_value[touch]], to, waiting, blocks)
+                if way == 0 and split[op] >= 0:  # the results follow the op
+                    waiting[0, op] = False
+                    for k in range(first, last):
+                        touch = op_touch[k]
+                        value = touch_value[touch]
+                        if touch < n_uses or held[value] >= 0:
+                            continue
+                        start = value_dim[value]
+                        dim = _dim_of(split[op], touch_dim[touch], value_dim[value + 1] - start, dim_factor)
+                        if dim >= 0 and _divides(value_size[start + dim], dim, value_axis[value], axis, axis_size):
+                            held[value] = dim
+                            changed += 1
+                            _tell(value, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
+            # A loop may have let an op wait that stands before the one just seen: that is for the next pass.
+            blocks[way, block] = waiting[way, block * BLOCK : (block + 1) * BLOCK].any()
+        if not visited:
+            return changed
+
+
+@numba.njit(cache=True, nogil=True)
+def _tell(
+    value: int,
+    n_uses: int,
+    split: np.ndarray,
+    value_use_ptr: np.ndarray,
+    value_use: np.ndarray,
+    touch_op: np.ndarray,
+    waiting: np.ndarray,
+    blocks: np.ndarray,
+) -> None:
+    """Let the ops around a value that was just sharded look again, those that have no factor on the axis yet."""
+    op = touch_op[n_uses + value]
+    if split[op] < 0:
+        _wait(op, 0, waiting, blocks)
+        _wait(op, 1, waiting, blocks)
+    for k in range(value_use_ptr[value], value_use_ptr[value + 1]):
+        op = touch_op[value_use[k]]
+        if split[op] < 0:
+            _wait(op, 0, waiting, blocks)
+            _wait(op, 1, waiting, blocks)
+
+
+@numba.njit(cache=True, nogil=True)
+def _wait(op: int, way: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
+    waiting[way, op] = True
+    blocks[way, op // BLOCK] = True
