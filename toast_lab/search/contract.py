@@ -34,6 +34,7 @@ METHODS = {
     "mcts": "toast_lab.search.mcts:run",
     "exhaustive": "toast_lab.search.exhaustive:run",
     "manual": "toast_lab.search.manual:run",
+    "alpa": "toast_lab.search.alpa:run",
 }
 REPORT_EVERY_S = 0.05
 

@@ -16,6 +16,8 @@ so that the child starts quickly.  Reference: Alpa (OSDI 2022) section 4.2, equa
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -166,7 +168,7 @@ def assemble(
         e = groups[g] + np.arange(w * t).reshape(w, t)
         begin = rows.add(w, 0.0, 0.0)
         rows.put(np.repeat(begin + np.arange(w), t), e.ravel(), 1.0)
-        rows.put(begin + group.index, ops[group.op] + np.arange(len(group.index)), -1.0)
+        rows.put(begin + group.place, ops[group.op] + np.arange(len(group.place)), -1.0)
         begin = rows.add(t, 0.0, 0.0)
         rows.put(np.tile(begin + np.arange(t), w), e.ravel(), 1.0)
         rows.put(begin + np.arange(t), values[group.value] + np.arange(t), -1.0)
@@ -192,6 +194,9 @@ def assemble(
             if key in shared:
                 first_z, pairs = shared[key]
                 rows.put(begin, first_z + np.arange(len(pairs)), size.ravel()[pairs] / limit_bytes)
+                rest = size.ravel() / limit_bytes
+                rest[pairs] = 0.0
+                rows.put(begin, groups[key[0]] + np.arange(len(rest)), rest)
         rows.put(begin, np.asarray([layout.over]), -1.0)
     unit_s = max(known_s or 0.0, sum(float(c.min()) for c in choices.compute_s), 1e-12) / 1e3
     made = IntegerProgram(
@@ -211,7 +216,7 @@ def chosen(layout: Layout, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The choice of each op cluster and of each value cluster in a solution."""
 
     def pick(first: np.ndarray) -> np.ndarray:
-        return np.asarray([int(np.argmax(x[a:b])) for a, b in zip(first[:-1], first[1:], strict=True)], np.int64)
+        return np.asarray([int(np.argmax(x[a:b])) for a, b in itertools.pairwise(first)], np.int64)
 
     return pick(layout.ops), pick(layout.values)
 
@@ -229,8 +234,6 @@ class Solved(NamedTuple):
 
 def solve(program: IntegerProgram, time_limit_s: float, gap: float) -> Solved:
     """Solve by HiGHS; for a child process, as this cannot be interrupted."""
-    import time
-
     began = time.monotonic()
     integrality = np.zeros(len(program.cost))
     integrality[: program.n_binary] = 1

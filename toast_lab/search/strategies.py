@@ -2,11 +2,11 @@
 
 A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one cluster one layout.  Then
 each cluster has a *menu*: for ops, on every mesh axis the name that is split (all axes at once), for values the dim.
-``price_choices`` asks the evaluator's own kernels, one op at a time, what an op costs when everything it takes and gives
-is as its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one that is wanted,
-or from the one it is made in to the one that is kept.  Hence a sum of these prices is the evaluator's time wherever
-prices are additive, and the one thing known not to be, that a copy brought for one use serves later ones too, is kept
-apart (``Term.earlier``).
+``price_choices`` asks the evaluator's own kernels, one op at a time, what an op costs when everything it takes and
+gives is as its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one that is
+wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices is the evaluator's time
+wherever prices are additive, and the one thing known not to be, that a copy brought for one use serves later ones too,
+is kept apart (``Term.earlier``).
 
 Start reading at ``price_choices``.
 """
@@ -123,7 +123,7 @@ class Group(NamedTuple):
     value: int  #: cluster
     label: np.ndarray  #: [S] int64 packed layout, and above it the axes over which it is partial
     distinct: np.ndarray  #: [W] labels without repeats
-    index: np.ndarray  #: [S] place of each strategy's label in ``distinct``
+    place: np.ndarray  #: [S] place of each strategy's label in ``distinct``
 
 
 class Term(NamedTuple):
@@ -144,6 +144,7 @@ class Choices(NamedTuple):
     groups: list[Group]
     terms: list[Term]
     use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
+    sharers: dict[int, tuple[int, ...]]  #: use of the folded program -> groups that may have brought its copy before
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time of one choice for each cluster: what the integer program minimises, tie-breaks aside."""
@@ -153,8 +154,41 @@ class Choices(NamedTuple):
             label = group.label[ops[group.op]]
             if any(self.groups[g].label[ops[self.groups[g].op]] == label for g in term.earlier):
                 continue
-            total += float(term.time_s[group.index[ops[group.op]], values[group.value]])
+            total += float(term.time_s[group.place[ops[group.op]], values[group.value]])
         return total
+
+    def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> Choices:
+        """The same with fewer choices: of each cluster those whose numbers are given."""
+        groups, terms, places = [], [], []
+        for g in self.groups:
+            distinct, index = np.unique(g.label[ops[g.op]], return_inverse=True)
+            groups.append(Group(g.op, g.value, g.label[ops[g.op]], distinct, index))
+            places.append(np.searchsorted(g.distinct, distinct))
+        for term in self.terms:
+            part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
+            if part.any():
+                terms.append(Term(term.group, term.earlier, part))
+        menus = Menus(
+            [m[k] for m, k in zip(self.menus.ops, ops, strict=True)],
+            [m[k] for m, k in zip(self.menus.values, values, strict=True)],
+            self.menus.left_out,
+        )
+        return self._replace(
+            menus=menus, compute_s=[c[k] for c, k in zip(self.compute_s, ops, strict=True)],
+            layout=[t[k] for t, k in zip(self.layout, values, strict=True)], groups=groups, terms=terms,
+        )  # fmt: skip
+
+    def choice_of(self, op_axis: np.ndarray, value_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The choices that come nearest to a plan given by its arrays: those of the first member of each cluster."""
+        ops = [_place(m, op_axis[i]) for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)]
+        values = [_place(m, value_axis[i]) for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)]
+        return np.asarray(ops, np.int64), np.asarray(values, np.int64)
+
+
+def _place(menu: np.ndarray, row: np.ndarray) -> int:
+    """Number of a row in a menu; of the one that agrees on most axes, and splits nothing else, if it is not there."""
+    agrees = (menu == row).sum(axis=1) - len(row) * ((menu != row) & (menu >= 0)).any(axis=1)
+    return int(agrees.argmax())
 
 
 class _Desk(NamedTuple):
@@ -219,6 +253,7 @@ def price_choices(
             found[group, earlier] = time_s
 
     use_group = np.full(len(t.use_value), -1, np.int64)
+    sharers: dict[int, tuple[int, ...]] = {}
     moves: dict[tuple[float, ...], np.ndarray] = {}  # moves of equal tensors cost the same, whatever they are for
     for op in range(t.n_arguments, len(t.op_row)):
         check()
@@ -230,6 +265,16 @@ def price_choices(
             group = use_group[use] = group_of(owner, row, wants[want])
             seen = [int(w) for w in t.earlier[t.earlier_begin[use] : t.earlier_end[use]]]
             earlier = tuple(sorted({group_of(int(t.use_owner[w]), row, wants[w]) for w in seen}))
+            if f.use.reads[use] > 0 and not f.op.free[op]:
+                # A copy is read as a whole, even where the value itself is a view of something small.
+                _, first = np.unique(wants[want], return_index=True)
+                extra = _reading_times(
+                    f, rates, alone, op, use, menus.ops[owner][first], axis_size, *desk
+                )  # fmt: skip
+                copied = groups[group].distinct[:, None] != layout[row]
+                add(int(group), (), times[op] * np.where(copied, extra[:, None], 0.0))
+            if earlier:
+                sharers[use] = earlier
             if group in earlier:
                 continue
             key = (group, t.value_bytes[value], f.use.sent[use], f.op.trips[op])
@@ -250,7 +295,7 @@ def price_choices(
             )  # fmt: skip
             add(group, (), times[op] * made)
     terms = [Term(*key, time_s) for key, time_s in found.items()]
-    return Choices(clusters, menus, compute_s, layout, groups, terms, use_group)
+    return Choices(clusters, menus, compute_s, layout, groups, terms, use_group, sharers)
 
 
 def _shortened(
@@ -331,6 +376,49 @@ def _compute_times(
         for i in range(n):
             if steps.kind[i] == COMPUTE:
                 out[s] += each.time_s[i]
+    op_axis[row] = -1
+    return out
+
+
+@depends_on(st, kernel, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def _reading_times(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    op: int,
+    use: int,
+    menu: np.ndarray,
+    axis_size: np.ndarray,
+    op_axis: np.ndarray,
+    steps: Steps,
+    each: StepPrices,
+    found: Prices,
+) -> np.ndarray:
+    """[S] how much longer the op itself takes under each strategy if it reads a copy instead of the value."""
+    n_axes = axis_size.shape[0]
+    ops = np.full(1, op, np.int32)
+    out = np.zeros(menu.shape[0])
+    row = t.op_row[op]
+    for s in range(menu.shape[0]):
+        op_axis[row] = menu[s]
+        for copied in range(2):
+            for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                steps.layout[f.root[other]] = 0
+            for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                want = st.use_layout(t, op_axis, t.use_want[other], n_axes)
+                steps.wanted[t.use_want[other]] = want
+                steps.layout[t.use_value[other]] = want
+            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
+            if copied:
+                want = steps.wanted[t.use_want[use]]
+                steps.layout[t.use_value[use]] = 1 if want == 0 else 0  # any other layout
+            n = st.lower_into(t, ops, op_axis, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            for i in range(n):
+                if steps.kind[i] == COMPUTE:
+                    out[s] += each.time_s[i] if copied else -each.time_s[i]
     op_axis[row] = -1
     return out
 
