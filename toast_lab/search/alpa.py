@@ -36,6 +36,7 @@ from toast_lab.search.memory_rows import MemoryRows, crowded
 from toast_lab.search.strategies import GRAINS, Choices, price_choices, spread
 from toast_lab.sharding.state import State, legal_actions
 
+_CHILD = "toast_lab.search.integer_program:solve"
 _SMALL = 20_000  # columns; programs up to here are first tried in this process, for a second
 _MOST_ROWS = 32  # for memory, the latest
 _PATIENCE = 3  # rounds of memory rows without a better plan
@@ -50,7 +51,7 @@ def run(
     *,
     grains: str = "colours,roles",
     max_strategies: int = 128,
-    mip_gap: float = 1e-4,
+    mip_gap: float = 1e-3,
     solve_seconds: float = 60.0,
     memory_rounds: int = 8,
 ) -> Status:
@@ -242,7 +243,7 @@ class _Solver:
                 return found
         try:
             return run_in_child(
-                "toast_lab.search.integer_program:solve", program, limit_s, self.mip_gap,
+                _CHILD, program, limit_s, self.mip_gap,
                 time_limit_s=min(limit_s + 10.0, left_s), cancel=recorder.cancel, what="solving alpa's integer program",
             )  # fmt: skip
         except Cancelled:

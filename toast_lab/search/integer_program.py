@@ -149,7 +149,10 @@ def assemble(
         seconds[groups[term.group] : groups[term.group] + len(flat)] += flat
     upper = np.ones(n)
     if known_s is not None:
-        slack = known_s * (1 + 1e-6) - sum(float(c.min()) for c in choices.compute_s)
+        # What everything else costs at least; reading a copy may be a little quicker than reading the value.
+        least = sum(float(c.min()) for c in choices.compute_s)
+        least += sum(float(np.minimum(term.time_s, 0.0).min(initial=0.0)) for term in choices.terms)
+        slack = known_s * (1 + 1e-6) - least
         for k, compute_s in enumerate(choices.compute_s):
             upper[ops[k] : ops[k + 1]][compute_s - compute_s.min() > slack] = 0.0
         upper[n_binary:][seconds[n_binary:] > slack] = 0.0
