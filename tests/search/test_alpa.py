@@ -216,10 +216,10 @@ def test_memory_rows_keep_the_plan_within_the_limit():
         lambda x, *weights: functools.reduce(lambda y, w: jnp.tanh(y @ w), weights, x),
         shape((16384, 1024), "float32"), *[shape((1024, 1024), "float32")] * 6,
     )  # fmt: skip
-    free = search(Problem(analysis, MESH, "tpu-v3"), "alpa", budget=Budget(seconds=10), grains="colours")
+    free = search(Problem(analysis, MESH, "tpu-v3"), "alpa", budget=BUDGET, grains="colours")
     limit = 0.8 * free.cost.peak_bytes
     tight = Problem(analysis, MESH, "tpu-v3", memory_limit_bytes=limit)
-    found = search(tight, "alpa", budget=Budget(seconds=10), grains="colours")
+    found = search(tight, "alpa", budget=BUDGET, grains="colours")
     assert found.cost.fits
     assert found.cost.time_s >= free.cost.time_s * 0.999
     assert any("memory row" in " ".join(s.actions) for s in found.trace.simulations)

@@ -147,7 +147,8 @@ class _Solver:
         # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less than it saves.
         base_s, base_peak = problem.baseline
         self.penalty_s = problem.memory_weight * self.limit_bytes / base_peak * base_s if base_peak > 0 else 0.0
-        self.over_s = max(self.penalty_s, 10.0 * base_s)
+        self.firm_s = max(self.penalty_s, 10.0 * base_s)
+        self.over_s = self.firm_s
 
     @property
     def best_arrays(self) -> tuple[np.ndarray, np.ndarray]:
@@ -180,6 +181,7 @@ class _Solver:
         assert self.best is not None
         part = self._part(free)
         seen: set[bytes] = set()
+        turned = False
         better = 0  # turn that brought the last improvement
         for turn in range(self.rounds + 1):
             before = self.best_rank
@@ -191,8 +193,15 @@ class _Solver:
             quick = self.try_(choice, text)
             key = choice[0].tobytes() + choice[1].tobytes()
             better = turn if self.best_rank < before else better
-            if quick.fits or key in seen or turn - better >= _PATIENCE:
+            if quick.fits:
                 break
+            if key in seen or turn - better >= _PATIENCE:
+                # Either to fit is out of reach, and C(s) is the measure, or it was not asked for firmly enough.
+                if turned or self.best_fits or self.penalty_s == self.firm_s:
+                    break
+                self.over_s = self.penalty_s if self.over_s == self.firm_s else self.firm_s
+                turned, better = True, turn
+                seen.clear()
             seen.add(key)
             self._bound_memory(choice)
         return found.optimal
@@ -223,8 +232,6 @@ class _Solver:
         found = self._highs(program)
         if found is None or found.x is None:
             return None
-        if not self.best_fits and found.x[layout.over] > 1e-3:
-            self.over_s = self.penalty_s  # nothing fits, as far as the rows tell: then C(s) is the measure
         ops, values = ip.chosen(layout, found.x)
         picked = [np.asarray([int(k[i]) for k, i in zip(keep, chosen, strict=True)], np.int64)
                   for keep, chosen in zip(part, (ops, values), strict=True)]  # fmt: skip

@@ -29,7 +29,7 @@ class MemoryRows:
         self.axis_size = problem.mesh.array()
         self.whole = problem._static[1]
         folded = choices.clusters.folded
-        self.like_use = folded.memory.like_use
+        self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
         self.like_buffer = folded.memory.buffer_value
         none = np.zeros_like(folded.tables.earlier_begin)
         none.flags.writeable = folded.tables.earlier_begin.flags.writeable
@@ -112,6 +112,10 @@ class MemoryRows:
                 groups[g] = groups.get(g, 0.0) + size
             else:
                 shared[g, key] = shared.get((g, key), 0.0) + size
+        # What is only there while the op runs: whole results before they are scattered or moved.
+        for op in np.flatnonzero(m.runs_at == at).tolist():
+            for g, size in choices.passing.get(int(self.like_op[op]), []):
+                groups[g] = groups.get(g, 0.0) + size
         row = Bytes(at, held, groups, shared, 0.0)
         return row._replace(beside=float(priced.live[at]) - self.explained(row, ops, values))
 

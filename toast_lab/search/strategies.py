@@ -144,6 +144,7 @@ class Choices(NamedTuple):
     groups: list[Group]
     terms: list[Term]
     use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
+    passing: dict[int, list[tuple[int, np.ndarray]]]  #: op of the folded program -> (group, [W, T] bytes while it runs)
     sharers: dict[int, tuple[int, ...]]  #: use of the folded program -> groups that may have brought its copy before
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
@@ -254,6 +255,7 @@ def price_choices(
 
     use_group = np.full(len(t.use_value), -1, np.int64)
     sharers: dict[int, tuple[int, ...]] = {}
+    passing: dict[int, list[tuple[int, np.ndarray]]] = {}
     moves: dict[tuple[float, ...], np.ndarray] = {}  # moves of equal tensors cost the same, whatever they are for
     for op in range(t.n_arguments, len(t.op_row)):
         check()
@@ -290,12 +292,14 @@ def price_choices(
             label = _made_labels(t, value, menus.ops[owner], desk.op_axis)
             group = group_of(owner, row, label)
             _, first = np.unique(label, return_index=True)
-            made = _made_times(
+            made, size = _made_times(
                 f, rates, alone, op, value, menus.ops[owner][first], layout[row], axis_size, *desk
             )  # fmt: skip
             add(group, (), times[op] * made)
+            if size.any():
+                passing.setdefault(op, []).append((group, size))
     terms = [Term(*key, time_s) for key, time_s in found.items()]
-    return Choices(clusters, menus, compute_s, layout, groups, terms, use_group, sharers)
+    return Choices(clusters, menus, compute_s, layout, groups, terms, use_group, passing, sharers)
 
 
 def _shortened(
@@ -511,10 +515,15 @@ def _made_times(
     steps: Steps,
     each: StepPrices,
     found: Prices,
-) -> np.ndarray:
-    """[W, T] time to bring a result from how each strategy leaves it to each layout it may be kept in."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """[W, T] time to bring a result from how each strategy leaves it to each layout it may be kept in.
+
+    And the bytes that this takes while the op runs.
+    """
     ops = np.full(1, op, np.int32)
     out = np.empty((menu.shape[0], kept.shape[0]))
+    size = np.zeros((menu.shape[0], kept.shape[0]))
+    base = 0.0
     row = t.value_owner[value]
     for i in range(menu.shape[0]):
         for j in range(kept.shape[0]):
@@ -530,10 +539,15 @@ def _made_times(
             op_axis[row] = -1
             kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
             out[i, j] = 0.0
+            if i == 0 and j == 0:
+                base = found.passing_bytes[op]  # what its operands take, nothing being split or moved
             for k in range(n):
-                if steps.kind[k] != COMPUTE and steps.use[k] < 0 and steps.value[k] == value:
+                if steps.kind[k] == COMPUTE:
+                    continue
+                if steps.use[k] < 0 and steps.value[k] == value:
                     out[i, j] += each.time_s[k]
-    return out
+                    size[i, j] = found.passing_bytes[op] - base
+    return out, size
 
 
 @depends_on(st)
