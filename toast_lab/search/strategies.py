@@ -1,0 +1,577 @@
+"""What every cluster of ops and values may do, and what each choice and each pair of choices costs.
+
+A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one cluster one layout.  Then
+each cluster has a *menu*: for ops, on every mesh axis the name that is split (all axes at once), for values the dim.
+``price_choices`` asks the evaluator's own kernels, one op at a time, what an op costs when everything it takes and
+gives is as its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one that is
+wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices is the evaluator's time
+wherever prices are additive, and the one thing known not to be, that a copy brought for one use serves later ones too,
+is kept apart (``Term.earlier``).
+
+Start reading at ``price_choices``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from toast_lab.compiled import depends_on
+from toast_lab.cost import collectives, kernel, tiles
+from toast_lab.cost.facts import Facts
+from toast_lab.cost.fold import Folded, fold
+from toast_lab.cost.kernel import Prices, Rates, StepPrices
+from toast_lab.cost.problem import Problem
+from toast_lab.hashing import Classes, classes
+from toast_lab.ir import program as p
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
+
+#: How finely ops are told apart; see ``cluster``.
+GRAINS = ("colours", "kernels", "roles")
+_HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
+
+
+class Clusters(NamedTuple):
+    """Ops (``K`` clusters) and values (``L`` clusters) that are treated alike, and the program folded accordingly."""
+
+    ops: Classes
+    values: Classes
+    folded: Folded
+
+
+def cluster(problem: Problem, grain: str) -> Clusters:
+    """Sort ops and values into clusters.
+
+    * ``colours``: what no sequence of colour actions tells apart is one cluster, as in every other search here;
+    * ``roles``: ops that have their own row of equal prices, that is their own kind, operands and results, are told
+      apart wherever they stand, and repeated layers are still one;
+    * ``kernels``: as roles, but what is elementwise or moves elements follows the cluster that its colours give it.
+
+    Arguments and results keep the clusters of their colours at every grain: what a step returns has to come in again,
+    and a plan whose parameters leave in another layout than they came would hide the cost of bringing them back.
+    """
+    alike, folded = problem.space.alike, problem.folded
+    if grain == "colours":
+        return Clusters(alike.ops, alike.values, folded)
+    program = problem.analysis.program
+    op, maker = folded.memory.like_op, program.value_op
+    place = np.arange(program.n_values) - program.result_ptr[maker]
+    value = folded.tables.result[folded.tables.result_ptr[op[maker]] + place]
+    own = np.ones(program.n_ops, bool) if grain == "roles" else np.isin(program.op_class, _HEAVY)
+    inner = own[maker] & (maker >= program.n_arguments)
+    inner[program.outputs] = False
+    ops = classes(program.n_ops, np.where(own, op, -1), alike.ops.label)
+    values = classes(program.n_values, np.where(inner, value, -1), alike.values.label)
+    finer = alike._replace(ops=ops, values=values)
+    return Clusters(ops, values, fold(program, finer, problem._tables, *problem._static))
+
+
+class Menus(NamedTuple):
+    """What each cluster may do; the first choice is to split nothing."""
+
+    ops: list[np.ndarray]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
+    values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
+    left_out: int  #: strategies and layouts beyond the limit that were not looked at
+
+
+def _menu(names: list[int], sizes: list[int], axis_size: np.ndarray) -> np.ndarray:
+    """[S, A] all ways to put mesh axes on names such that the sizes divide."""
+    size = dict(zip(names, sizes, strict=True))
+    rows = []
+    for row in itertools.product(*(([-1, *names] if ways > 1 else [-1]) for ways in axis_size.tolist())):
+        cut: dict[int, int] = {}
+        for name, ways in zip(row, axis_size.tolist(), strict=True):
+            if name >= 0:
+                cut[name] = cut.get(name, 1) * ways
+        if all(size[name] % ways == 0 for name, ways in cut.items()):
+            rows.append(row)
+    return np.asarray(rows, np.int32)
+
+
+def make_menus(problem: Problem, clusters: Clusters) -> Menus:
+    """All strategies and layouts that the sizes allow; only names and dims that some colour action may split."""
+    program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
+    # Names and dims by the clusters of the colours, counted from the first of their op.
+    local: list[set[int]] = [set() for _ in alike.ops.first]
+    for row, name in zip(alike.op.tolist(), alike.op_name.tolist(), strict=True):
+        if program.factor_class[name] <= p.REDUCTION:
+            local[row].add(name - int(program.factor_ptr[alike.ops.first[row]]))
+    dims: list[set[int]] = [set() for _ in alike.values.first]
+    for row, dim in zip(alike.value.tolist(), alike.value_dim.tolist(), strict=True):
+        dims[row].add(dim)
+    ops, values = [], []
+    for first in clusters.ops.first.tolist():
+        begin = int(program.factor_ptr[first])
+        names = sorted(begin + i for i in local[alike.ops.label[first]])
+        ops.append(_menu(names, [int(program.factor_size[n]) for n in names], axis_size))
+    for first in clusters.values.first.tolist():
+        shape = program.dims(first)
+        kept = sorted(dims[alike.values.label[first]])
+        values.append(_menu(kept, [shape[d] for d in kept], axis_size).astype(np.int8))
+    return Menus(ops, values, 0)
+
+
+class Group(NamedTuple):
+    """What the strategy of an op cluster asks of (or gives to) a value cluster: a label for every strategy."""
+
+    op: int  #: cluster
+    value: int  #: cluster
+    label: np.ndarray  #: [S] int64 packed layout, and above it the axes over which it is partial
+    distinct: np.ndarray  #: [W] labels without repeats
+    place: np.ndarray  #: [S] place of each strategy's label in ``distinct``
+
+
+class Term(NamedTuple):
+    """Time of the moves between an op cluster's labels and a value cluster's layouts, for the whole program."""
+
+    group: int
+    earlier: tuple[int, ...]  #: groups of uses before it: nothing is to pay if one of them has the same label
+    time_s: np.ndarray  #: [W, T]
+
+
+class Choices(NamedTuple):
+    """A clustered program with every price that an additive model has."""
+
+    clusters: Clusters
+    menus: Menus
+    compute_s: list[np.ndarray]  #: K of [S] time of the cluster's ops, however their operands come
+    layout: list[np.ndarray]  #: L of [T] int64 packed layouts
+    groups: list[Group]
+    terms: list[Term]
+    use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
+    passing: dict[int, list[tuple[int, np.ndarray]]]  #: op of the folded program -> (group, [W, T] bytes while it runs)
+    sharers: dict[int, tuple[int, ...]]  #: use of the folded program -> groups that may have brought its copy before
+
+    def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
+        """Time of one choice for each cluster: what the integer program minimises, tie-breaks aside."""
+        total = sum(float(c[s]) for c, s in zip(self.compute_s, ops.tolist(), strict=True))
+        for term in self.terms:
+            group = self.groups[term.group]
+            label = group.label[ops[group.op]]
+            if any(self.groups[g].label[ops[self.groups[g].op]] == label for g in term.earlier):
+                continue
+            total += float(term.time_s[group.place[ops[group.op]], values[group.value]])
+        return total
+
+    def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> Choices:
+        """The same with fewer choices: of each cluster those whose numbers are given."""
+        groups, terms, places = [], [], []
+        for g in self.groups:
+            distinct, index = np.unique(g.label[ops[g.op]], return_inverse=True)
+            groups.append(Group(g.op, g.value, g.label[ops[g.op]], distinct, index))
+            places.append(np.searchsorted(g.distinct, distinct))
+        for term in self.terms:
+            part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
+            if part.any():
+                terms.append(Term(term.group, term.earlier, part))
+        menus = Menus(
+            [m[k] for m, k in zip(self.menus.ops, ops, strict=True)],
+            [m[k] for m, k in zip(self.menus.values, values, strict=True)],
+            self.menus.left_out,
+        )
+        return self._replace(
+            menus=menus, compute_s=[c[k] for c, k in zip(self.compute_s, ops, strict=True)],
+            layout=[t[k] for t, k in zip(self.layout, values, strict=True)], groups=groups, terms=terms,
+        )  # fmt: skip
+
+    def choice_of(self, op_axis: np.ndarray, value_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The choices that come nearest to a plan given by its arrays: those of the first member of each cluster."""
+        ops = [_place(m, op_axis[i]) for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)]
+        values = [_place(m, value_axis[i]) for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)]
+        return np.asarray(ops, np.int64), np.asarray(values, np.int64)
+
+
+def _place(menu: np.ndarray, row: np.ndarray) -> int:
+    """Number of a row in a menu; of the one that agrees on most axes, and splits nothing else, if it is not there."""
+    agrees = (menu == row).sum(axis=1) - len(row) * ((menu != row) & (menu >= 0)).any(axis=1)
+    return int(agrees.argmax())
+
+
+class _Desk(NamedTuple):
+    """Arrays to price one op at a time on."""
+
+    op_axis: np.ndarray  #: [K, A] all -1 between calls
+    steps: Steps
+    each: StepPrices
+    found: Prices
+
+
+def price_choices(
+    problem: Problem, grain: str, max_strategies: int, check: Callable[[], None] = lambda: None
+) -> Choices:
+    """Price every strategy of every op cluster, and every move between labels and layouts.
+
+    Args:
+        problem: the program, mesh and machine.
+        grain: see ``cluster``.
+        max_strategies: of these many an op cluster keeps the quickest.  Of the layouts of a value those that cut it
+            most are kept.
+        check: called now and then; may raise to end the work.
+    """
+    clusters = cluster(problem, grain)
+    f, t, rates, axis_size = clusters.folded.facts, clusters.folded.tables, problem._rates, problem.mesh.array()
+    # Sharing is a matter of the terms: here every use is brought its own copy.
+    none = np.zeros_like(t.earlier_begin)
+    none.flags.writeable = t.earlier_begin.flags.writeable
+    alone = t._replace(earlier_begin=none, earlier_end=none)
+    steps = st.buffers(t, len(axis_size))
+    desk = _Desk(
+        np.full((len(clusters.ops.first), len(axis_size)), -1, np.int32), steps,
+        kernel.step_prices(len(steps.kind)), kernel.prices(t),
+    )  # fmt: skip
+    menus = make_menus(problem, clusters)
+    compute_s = [np.zeros(len(menu)) for menu in menus.ops]
+    times = clusters.folded.times
+    for op in range(t.n_arguments, len(t.op_row)):
+        row = int(t.op_row[op])
+        if not f.op.free[op]:
+            check()
+            compute_s[row] += times[op] * _compute_times(f, rates, alone, op, menus.ops[row], axis_size, *desk)
+    menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
+    layout = [_packed(menu) for menu in menus.values]
+    groups: list[Group] = []
+    known: dict[tuple[int, int, bytes], int] = {}
+
+    def group_of(op: int, value: int, label: np.ndarray) -> int:
+        found = known.setdefault((op, value, label.tobytes()), len(groups))
+        if found == len(groups):
+            distinct, index = np.unique(label, return_inverse=True)
+            groups.append(Group(op, value, label, distinct, index))
+        return found
+
+    wants = [_want_labels(t, w, menus.ops[t.use_owner[w]], desk.op_axis) for w in range(len(t.use_owner))]
+    found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+
+    def add(group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
+        if (group, earlier) in found:
+            found[group, earlier] += time_s
+        elif time_s.any():
+            found[group, earlier] = time_s
+
+    use_group = np.full(len(t.use_value), -1, np.int64)
+    sharers: dict[int, tuple[int, ...]] = {}
+    passing: dict[int, list[tuple[int, np.ndarray]]] = {}
+    moves: dict[tuple[float, ...], np.ndarray] = {}  # moves of equal tensors cost the same, whatever they are for
+    for op in range(t.n_arguments, len(t.op_row)):
+        check()
+        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+            value, want = int(t.use_value[use]), int(t.use_want[use])
+            if t.value_constant[value]:
+                continue
+            row, owner = int(t.value_row[value]), int(t.use_owner[want])
+            group = use_group[use] = group_of(owner, row, wants[want])
+            seen = [int(w) for w in t.earlier[t.earlier_begin[use] : t.earlier_end[use]]]
+            earlier = tuple(sorted({group_of(int(t.use_owner[w]), row, wants[w]) for w in seen}))
+            if f.use.reads[use] > 0 and not f.op.free[op]:
+                # A copy is read as a whole, even where the value itself is a view of something small.
+                _, first = np.unique(wants[want], return_index=True)
+                extra = _reading_times(
+                    f, rates, alone, op, use, menus.ops[owner][first], axis_size, *desk
+                )  # fmt: skip
+                copied = groups[group].distinct[:, None] != layout[row]
+                add(int(group), (), times[op] * np.where(copied, extra[:, None], 0.0))
+            if earlier:
+                sharers[use] = earlier
+            if group in earlier:
+                continue
+            key = (group, t.value_bytes[value], f.use.sent[use], f.op.trips[op])
+            if key not in moves:
+                moves[key] = _use_times(
+                    f, rates, alone, op, use, groups[group].distinct, layout[row], axis_size, *desk
+                )  # fmt: skip
+            add(int(group), earlier, times[op] * moves[key])
+        for value in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist():
+            if t.value_constant[value]:
+                continue
+            row, owner = int(t.value_row[value]), int(t.value_owner[value])
+            label = _made_labels(t, value, menus.ops[owner], desk.op_axis)
+            group = group_of(owner, row, label)
+            _, first = np.unique(label, return_index=True)
+            made, size = _made_times(
+                f, rates, alone, op, value, menus.ops[owner][first], layout[row], axis_size, *desk
+            )  # fmt: skip
+            add(group, (), times[op] * made)
+            if size.any():
+                passing.setdefault(op, []).append((group, size))
+    terms = [Term(*key, time_s) for key, time_s in found.items()]
+    return Choices(clusters, menus, compute_s, layout, groups, terms, use_group, passing, sharers)
+
+
+def _shortened(
+    menus: Menus, compute_s: list[np.ndarray], most: int, axis_size: np.ndarray
+) -> tuple[Menus, list[np.ndarray]]:
+    """At most so many strategies and layouts; to split nothing is always among them."""
+    ops, values, times, left_out = [], [], [], 0
+    for menu, time_s in zip(menus.ops, compute_s, strict=True):
+        keep = np.sort(np.concatenate([[0], 1 + np.argsort(time_s[1:], kind="stable")[: most - 1]]))
+        ops.append(menu[keep])
+        times.append(time_s[keep])
+        left_out += len(menu) - len(keep)
+    for menu in menus.values:
+        cut = np.where(menu >= 0, np.log(axis_size), 0.0).sum(axis=1)
+        keep = np.sort(np.concatenate([[0], 1 + np.argsort(-cut[1:], kind="stable")[: most - 1]]))
+        values.append(menu[keep])
+        left_out += len(menu) - len(keep)
+    return Menus(ops, values, left_out), times
+
+
+def _packed(menu: np.ndarray) -> np.ndarray:
+    shift = LAYOUT_BITS * np.arange(menu.shape[1], dtype=np.int64)
+    return ((menu.astype(np.int64) + 1) << shift).sum(axis=1)
+
+
+def spread(problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``([O, A] op_axis, [V, A] value_axis)`` of the whole program for one choice of each cluster."""
+    program, clusters = problem.analysis.program, choices.clusters
+    op_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.ops, ops, strict=True)])
+    value_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.values, values, strict=True)])
+    label, start = clusters.ops.label, program.factor_ptr
+    moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
+    op_axis = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(np.int32)
+    value_axis = value_rows[clusters.values.label].astype(np.int8)
+    # An argument is split as it is kept.
+    for op in range(program.n_arguments):
+        (value,) = program.results(op)
+        names = np.asarray([*program.def_names(value), -1], np.int32)
+        op_axis[op] = names[value_axis[value]]
+    return op_axis, value_axis
+
+
+# -- one op at a time, by the evaluator's kernels -------------------------------------------------------------------
+
+
+@depends_on(st, kernel, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def _compute_times(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    op: int,
+    menu: np.ndarray,
+    axis_size: np.ndarray,
+    op_axis: np.ndarray,
+    steps: Steps,
+    each: StepPrices,
+    found: Prices,
+) -> np.ndarray:
+    """[S] time of one op under each strategy, with operands and results as the strategy wants them."""
+    n_axes = axis_size.shape[0]
+    ops = np.full(1, op, np.int32)
+    out = np.empty(menu.shape[0])
+    row = t.op_row[op]
+    for s in range(menu.shape[0]):
+        op_axis[row] = menu[s]
+        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+            steps.layout[f.root[use]] = 0  # a view is read as it is wanted
+        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+            want = st.use_layout(t, op_axis, t.use_want[use], n_axes)
+            steps.wanted[t.use_want[use]] = want
+            steps.layout[t.use_value[use]] = want
+        for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+            steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
+        n = st.lower_into(t, ops, op_axis, axis_size, steps)
+        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+        out[s] = 0.0
+        for i in range(n):
+            if steps.kind[i] == COMPUTE:
+                out[s] += each.time_s[i]
+    op_axis[row] = -1
+    return out
+
+
+@depends_on(st, kernel, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def _reading_times(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    op: int,
+    use: int,
+    menu: np.ndarray,
+    axis_size: np.ndarray,
+    op_axis: np.ndarray,
+    steps: Steps,
+    each: StepPrices,
+    found: Prices,
+) -> np.ndarray:
+    """[S] how much longer the op itself takes under each strategy if it reads a copy instead of the value."""
+    n_axes = axis_size.shape[0]
+    ops = np.full(1, op, np.int32)
+    out = np.zeros(menu.shape[0])
+    row = t.op_row[op]
+    for s in range(menu.shape[0]):
+        op_axis[row] = menu[s]
+        for copied in range(2):
+            for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                steps.layout[f.root[other]] = 0
+            for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                want = st.use_layout(t, op_axis, t.use_want[other], n_axes)
+                steps.wanted[t.use_want[other]] = want
+                steps.layout[t.use_value[other]] = want
+            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
+            if copied:
+                want = steps.wanted[t.use_want[use]]
+                steps.layout[t.use_value[use]] = 1 if want == 0 else 0  # any other layout
+            n = st.lower_into(t, ops, op_axis, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            for i in range(n):
+                if steps.kind[i] == COMPUTE:
+                    out[s] += each.time_s[i] if copied else -each.time_s[i]
+    op_axis[row] = -1
+    return out
+
+
+@depends_on(st, kernel, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def _use_times(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    op: int,
+    use: int,
+    wanted: np.ndarray,
+    kept: np.ndarray,
+    axis_size: np.ndarray,
+    op_axis: np.ndarray,
+    steps: Steps,
+    each: StepPrices,
+    found: Prices,
+) -> np.ndarray:
+    """[W, T] time to bring a value from each layout it may be kept in to each that the use may want."""
+    ops = np.full(1, op, np.int32)
+    out = np.empty((wanted.shape[0], kept.shape[0]))
+    for i in range(wanted.shape[0]):
+        for j in range(kept.shape[0]):
+            _alone(f, t, op, use, wanted[i], kept[j], steps)
+            n = st.lower_into(t, ops, op_axis, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            out[i, j] = 0.0
+            for k in range(n):
+                if steps.kind[k] != COMPUTE and steps.use[k] == use:
+                    out[i, j] += each.time_s[k]
+    return out
+
+
+@depends_on(st, kernel, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def copy_bytes(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    op: int,
+    use: int,
+    wanted: np.ndarray,
+    kept: np.ndarray,
+    axis_size: np.ndarray,
+    op_axis: np.ndarray,
+    steps: Steps,
+    each: StepPrices,
+    found: Prices,
+) -> np.ndarray:
+    """[W, T] bytes of the copy that a use is brought, 0 where the value itself will do."""
+    ops = np.full(1, op, np.int32)
+    out = np.empty((wanted.shape[0], kept.shape[0]))
+    for i in range(wanted.shape[0]):
+        for j in range(kept.shape[0]):
+            _alone(f, t, op, use, wanted[i], kept[j], steps)
+            n = st.lower_into(t, ops, op_axis, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            out[i, j] = found.copy_bytes[use]
+    return out
+
+
+@depends_on(st)
+@numba.njit(cache=True, nogil=True)
+def _alone(f: Facts, t: Tables, op: int, use: int, want: int, kept: int, steps: Steps) -> None:
+    """Set layouts such that nothing of ``op`` but this use and others of its value is brought anywhere."""
+    for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
+        steps.layout[f.root[other]] = 0
+        steps.layout[t.use_value[other]] = 0
+        steps.wanted[t.use_want[other]] = 0
+    for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+        steps.layout[t.result[k]] = 0
+    steps.layout[t.use_value[use]] = kept
+    steps.wanted[t.use_want[use]] = want
+
+
+@depends_on(st, kernel, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def _made_times(
+    f: Facts,
+    r: Rates,
+    t: Tables,
+    op: int,
+    value: int,
+    menu: np.ndarray,
+    kept: np.ndarray,
+    axis_size: np.ndarray,
+    op_axis: np.ndarray,
+    steps: Steps,
+    each: StepPrices,
+    found: Prices,
+) -> tuple[np.ndarray, np.ndarray]:
+    """[W, T] time to bring a result from how each strategy leaves it to each layout it may be kept in.
+
+    And the bytes that this takes while the op runs.
+    """
+    ops = np.full(1, op, np.int32)
+    out = np.empty((menu.shape[0], kept.shape[0]))
+    size = np.zeros((menu.shape[0], kept.shape[0]))
+    base = 0.0
+    row = t.value_owner[value]
+    for i in range(menu.shape[0]):
+        for j in range(kept.shape[0]):
+            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+                steps.layout[f.root[use]] = 0
+                steps.layout[t.use_value[use]] = 0
+                steps.wanted[t.use_want[use]] = 0
+            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
+                steps.layout[t.result[k]] = 0
+            steps.layout[value] = kept[j]
+            op_axis[row] = menu[i]
+            n = st.lower_into(t, ops, op_axis, axis_size, steps)
+            op_axis[row] = -1
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            out[i, j] = 0.0
+            if i == 0 and j == 0:
+                base = found.passing_bytes[op]  # what its operands take, nothing being split or moved
+            for k in range(n):
+                if steps.kind[k] == COMPUTE:
+                    continue
+                if steps.use[k] < 0 and steps.value[k] == value:
+                    out[i, j] += each.time_s[k]
+                    size[i, j] = found.passing_bytes[op] - base
+    return out, size
+
+
+@depends_on(st)
+@numba.njit(cache=True, nogil=True)
+def _want_labels(t: Tables, want: int, menu: np.ndarray, op_axis: np.ndarray) -> np.ndarray:
+    """[S] layout that each strategy wants of an operand."""
+    out = np.empty(menu.shape[0], np.int64)
+    row = t.use_owner[want]
+    for s in range(menu.shape[0]):
+        op_axis[row] = menu[s]
+        out[s] = st.use_layout(t, op_axis, want, menu.shape[1])
+    op_axis[row] = -1
+    return out
+
+
+@depends_on(st)
+@numba.njit(cache=True, nogil=True)
+def _made_labels(t: Tables, value: int, menu: np.ndarray, op_axis: np.ndarray) -> np.ndarray:
+    """[S] layout in which each strategy leaves a result, and above it the axes over which it is partial."""
+    out = np.empty(menu.shape[0], np.int64)
+    row = t.value_owner[value]
+    for s in range(menu.shape[0]):
+        op_axis[row] = menu[s]
+        layout, partial = st.natural_layout(t, op_axis, value, menu.shape[1])
+        out[s] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
+    op_axis[row] = -1
+    return out
