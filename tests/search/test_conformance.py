@@ -1,5 +1,7 @@
 """What every search must keep: valid plan, same seed same result, budget honoured, progress reported, cancel kept."""
 
+import math
+import re
 import time
 
 import pytest
@@ -8,9 +10,11 @@ from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.search.contract import METHODS, Budget, Status, search
+from toast_lab.search.trace import Trace
 
 OPTIONS = {"manual": {"actions": [("batch", "data"), ("d_model", "data")]}}
 MESH = {"data": 2, "model": 2}
+SEARCHING = [m for m in METHODS if m != "manual"]  # a person's actions are kept whatever their price
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def test_same_seed_same_result(problem, method):
     assert [s.score for s in first.trace.simulations] == [s.score for s in second.trace.simulations]
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "manual"])
+@pytest.mark.parametrize("method", SEARCHING)
 def test_never_worse_than_unsharded(problem, method):
     assert run(problem, method).cost.score <= 1.0
 
@@ -47,37 +51,49 @@ def test_never_worse_than_unsharded(problem, method):
 @pytest.mark.parametrize("method", METHODS)
 def test_reports_every_simulation_in_order_with_the_best_so_far(problem, method):
     seen = []
-    result = run(problem, method, on_progress=seen.append)
-    assert seen == result.trace.simulations
+    result = run(problem, method, on_progress=seen.extend)
+    assert seen == list(result.trace.simulations)
     assert [s.index for s in seen] == list(range(1, len(seen) + 1))
-    if method != "manual":  # a person's actions are kept whatever their price
+    if method in SEARCHING:
         assert seen[-1].best_score == pytest.approx(result.cost.score, rel=1e-12)
         best = [s.best_score for s in seen]
         assert best == sorted(best, reverse=True)
+        assert min(s.score for s in seen) == best[-1]
 
 
-@pytest.mark.parametrize("method", ["mcts", "exhaustive"])
+@pytest.mark.parametrize("method", SEARCHING)
 def test_evaluation_budget_is_honoured(problem, method):
     result = run(problem, method, budget=Budget(seconds=None, evaluations=50))
-    assert result.status is Status.BUDGET
-    assert 50 <= result.evaluations <= 52  # a simulation prices at most two new states
+    if result.status is Status.BUDGET:
+        assert 50 <= result.evaluations <= 50 + 64  # trajectories are made in batches
+    else:
+        assert result.evaluations < 50
 
 
-@pytest.mark.parametrize("method", ["mcts", "exhaustive"])
+@pytest.mark.parametrize("method", SEARCHING)
 def test_time_budget_is_honoured(problem, method):
     run(problem, method)  # compiled code is ready
     began = time.monotonic()
     result = run(problem, method, budget=Budget(seconds=0.05))
     assert time.monotonic() - began < 2.0
-    assert result.status in (Status.BUDGET, Status.CONVERGED, Status.COMPLETE)
+    assert result.status is not Status.CANCELLED
+
+
+@pytest.mark.parametrize("budget", [Budget(seconds=0), Budget(seconds=None, evaluations=0)])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_budget_of_nothing_gives_the_unsharded_program(problem, method, budget):
+    result = run(problem, method, budget=budget)
+    assert result.status is Status.BUDGET
+    assert result.plan.actions == ()
+    assert result.cost.score == pytest.approx(1.0)
+    assert "budget was used up" in result.message
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_cancel_keeps_what_was_found(problem, method):
-    seen = []
-    result = run(problem, method, on_progress=seen.append, cancel=lambda: len(seen) >= 2)
+    result = run(problem, method, cancel=lambda: True)
     assert result.status is Status.CANCELLED
-    assert len(result.trace.simulations) in (2, 3)
+    assert len(result.trace.simulations) == 1
     result.plan.check()
 
 
@@ -89,7 +105,22 @@ def test_trace_nodes_form_a_tree_of_distinct_states(problem, method):
     assert len({n.key for n in nodes}) == len(nodes)
 
 
-@pytest.mark.parametrize("method", ["mcts", "exhaustive"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trace_survives_the_disk_and_its_search_goes_on_from_there(problem, method, tmp_path):
+    result = run(problem, method, seed=5)
+    result.trace.save(tmp_path / "trace.npz")
+    kept = Trace.load(tmp_path / "trace.npz")
+    assert list(kept.simulations) == list(result.trace.simulations)
+    assert list(kept.nodes) == list(result.trace.nodes)
+    again = search(problem, resume=kept, budget=Budget(seconds=None, evaluations=50), **OPTIONS.get(method, {}))
+    assert (again.method, again.seed) == (method, 5)
+    assert list(again.trace.simulations)[: len(result.trace.simulations)] == list(result.trace.simulations)
+    assert list(kept.simulations) == list(result.trace.simulations)  # the given trace stays as it was
+    assert again.cost.score <= result.cost.score
+    assert again.elapsed_s >= result.elapsed_s
+
+
+@pytest.mark.parametrize("method", SEARCHING)
 def test_a_mesh_that_nothing_divides_leaves_the_program_unsharded(method):
     result = run(Problem(analysed("mlp"), {"a": 7}), method)
     assert result.status is Status.NO_ACTIONS
@@ -97,20 +128,34 @@ def test_a_mesh_that_nothing_divides_leaves_the_program_unsharded(method):
     assert "no dimension divides" in result.message
 
 
-def test_a_limit_that_nothing_meets_says_by_how_much():
-    problem = Problem(small_transformer(mode="forward"), MESH, memory_limit_bytes=1000)
-    result = run(problem, "mcts")
-    assert not result.cost.fits
-    assert "GiB over the limit" in result.message
+@pytest.mark.parametrize("method", SEARCHING)
+def test_a_proven_bound_is_no_higher_than_the_plan(method):
+    result = run(Problem(analysed("mlp"), MESH), method)
+    assert result.gap is None or (result.bound <= result.cost.score * (1 + 1e-12) and result.gap >= 0)
 
 
-def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not():
+@pytest.mark.parametrize("method", SEARCHING)
+def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not(method):
     analysis = small_transformer(mode="train", batch=2)
-    free = run(Problem(analysis, MESH), "mcts", budget=Budget(seconds=None, evaluations=2000))
+    budget = Budget(seconds=20, evaluations=2000)
+    free = run(Problem(analysis, MESH), method, budget=budget)
     tight = Problem(analysis, MESH, memory_limit_bytes=0.9 * free.cost.peak_bytes, memory_weight=1e-6)
-    found = run(tight, "mcts", budget=Budget(seconds=None, evaluations=2000))
-    assert found.cost.fits
-    assert found.cost.time_s >= free.cost.time_s
+    found = run(tight, method, budget=budget)
+    if any(s.fits for s in found.trace.simulations):
+        assert found.cost.fits
+        assert found.cost.time_s == min(s.time_s for s in found.trace.simulations if s.fits)
+    assert found.cost.fits or method not in ("mcts", "exhaustive")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_limit_that_nothing_meets_says_by_how_much_and_what_would(method):
+    problem = Problem(analysed("transformer", layers=1, batch=64), MESH, memory_limit_bytes=0.25 * 2**30)
+    result = run(problem, method)
+    assert not result.cost.fits
+    over = (result.cost.peak_bytes - problem.memory_limit_bytes) / 2**30
+    assert f"{over:.2f} GiB over the limit of 0.25 GiB" in result.message
+    if result.plan.actions and result.actions:
+        assert re.search(r"Its actions fit on the mesh (data|model)=\d+ \(.*\) \(0\.\d+ GiB\)", result.message)
 
 
 def test_manual_keeps_the_actions_even_if_they_are_bad():
@@ -133,7 +178,8 @@ def test_manual_refuses_an_action_without_effect():
         (lambda p: search(p, "mcts", depht=3), "mcts has no option depht"),
         (lambda p: search(p, "mcts", depth=0), "depth=0"),
         (lambda p: search(p, "exhaustive", depth=0), "depth must be at least 1"),
-        (lambda p: Budget(seconds=0), "seconds must be above 0"),
+        (lambda p: Budget(seconds=-1), "seconds must not be negative"),
+        (lambda p: Budget(seconds=math.nan), "seconds must not be negative, got nan"),
         (lambda p: Budget(seconds=None), "never ends"),
     ],
 )

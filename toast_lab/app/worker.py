@@ -130,13 +130,14 @@ def search(
             isolate.report(Batch(tuple(waiting)))
             waiting.clear()
 
-    def on_progress(simulation: Any) -> None:
+    def on_progress(simulations: Any) -> None:
         nonlocal done
-        done += 1
-        waiting.append(simulation)
-        if time.monotonic() - sent_at >= REPORT_EVERY_S:
-            flush()
-        orders.wait(done, flush)
+        for simulation in simulations:  # one by one, so that a step shows one
+            done += 1
+            waiting.append(simulation)
+            if time.monotonic() - sent_at >= REPORT_EVERY_S:
+                flush()
+            orders.wait(done, flush)
 
     def cancel() -> bool:
         if seconds is not None and time.monotonic() - started - orders.paused_s >= seconds:

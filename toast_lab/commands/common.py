@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -193,14 +193,16 @@ def plan_or_search(args: argparse.Namespace, problem: Problem) -> tuple[Sharding
 
 def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
     """Search as the arguments say, with a progress bar; the first Ctrl-C ends it and keeps what it found."""
-    from toast_lab.search.contract import Budget, Simulation, search
+    from toast_lab.search.contract import Budget, search
+    from toast_lab.search.trace import Simulation
 
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
     with progress(f"searching ({args.method})") as update, stop_on_interrupt() as stopped:
 
-        def on_progress(simulation: Simulation) -> None:
+        def on_progress(simulations: Sequence[Simulation]) -> None:
+            simulation = simulations[-1]
             share = max(
                 simulation.elapsed_s / seconds if seconds else 0.0,
                 simulation.index / args.evaluations if args.evaluations else 0.0,

@@ -1,8 +1,10 @@
-"""The one contract of every search: ``search(problem, method, seed, budget, on_progress, cancel)``.
+"""The one contract of every search: ``search(problem, method, seed, budget, on_progress, cancel, resume)``.
 
-A search takes legal actions from the unsharded state, prices states with the shared evaluator and keeps the
-best.  It honours its budget, reports every evaluation, can be cancelled at any time and leaves what it found.
-The same seed gives the same result when the budget counts evaluations (a time budget depends on the machine).
+A search takes legal actions from the unsharded state, prices states with the shared evaluator and keeps the best.  A
+method may also make plans that no sequence of actions gives; they are priced and kept alike.  Every search honours its
+budget, reports what it does, can be cancelled at any time and leaves what it found: a plan, a trace, and a bound where
+it proved one.  The same seed gives the same result when the budget counts evaluations (a time budget depends on the
+machine).
 
 Start reading at ``search``.  Reference: TOAST section 4.1.
 """
@@ -11,15 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import importlib
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
 from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.space import Action
+from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
 METHODS = {
@@ -27,22 +35,26 @@ METHODS = {
     "exhaustive": "toast_lab.search.exhaustive:run",
     "manual": "toast_lab.search.manual:run",
 }
+REPORT_EVERY_S = 0.05
+
+Progress = Callable[[Sequence[Simulation]], None]
 
 
 class Status(enum.Enum):
     """How a search ended; the value is a sentence for people."""
 
-    CONVERGED = "A round of new trajectories brought no improvement, so the search stopped early."
-    COMPLETE = "Every distinct sharding within the depth limit was priced: the plan is the optimum."
+    CONVERGED = "Further trajectories brought no improvement, so the search stopped early."
+    COMPLETE = "Every distinct sharding was priced or ruled out by a bound: the plan is the optimum."
     BUDGET = "The budget was used up; the plan is the best found so far."
     CANCELLED = "The search was cancelled; the plan is the best found so far."
     NO_ACTIONS = "No action changes anything on this mesh (no dimension divides), so the program stays unsharded."
-    DONE = "The given actions were applied."
+    DONE = "Everything that was given was tried."
+    CRASHED = "The process of the search died; the plan is the best that it had reported."
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of a search; whichever is reached first ends it.  None: no such limit."""
+    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: nothing but a look at the start."""
 
     seconds: float | None = 30.0
     evaluations: int | None = None
@@ -50,51 +62,10 @@ class Budget:
     def __post_init__(self) -> None:
         for key in ("seconds", "evaluations"):
             value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise InvalidProblem(f"budget: {key} must be above 0, got {value}")
+            if value is not None and not value >= 0:
+                raise InvalidProblem(f"budget: {key} must not be negative, got {value}")
         if self.seconds is None and self.evaluations is None:
             raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
-
-
-class Simulation(NamedTuple):
-    """One trajectory: the actions taken from the unsharded program, and the price where it stopped."""
-
-    index: int  # type: ignore[assignment]  #: counts from 1
-    round: int
-    elapsed_s: float
-    actions: tuple[str, ...]
-    nodes: tuple[int, ...]  #: trace nodes passed, root first
-    score: float  #: C(s)
-    time_s: float
-    peak_bytes: float
-    fits: bool
-    best_score: float
-    best_time_s: float
-    best_peak_bytes: float
-    improved: bool
-
-
-@dataclasses.dataclass
-class Node:
-    """One state in the trace: reached first by ``action`` from ``parent``; states reached twice are one node."""
-
-    id: int
-    parent: int  #: -1 for the root
-    action: str
-    depth: int
-    key: int  #: 64-bit state key
-    visits: int = 0
-    value: float = 0.0  #: mean reward of the trajectories through it
-    best_score: float = float("inf")
-    score: float | None = None  #: price of the state itself, if it was evaluated
-
-
-@dataclasses.dataclass
-class Trace:
-    """What a search did: every simulation in order, and the states it knows."""
-
-    simulations: list[Simulation] = dataclasses.field(default_factory=list)
-    nodes: list[Node] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,8 +80,14 @@ class SearchResult:
     seed: int
     evaluations: int  #: distinct states priced
     elapsed_s: float
-    actions: tuple[Action, ...]
+    actions: tuple[Action, ...]  #: empty if the plan did not come from actions
     message: str  #: the status in a sentence, with the numbers
+    bound: float | None = None  #: no plan of the method's space has a lower C(s); None: nothing was proved
+
+    @property
+    def gap(self) -> float | None:
+        """By which part the plan may be above the best one of the method's space: C(s) / bound - 1; None: unknown."""
+        return None if self.bound is None or not self.bound > 0 else max(0.0, self.cost.score / self.bound - 1.0)
 
     def __str__(self) -> str:
         return f"{self.method}: {self.cost.time_s * 1e3:.3f} ms, {self.cost.peak_bytes / 2**30:.2f} GiB. {self.message}"
@@ -125,44 +102,65 @@ class Stop(Exception):
 
 
 class Recorder:
-    """Prices states for one search run: counts, times, remembers the best, reports, and stops it in time."""
+    """Prices states for one search run: counts, times, remembers the best, reports, and stops it in time.
+
+    Attributes:
+        trace: what the search did so far; ``trace.memory`` is the method's, for going on later.
+        resumed: was the trace there before?
+        round: number written to the simulations.
+        counted: distinct states that the method priced on its own.
+        bound: what ``prove`` was told.
+    """
 
     def __init__(
         self,
         problem: Problem,
         budget: Budget,
-        on_progress: Callable[[Simulation], None] | None,
+        on_progress: Progress | None,
         cancel: Callable[[], bool] | None,
+        trace: Trace | None = None,
     ) -> None:
         self.problem, self.budget, self.on_progress, self.cancel = problem, budget, on_progress, cancel
-        self.trace = Trace()
+        self.resumed = trace is not None
+        self.trace = Trace() if trace is None else trace
         self.pricer: Pricer = problem.pricer()
-        self.prices: dict[int, Quick] = {}  # by state key: a sharding is priced once however it was reached
-        self.started = time.monotonic()
+        self.prices: dict[int | bytes, Quick] = {}  # by state key: a sharding is priced once however it was reached
+        self.counted = 0
+        self.round = 0
+        self.bound: float | None = None
         self.best: Quick | None = None
         self.best_rank: tuple[float, ...] = ()
-        self.best_state: State | None = None
+        self._best_row = -1
+        self._best_plan: Callable[[], ShardingPlan] | None = None
         self.best_actions: tuple[Action, ...] = ()
-        self.round = 0
+        self._before_s = float(self.trace.about.get("elapsed_s", 0.0))
+        self._before_evaluations = int(self.trace.about.get("evaluations", 0))
+        self._reported, self._reported_at = self.trace.row.n, -math.inf
+        self.started = time.monotonic()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the search began."""
-        return time.monotonic() - self.started
+        """Seconds that the search has taken, those before it was resumed included."""
+        return self._before_s + time.monotonic() - self.started
 
     @property
     def evaluations(self) -> int:
         """Distinct states priced so far."""
-        return len(self.prices)
+        return self._before_evaluations + len(self.prices) + self.counted
+
+    def left(self) -> tuple[float, float]:
+        """(seconds, evaluations) that the budget still has, infinite where it has no such limit."""
+        b = self.budget
+        return (
+            math.inf if b.seconds is None else b.seconds - (self.elapsed_s - self._before_s),
+            math.inf if b.evaluations is None else b.evaluations - (self.evaluations - self._before_evaluations),
+        )
 
     def check(self) -> None:
         """Raise Stop if the search must end now."""
         if self.cancel is not None and self.cancel():
             raise Stop(Status.CANCELLED)
-        b = self.budget
-        if (b.seconds is not None and self.elapsed_s >= b.seconds) or (
-            b.evaluations is not None and self.evaluations >= b.evaluations
-        ):
+        if min(self.left()) <= 0:
             raise Stop(Status.BUDGET)
 
     def price(self, state: State) -> Quick:
@@ -172,60 +170,149 @@ class Recorder:
             found = self.prices[state.key] = self.pricer.quick(state)
         return found
 
+    def rank(self, quick: Quick, length: int) -> tuple[float, float, float]:
+        """What is lower is better: a plan that fits before any that does not, among equals the one of fewer actions."""
+        return (0.0 if quick.fits else 1.0, quick.score, length)
+
+    def prove(self, bound: float) -> None:
+        """No plan of the space that this method searches has a C(s) below ``bound``."""
+        self.bound = bound
+
     def choose(self, state: State, actions: Sequence[Action]) -> None:
         """Make ``state`` the outcome, whatever its price."""
-        self.best, self.best_state, self.best_actions = self.price(state), state.copy(), tuple(actions)
+        self._keep(self.price(state), self.rank(self.price(state), len(actions)), self._best_row, state, actions)
+
+    def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
+        """Write a node of the search tree into the trace; gives its number."""
+        return self.trace.add_node(parent, action, depth, key)
 
     def record(self, state: State, actions: Sequence[Action], nodes: Sequence[int] = ()) -> Quick:
-        """Price the end of a trajectory and report it."""
+        """Price the end of a trajectory, keep it if it is the best, and report it."""
         quick = self.price(state)
-        # A plan that fits is preferred to any that does not; among equals the shorter one is kept.
-        rank = (0.0 if quick.fits else 1.0, quick.score, len(actions))
-        improved = self.best is None or rank < self.best_rank
-        if improved:
-            self.best, self.best_rank, self.best_state, self.best_actions = (
-                quick,
-                rank,
-                state.copy(),
-                tuple(actions),
-            )
-        best = self.best
-        assert best is not None
-        simulation = Simulation(
-            len(self.trace.simulations) + 1, self.round, self.elapsed_s,
-            tuple(self.problem.space.text(a) for a in actions), tuple(nodes), quick.score,
-            quick.time_s, quick.peak_bytes,
-            quick.fits, best.score, best.time_s, best.peak_bytes, improved,
-        )  # fmt: skip
-        self.trace.simulations.append(simulation)
-        if self.on_progress is not None:
-            self.on_progress(simulation)
+        if self._write(quick, [self.problem.space.text(a) for a in actions], nodes):
+            self._keep(quick, self.rank(quick, len(actions)), self.trace.row.n - 1, state, actions)
+        self.report()
         return quick
+
+    def record_plan(
+        self, op_axis: np.ndarray, value_axis: np.ndarray, labels: Sequence[str], nodes: Sequence[int] = ()
+    ) -> Quick:
+        """``record`` for a plan that no sequence of actions gives.
+
+        Args:
+            op_axis: [O, A] int32, the name along which each op is split on each axis, -1: none.
+            value_axis: [V, A] int8, the dim of each value on each axis, -1: none.
+            labels: how it came about, for people.
+            nodes: trace nodes passed, root first.
+        """
+        op_axis, value_axis = np.ascontiguousarray(op_axis, np.int32), np.ascontiguousarray(value_axis, np.int8)
+        key = hashlib.blake2b(op_axis.tobytes() + value_axis.tobytes(), digest_size=8).digest()
+        quick = self.prices.get(key)
+        if quick is None:
+            totals = self.pricer.totals(op_axis, value_axis)
+            score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
+            fits = totals.peak_bytes <= self.problem.memory_limit_bytes
+            quick = self.prices[key] = Quick(score, totals.time_s, totals.peak_bytes, fits)
+        if self._write(quick, labels, nodes):
+            arrays = op_axis.copy(), value_axis.copy()
+            self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(labels)), self.trace.row.n - 1
+            self.best_actions, words = (), tuple(labels)
+            self._best_plan = lambda: self._plan_of(*arrays, words, int.from_bytes(key, "little"))
+        self.report()
+        return quick
+
+    def take_best(self, quick: Quick, row: int, state: State, actions: Sequence[Action]) -> None:
+        """Simulation ``row`` of the trace, which the method wrote there itself, is the best so far."""
+        self._keep(quick, self.rank(quick, len(actions)), row, state, actions)
+
+    def report(self, *, last: bool = False) -> None:
+        """Tell who listens of the simulations since the last report, a few times a second."""
+        if self.on_progress is None or self.trace.row.n == self._reported:
+            return
+        now = time.monotonic()
+        if last or now - self._reported_at >= REPORT_EVERY_S:
+            news = Simulations(self.trace, self._reported, self.trace.row.n)
+            self._reported, self._reported_at = self.trace.row.n, now
+            self.on_progress(news)
+
+    def plan(self) -> ShardingPlan:
+        """The best plan."""
+        assert self._best_plan is not None
+        return self._best_plan()
+
+    def take_over(self) -> None:
+        """Make the best plan of a resumed trace the best so far."""
+        trace, problem = self.trace, self.problem
+        assert trace.best_op_axis is not None
+        assert trace.best_value_axis is not None
+        row = int(trace.row["best"][-1])
+        taken = trace.simulation(row)
+        quick = Quick(taken.score, taken.time_s, taken.peak_bytes, taken.fits)
+        try:
+            actions = [parse_action(problem.analysis, problem.mesh, text) for text in trace.best_actions]
+        except Exception:  # the plan was not made of actions
+            actions = []
+        arrays, words, key = (trace.best_op_axis, trace.best_value_axis), trace.best_actions, trace.about["key"]
+        self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(words)), row
+        self.best_actions = tuple(actions)
+        self._best_plan = lambda: self._plan_of(*arrays, words, key)
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _write(self, quick: Quick, texts: Sequence[str], nodes: Sequence[int]) -> bool:
+        """Add a simulation to the trace; is it the best so far?"""
+        improved = self.best is None or self.rank(quick, len(texts)) < self.best_rank
+        self.trace.add_simulation(
+            [self.trace.word(t) for t in texts], nodes, round=self.round, elapsed_s=self.elapsed_s, score=quick.score,
+            time_s=quick.time_s, peak_bytes=quick.peak_bytes, fits=quick.fits,
+            best=self.trace.row.n if improved else self._best_row,
+        )  # fmt: skip
+        return improved
+
+    def _keep(self, quick: Quick, rank: tuple[float, ...], row: int, state: State, actions: Sequence[Action]) -> None:
+        kept, taken = state.copy(), tuple(actions)
+        kept.priced = None
+        self.best, self.best_rank, self._best_row, self.best_actions = quick, rank, row, taken
+        self._best_plan = lambda: ShardingPlan.from_state(kept, taken)
+
+    def _plan_of(self, op_axis: np.ndarray, value_axis: np.ndarray, actions: tuple[str, ...], key: int) -> ShardingPlan:
+        for array in (op_axis, value_axis):
+            array.flags.writeable = False
+        analysis = self.problem.analysis
+        return ShardingPlan(analysis.program, self.problem.mesh, op_axis, value_axis, actions, key, analysis.trees)
 
 
 def search(
     problem: Problem,
-    method: str = "mcts",
-    seed: int = 0,
+    method: str | None = None,
+    seed: int | None = None,
     budget: Budget | None = None,
-    on_progress: Callable[[Simulation], None] | None = None,
+    on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
+    *,
+    resume: Trace | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> SearchResult:
     """Search for the best plan of ``problem``.
 
     Args:
         problem: program, mesh and machine.
-        method: "mcts", "exhaustive" or "manual".
-        seed: of the search's own random numbers.
+        method: one of ``METHODS``; "mcts" by default.
+        seed: of the search's own random numbers; 0 by default.
         budget: seconds and/or evaluations (30 s by default).
-        on_progress: called with every Simulation.
-        cancel: polled before every simulation; True ends the search, keeping what it found.
+        on_progress: called a few times a second with the simulations since the last call.
+        cancel: polled every few milliseconds; True ends the search, keeping what it found.
+        resume: trace (or its file) of an earlier search of the same problem, to go on from: its method, seed and
+            options hold, the budget is a new one, and the trace is extended (the given one is not changed).
         options: of the method, see its module.
 
     Raises:
-        InvalidProblem: unknown method or option.
+        InvalidProblem: unknown method or option, or a trace of another problem or method.
     """
+    trace = None if resume is None else _reopen(problem, resume, method, seed, options)
+    about = {} if trace is None else trace.about
+    method = method or about.get("method", "mcts")
+    seed = int(about.get("seed", 0) if seed is None else seed)
+    options = {**about.get("options", {}), **options}
     if method not in METHODS:
         raise InvalidProblem(
             f"no search is called {method!r}{did_you_mean(method, METHODS)}; methods: {', '.join(METHODS)}"
@@ -237,29 +324,67 @@ def search(
         raise InvalidProblem(
             f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
         )
-    recorder = Recorder(problem, budget or Budget(), on_progress, cancel)
-    recorder.trace.nodes.append(Node(0, -1, "", 0, 0))
+    recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
     try:
-        recorder.record(State(problem.space), (), (0,))  # the unsharded program is always a candidate
+        if recorder.resumed:
+            recorder.take_over()
+        else:
+            recorder.add_node(-1, "", 0, 0)
+            recorder.record(State(problem.space), (), (0,))  # the unsharded program is always a candidate
         status = run(recorder, seed, **options)
     except Stop as stop:
         status = stop.status
-    assert recorder.best_state is not None
-    plan = ShardingPlan.from_state(recorder.best_state, recorder.best_actions)
+    elapsed_s = recorder.elapsed_s
+    recorder.report(last=True)
+    plan = recorder.plan()
     cost = recorder.pricer.full(plan)
+    kept = recorder.trace
+    kept.best_op_axis, kept.best_value_axis, kept.best_actions = plan.op_axis, plan.value_axis, plan.actions
+    kept.about = {
+        **_about(problem), "method": method, "seed": seed, "options": _plain(options), "status": status.name,
+        "elapsed_s": elapsed_s, "evaluations": recorder.evaluations, "key": plan.key, "bound": recorder.bound,
+    }  # fmt: skip
     return SearchResult(
-        plan, cost, status, recorder.trace, method, seed, recorder.evaluations, recorder.elapsed_s,
-        recorder.best_actions,
-        _message(recorder, status, cost),
+        plan, cost, status, kept, method, seed, recorder.evaluations, elapsed_s, recorder.best_actions,
+        _message(recorder, status, plan, cost), recorder.bound,
     )  # fmt: skip
 
 
-def _message(recorder: Recorder, status: Status, cost: Cost) -> str:
+def _about(problem: Problem) -> dict[str, Any]:
+    """What tells one problem from another in a trace."""
+    return {
+        "program": problem.analysis.program.digest(),
+        "mesh": str(problem.mesh),
+        "machine": problem.machine.name,
+        "memory_limit_bytes": problem.memory_limit_bytes,
+        "memory_weight": problem.memory_weight,
+        "paper_mode": problem.paper_mode,
+    }
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as JSON keeps them; what it cannot keep is given again when the search is resumed."""
+    return {k: v for k, v in options.items() if isinstance(v, (int, float, str, bool, type(None)))}
+
+
+def _reopen(
+    problem: Problem, resume: Trace | str | os.PathLike[str], method: str | None, seed: int | None, options: dict
+) -> Trace:
+    trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
+    asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}
+    asked |= {"seed": seed} if seed is not None else {}
+    given = trace.about.get("options", {})
+    wrong = [f"{k} {trace.about.get(k)!r}, not {v!r}" for k, v in asked.items() if trace.about.get(k) != v]
+    wrong += [f"option {k}={given[k]!r}, not {v!r}" for k, v in options.items() if k in given and given[k] != v]
+    if wrong:
+        raise InvalidProblem(f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew")
+    return trace
+
+
+def _message(recorder: Recorder, status: Status, plan: ShardingPlan, cost: Cost) -> str:
     text = f"{status.value} {recorder.evaluations} distinct shardings priced in {recorder.elapsed_s:.2f} s."
     if not cost.fits:
-        need, limit = cost.peak_bytes / 2**30, cost.memory_limit_bytes / 2**30
-        text += (
-            f" Nothing found fits: the best needs {need:.2f} GiB a device, {need - limit:.2f} GiB over the limit of "
-            f"{limit:.2f} GiB. Use a larger mesh, a smaller batch or a machine with more memory."
-        )
+        from toast_lab.search.advice import what_would_fit
+
+        text += " " + what_would_fit(recorder.problem, plan, cost)
     return text

@@ -7,7 +7,8 @@ the enumeration is complete; with one it covers all sequences up to that length.
 from __future__ import annotations
 
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.contract import Node, Recorder, Status
+from toast_lab.search.actions import pruning_threshold
+from toast_lab.search.contract import Recorder, Status
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_actions
 
@@ -23,8 +24,6 @@ def run(recorder: Recorder, seed: int, *, depth: int | None = None, min_names: i
     """
     if depth is not None and depth < 1:
         raise InvalidProblem(f"depth must be at least 1, got {depth}")
-    from toast_lab.search.mcts import pruning_threshold
-
     problem = recorder.problem
     least = pruning_threshold(problem) if min_names is None else min_names
     root = State(problem.space)
@@ -44,12 +43,15 @@ def run(recorder: Recorder, seed: int, *, depth: int | None = None, min_names: i
                     continue
                 seen.add(child.key)
                 path = (*taken, action)
-                new = Node(len(recorder.trace.nodes), node, problem.space.text(action), len(path), child.key)
-                recorder.trace.nodes.append(new)
-                quick = recorder.record(child, path, (node, new.id))
-                new.visits, new.score, new.best_score = 1, quick.score, quick.score
-                deeper.append((child, path, new.id))
+                new = recorder.add_node(node, problem.space.text(action), len(path), child.key)
+                quick = recorder.record(child, path, (node, new))
+                columns = recorder.trace.node.array
+                columns["visits"][new], columns["score"][new], columns["best_score"][new] = 1, quick.score, quick.score
+                deeper.append((child, path, new))
         frontier = deeper
-    if not recorder.trace.nodes[1:]:
+    if len(recorder.trace.nodes) == 1:
         return Status.NO_ACTIONS
+    if depth is None:
+        assert recorder.best is not None
+        recorder.prove(recorder.best.score)
     return Status.COMPLETE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.search.contract import Node, Recorder, Status
+from toast_lab.search.contract import Recorder, Status
 from toast_lab.sharding.plan import no_effect
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
@@ -25,8 +25,7 @@ def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = ()) -> Sta
         if not state.apply(action):
             raise InvalidPlan(no_effect(problem, action))
         taken.append(action)
-        nodes.append(len(recorder.trace.nodes))
-        recorder.trace.nodes.append(Node(nodes[-1], nodes[-2], problem.space.text(action), len(taken), state.key))
+        nodes.append(recorder.add_node(nodes[-1], problem.space.text(action), len(taken), state.key))
         recorder.record(state, taken, nodes)
     recorder.choose(state, taken)
     return Status.DONE

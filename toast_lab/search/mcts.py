@@ -21,17 +21,11 @@ import math
 
 import numpy as np
 
-from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.contract import Node, Recorder, Status
+from toast_lab.search.actions import pruning_threshold
+from toast_lab.search.contract import Recorder, Status
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
-
-
-def pruning_threshold(problem: Problem, limit: int = 10) -> int:
-    """Fewest names that a colour group must have to be acted on."""
-    total = int((problem.analysis.dims.size > 1).sum())
-    return limit if total >= 500 else max(1, limit * total // 500)
 
 
 @dataclasses.dataclass
@@ -110,20 +104,20 @@ class _Tree:
         self.states: dict[int, _State] = {}
         self.space = recorder.problem.space
         self.root_state = State(self.space)
-        self.root = self._add(self.root_state, recorder.trace.nodes[0], 0)
+        self.root = self._add(self.root_state, 0, 0)
 
     def _reward(self, score: float, length: int) -> float:
         reward = -math.log(max(score, 1e-12)) - self.length_penalty * length
         self.low, self.high = min(self.low, reward), max(self.high, reward)
         return reward
 
-    def _add(self, state: State, node: Node, length: int) -> _State:
+    def _add(self, state: State, node: int, length: int) -> _State:
         quick = self.recorder.price(state)
-        node.score = quick.score
+        self.recorder.trace.node.array["score"][node] = quick.score
         rows = legal_rows(state, self.least) if length < self.depth else np.zeros((0, 2), np.int64)
         n = len(rows)
         made = _State(
-            node.id, rows, np.zeros(n + 1), np.zeros(n + 1), np.full(n + 1, -math.inf), [-1] * n,
+            node, rows, np.zeros(n + 1), np.zeros(n + 1), np.full(n + 1, -math.inf), [-1] * n,
             np.zeros(n + 1, bool), self._reward(quick.score, length),
         )  # fmt: skip
         made.closed[n] = True  # stopping was priced just now
@@ -148,7 +142,6 @@ class _Tree:
 
     def simulate(self) -> None:
         """One trajectory: select, expand, evaluate, back up."""
-        trace = self.recorder.trace
         state, node = self.root_state.copy(), self.root
         path: list[tuple[_State, int]] = []
         actions: list[Action] = []
@@ -163,8 +156,7 @@ class _Tree:
             node.child[choice] = state.key
             new = known is None
             if known is None:
-                record = Node(len(trace.nodes), node.id, self.space.text(action), len(actions), state.key)
-                trace.nodes.append(record)
+                record = self.recorder.add_node(node.id, self.space.text(action), len(actions), state.key)
                 known = self._add(state, record, len(actions))
             node = known
             ids.append(node.id)
@@ -190,12 +182,11 @@ class _Tree:
         return self._reward(self.recorder.record(state, taken, ids).score, len(taken))
 
     def _back_up(self, path: list[tuple[_State, int]], ids: list[int], reward: float, score: float) -> None:
-        nodes = self.recorder.trace.nodes
+        nodes = self.recorder.trace.node.array
         for id_ in ids:
-            record = nodes[id_]
-            record.visits += 1
-            record.value += (reward - record.value) / record.visits
-            record.best_score = min(record.best_score, score)
+            nodes["visits"][id_] += 1
+            nodes["value"][id_] += (reward - nodes["value"][id_]) / nodes["visits"][id_]
+            nodes["best_score"][id_] = min(nodes["best_score"][id_], score)
         for node, choice in reversed(path):
             node.visits[choice] += 1
             node.total[choice] += reward

@@ -1,0 +1,11 @@
+"""Which actions a search takes up.  Reference: TOAST section 4.2, where those on fewer than 10 names are discarded."""
+
+from __future__ import annotations
+
+from toast_lab.cost.problem import Problem
+
+
+def pruning_threshold(problem: Problem, limit: int = 10) -> int:
+    """Fewest names that a colour group must have to be acted on; fewer for programs of under 500 names."""
+    total = int((problem.analysis.dims.size > 1).sum())
+    return limit if total >= 500 else max(1, limit * total // 500)

@@ -1,0 +1,120 @@
+"""What to change when no plan that was found fits: by how much it is over, and which mesh or size would do.
+
+Meshes are tried: the plan's own actions are taken on meshes with one axis enlarged and priced again.  Sizes are
+estimated from what is in memory at the peak: the bytes of values that have a dim of a colour shrink with its size.
+
+Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper does not say what would help.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from toast_lab.cost.problem import Cost, Problem
+from toast_lab.errors import ToastError
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import parse_action
+from toast_lab.sharding.state import State
+
+GIB = 2.0**30
+MOST_MESHES = 4  # each one takes about as long as making the problem did
+
+
+def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
+    """A few sentences on a plan that is over the memory limit."""
+    need, limit = cost.peak_bytes, cost.memory_limit_bytes
+    text = (
+        f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, {(need - limit) / GIB:.2f} GiB over the "
+        f"limit of {limit / GIB:.2f} GiB."
+    )
+    mesh = larger_mesh(problem, plan, cost)
+    if mesh is not None:
+        text += f" Its actions fit on the mesh {mesh[0]} ({mesh[1] / GIB:.2f} GiB)."
+    size = smaller_size(problem, plan, cost)
+    if size is not None:
+        text += (
+            f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size {size[2]}): "
+            f"with {size[3]} instead it would be about {size[4] / GIB:.2f} GiB."
+        )
+    if mesh is None and size is None:
+        text += " Use a larger mesh, a smaller batch or a machine with more memory."
+    return text
+
+
+def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
+    """(mesh, peak bytes) of the first mesh tried, with one axis enlarged, on which the plan's actions fit."""
+    first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
+    mesh, tried = problem.mesh, 0
+    for factor in (first, 2 * first):
+        for i, axis in enumerate(mesh.axes):
+            sizes = {
+                a: n * (factor if j == i else 1) for j, (a, n) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
+            }
+            if tried == MOST_MESHES:
+                return None
+            tried += 1
+            try:
+                other = Problem(
+                    problem.analysis, sizes, problem.machine, memory_limit_bytes=problem.memory_limit_bytes,
+                    memory_weight=problem.memory_weight, paper_mode=problem.paper_mode,
+                )  # fmt: skip
+                state = State(other.space)
+                for text in plan.actions:
+                    state.apply(parse_action(other.analysis, other.mesh, text))
+            except ToastError:  # too many devices for the machine's links, or a plan not made of actions
+                continue
+            quick = other.pricer().quick(state)
+            if quick.fits:
+                return f"{axis}={sizes[axis]} ({other.mesh})", quick.peak_bytes
+    return None
+
+
+def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float, int, int, float] | None:
+    """(dim, its bytes at the peak, its size, a size that would fit, peak bytes then) for the dim that helps most.
+
+    Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than the number of
+    devices that the plan cuts it over.  An estimate: values with two such dims shrink faster.
+    """
+    analysis, program = problem.analysis, problem.analysis.program
+    over = cost.peak_bytes - cost.memory_limit_bytes
+    held: dict[int, float] = {}
+    ways: dict[int, int] = {}
+    index = {name: v for v, name in enumerate(program.value_name)}
+    for item in cost.at_peak:
+        value = index.get(item.value)
+        if value is None:
+            continue
+        names = program.def_names(value)
+        found: dict[int, int] = {}
+        for dim, name in enumerate(names):
+            cut = int(np.prod([n for a, n in enumerate(problem.mesh.sizes) if plan.value_axis[value, a] == dim]))
+            group = int(analysis.group[analysis.colour[name]])
+            found[group] = max(found.get(group, 1), cut)
+        for group, cut in found.items():
+            held[group] = held.get(group, 0.0) + item.bytes
+            ways[group] = max(ways.get(group, 1), cut)
+    free = _input_groups(problem)
+    for group, amount in sorted(held.items(), key=lambda pair: -pair[1]):
+        size = int(analysis.groups[group].size)
+        if group not in free or amount <= over:
+            continue
+        keep = 1.0 - over / amount
+        smaller = int(size * keep) // ways[group] * ways[group]
+        if 0 < smaller < size:
+            return analysis.group_name[group], amount, size, smaller, cost.peak_bytes - amount * (1 - smaller / size)
+    return None
+
+
+def _input_groups(problem: Problem) -> set[int]:
+    """Groups with a dim of an argument of whole numbers or of one that is not given back: data, not parameters."""
+    analysis, program = problem.analysis, problem.analysis.program
+    given_back = {(tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs}
+    groups = set()
+    for a in range(program.n_arguments):
+        dtype = program.value_dtype[a]
+        if dtype.startswith(("i", "ui", "s", "u")) or (tuple(program.dims(a)), dtype) not in given_back:
+            names = np.asarray(program.def_names(a))
+            groups |= {int(analysis.group[analysis.colour[n]]) for n in names[names >= 0]}
+    return groups

@@ -1,0 +1,308 @@
+"""What a search did: every trajectory in order and the states it knows, in columns that grow.
+
+A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers in flat arrays and
+makes a ``Simulation`` or a ``Node`` only when somebody looks at one.  Actions are written as numbers into a vocabulary
+of texts.  A trace is saved as one file (numpy's ``.npz``), with the best plan and whatever the method needs to go on,
+so that it can be looked at, replayed on a problem, or resumed.
+
+Start reading at ``Trace``.  Reference: TOAST section 4.1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from toast_lab.errors import InvalidProblem
+
+FORMAT = 1
+
+
+class Simulation(NamedTuple):
+    """One trajectory: the actions taken from the unsharded program, and the price where it stopped."""
+
+    index: int  # type: ignore[assignment]  #: counts from 1
+    round: int
+    elapsed_s: float
+    actions: tuple[str, ...]
+    nodes: tuple[int, ...]  #: trace nodes passed, root first
+    score: float  #: C(s)
+    time_s: float
+    peak_bytes: float
+    fits: bool
+    best_score: float
+    best_time_s: float
+    best_peak_bytes: float
+    improved: bool
+
+
+class Node(NamedTuple):
+    """One state in the trace: reached first by ``action`` from ``parent``; states reached twice are one node."""
+
+    id: int
+    parent: int  #: -1 for the root
+    action: str
+    depth: int
+    key: int  #: 64-bit state key
+    visits: int
+    value: float  #: mean reward of the trajectories through it
+    best_score: float  #: lowest C(s) of the trajectories through it
+    score: float | None  #: price of the state itself, if it was evaluated
+
+
+class Columns:
+    """Named arrays of one length that grow together; ``array[name][:n]`` is what is filled."""
+
+    def __init__(self, **dtypes: Any) -> None:
+        self.array = {name: np.zeros(64, dtype) for name, dtype in dtypes.items()}
+        self.n = 0
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for."""
+        return len(next(iter(self.array.values())))
+
+    def reserve(self, more: int) -> None:
+        """Make room for ``more`` further rows."""
+        if self.n + more > self.capacity:
+            size = max(self.n + more, 2 * self.capacity)
+            for name, old in self.array.items():
+                self.array[name] = np.zeros(size, old.dtype)
+                self.array[name][: self.n] = old[: self.n]
+
+    def append(self, **row: Any) -> int:
+        """Add one row; gives its number."""
+        self.reserve(1)
+        for name, value in row.items():
+            self.array[name][self.n] = value
+        self.n += 1
+        return self.n - 1
+
+    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Add many rows, given as one array a column."""
+        more = len(next(iter(rows.values())))
+        self.reserve(more)
+        for name, values in rows.items():
+            self.array[name][self.n : self.n + more] = values
+        self.n += more
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.array[name][: self.n]
+
+
+class Simulations(Sequence[Simulation]):
+    """The simulations of a trace, decoded as they are asked for."""
+
+    def __init__(self, trace: Trace, begin: int, end: int) -> None:
+        self._trace, self._range = trace, range(begin, end)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    @overload
+    def __getitem__(self, index: int) -> Simulation: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Simulation]: ...
+    def __getitem__(self, index: int | slice) -> Simulation | list[Simulation]:
+        if isinstance(index, slice):
+            return [self._trace.simulation(i) for i in self._range[index]]
+        return self._trace.simulation(self._range[index])
+
+    def __iter__(self) -> Iterator[Simulation]:
+        return map(self._trace.simulation, self._range)
+
+
+class Nodes(Sequence[Node]):
+    """The nodes of a trace, decoded as they are asked for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def __len__(self) -> int:
+        return self._trace.node.n
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | list[Node]:
+        if isinstance(index, slice):
+            return [self._trace.node_at(i) for i in range(len(self))[index]]
+        return self._trace.node_at(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Node]:
+        return map(self._trace.node_at, range(len(self)))
+
+
+class Trace:
+    """Everything a search did.
+
+    Attributes:
+        simulations: every trajectory in order, a sequence of ``Simulation``.
+        nodes: every state of the search tree, a sequence of ``Node``; the root first.
+        about: what was searched (program digest, mesh, machine, limit), by which method, seed and options.
+        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``.
+        best_actions: its actions as text.
+        memory: what the method needs to go on, by name.
+    """
+
+    def __init__(self, vocabulary: Iterable[str] = ()) -> None:
+        self.vocabulary: list[str] = []
+        self._word: dict[str, int] = {}
+        for text in vocabulary:
+            self.word(text)
+        self.row = Columns(
+            round="i4", elapsed_s="f8", score="f8", time_s="f8", peak_bytes="f8", fits="?", best="i8",
+            action_end="i8", node_end="i8",
+        )  # fmt: skip
+        self.action = Columns(word="i4")
+        self.passed = Columns(node="i4")
+        self.node = Columns(
+            parent="i4", word="i4", depth="i4", key="u8", visits="i8", value="f8", best_score="f8", score="f8"
+        )
+        self.about: dict[str, Any] = {}
+        self.best_op_axis: np.ndarray | None = None
+        self.best_value_axis: np.ndarray | None = None
+        self.best_actions: tuple[str, ...] = ()
+        self.memory: dict[str, np.ndarray] = {}
+
+    @property
+    def simulations(self) -> Simulations:
+        """Every trajectory in order."""
+        return Simulations(self, 0, self.row.n)
+
+    @property
+    def nodes(self) -> Nodes:
+        """Every state of the tree, the root first."""
+        return Nodes(self)
+
+    def since(self, begin: int) -> Simulations:
+        """The simulations from number ``begin`` on, counted from 0; stays as it is while the trace grows."""
+        return Simulations(self, begin, self.row.n)
+
+    def improvements(self) -> list[Simulation]:
+        """The simulations that found something better, in order: the anytime curve."""
+        return [self.simulation(int(i)) for i in np.flatnonzero(self.row["best"] == np.arange(self.row.n))]
+
+    # -- decoding ---------------------------------------------------------------------------------
+    def simulation(self, i: int) -> Simulation:
+        """Simulation number ``i``, counted from 0."""
+        row = self.row.array
+        best = int(row["best"][i])
+        words = self.action.array["word"][self._begin("action_end", i) : row["action_end"][i]]
+        nodes = self.passed.array["node"][self._begin("node_end", i) : row["node_end"][i]]
+        return Simulation(
+            i + 1, int(row["round"][i]), float(row["elapsed_s"][i]), tuple(self.vocabulary[w] for w in words),
+            tuple(nodes.tolist()), float(row["score"][i]), float(row["time_s"][i]), float(row["peak_bytes"][i]),
+            bool(row["fits"][i]), float(row["score"][best]), float(row["time_s"][best]),
+            float(row["peak_bytes"][best]), best == i,
+        )  # fmt: skip
+
+    def node_at(self, i: int) -> Node:
+        """Node number ``i``."""
+        n = self.node.array
+        score = float(n["score"][i])
+        return Node(
+            i, int(n["parent"][i]), self.vocabulary[n["word"][i]] if i else "", int(n["depth"][i]), int(n["key"][i]),
+            int(n["visits"][i]), float(n["value"][i]), float(n["best_score"][i]), None if np.isnan(score) else score,
+        )  # fmt: skip
+
+    def _begin(self, column: str, i: int) -> int:
+        return int(self.row.array[column][i - 1]) if i else 0
+
+    # -- writing ----------------------------------------------------------------------------------
+    def word(self, text: str) -> int:
+        """Number of an action's text in the vocabulary."""
+        found = self._word.get(text)
+        if found is None:
+            found = self._word[text] = len(self.vocabulary)
+            self.vocabulary.append(text)
+        return found
+
+    def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
+        """Write one simulation; ``row`` has the columns of ``self.row``.  Gives its number, counted from 0."""
+        self.action.extend({"word": np.asarray(words, np.int32)})
+        self.passed.extend({"node": np.asarray(nodes, np.int32)})
+        return self.row.append(action_end=self.action.n, node_end=self.passed.n, **row)
+
+    def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
+        """Write one node of the tree; gives its number."""
+        return self.node.append(
+            parent=parent, word=self.word(action) if depth else -1, depth=depth, key=key, best_score=np.inf,
+            score=np.nan,
+        )  # fmt: skip
+
+    # -- keeping ----------------------------------------------------------------------------------
+    def copy(self) -> Trace:
+        """An independent copy."""
+        new = Trace(self.vocabulary)
+        for part in ("row", "action", "passed", "node"):
+            getattr(new, part).extend({name: getattr(self, part)[name] for name in getattr(self, part).array})
+        new.about, new.best_actions = dict(self.about), self.best_actions
+        new.best_op_axis, new.best_value_axis = self.best_op_axis, self.best_value_axis
+        new.memory = {name: array.copy() for name, array in self.memory.items()}
+        return new
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace as one ``.npz`` file, whole or not at all."""
+        columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
+        arrays = {f"{part}.{name}": c[name] for part, c in columns.items() for name in c.array}
+        arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
+        if self.best_op_axis is not None and self.best_value_axis is not None:
+            arrays |= {"best.op_axis": self.best_op_axis, "best.value_axis": self.best_value_axis}
+        header = {
+            "format": FORMAT, "about": self.about, "vocabulary": self.vocabulary, "best_actions": self.best_actions,
+        }  # fmt: skip
+        target = Path(path)
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, suffix=".part", delete=False) as handle:
+            try:
+                np.savez_compressed(handle, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+            except BaseException:
+                os.unlink(handle.name)
+                raise
+        os.replace(handle.name, target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Read a trace back.  Raises InvalidProblem if the file is none, or is damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            header = json.loads(bytes(arrays.pop("header")))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InvalidProblem(f"{path}: cannot read this search trace: {error}") from None
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise InvalidProblem(f"{path}: not a search trace of format {FORMAT}; search again and save it anew")
+        try:
+            trace = cls(header["vocabulary"])
+            trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
+            for part in ("row", "action", "passed", "node"):
+                columns: Columns = getattr(trace, part)
+                columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
+            trace.best_op_axis, trace.best_value_axis = arrays.get("best.op_axis"), arrays.get("best.value_axis")
+            trace.memory = {k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")}
+            trace._check()
+        except (KeyError, ValueError, TypeError) as error:
+            raise InvalidProblem(f"{path}: damaged search trace: {error}") from None
+        return trace
+
+    def _check(self) -> None:
+        """Raise ValueError where a number points outside."""
+        row, words = self.row, len(self.vocabulary)
+        for name, end, part in (("action", row["action_end"], self.action), ("node", row["node_end"], self.passed)):
+            if (np.diff(end, prepend=0) < 0).any() or (row.n and end[-1] != part.n):
+                raise ValueError(f"the {name}s of its simulations do not add up")
+        for what, numbers, limit in (
+            ("action", self.action["word"], words), ("node", self.passed["node"], self.node.n),
+            ("best simulation", row["best"], row.n), ("node's action", self.node["word"][1:], words),
+            ("parent", self.node["parent"][1:], self.node.n),
+        ):  # fmt: skip
+            if len(numbers) and not (0 <= numbers.min() and numbers.max() < limit):
+                raise ValueError(f"a {what} is out of range")
