@@ -83,6 +83,50 @@ def make_parser() -> argparse.ArgumentParser:
     _search(p, seconds=30.0)
     _save(p)
 
+    p = _command(commands, "race", "run several methods on one problem; Ctrl-C keeps what they found")
+    _model(p)
+    _problem(p)
+    p.add_argument(
+        "--methods", metavar="METHOD,...", default="mcts,manual", help="by name, with commas (%(default)s); see search"
+    )
+    _budget(p, seconds=10.0)
+    p.add_argument(
+        "--parallel", type=_positive_int, default=1, metavar="N", help="methods at once; they share cores (%(default)s)"
+    )
+    p.add_argument("--csv", metavar="FILE", help="write the anytime curves: a row at each improvement of each method")
+    _save(p)
+
+    p = _command(commands, "sweep", "search models x meshes x machines x methods x seeds; resumable, Ctrl-C keeps rows")
+    p.add_argument(
+        "file", metavar="FILE", nargs="?", help="the sweep as TOML or JSON, instead of the options up to --seeds"
+    )
+    p.add_argument("--models", nargs="+", metavar="MODEL", help='such as mlp or "t2b:layers=2|4,sequence=2048"')
+    p.add_argument("--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)')
+    p.add_argument("--machines", nargs="+", metavar="MACHINE", help='see "toast-lab machines" (tpu-v5e)')
+    p.add_argument("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
+    p.add_argument("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
+    p.add_argument("--seconds", type=_not_negative, metavar="SECONDS", help="of each search (30 unless --evaluations)")
+    p.add_argument("--evaluations", type=_positive_int, help="of each search")
+    _rows(p, "rows.jsonl and the tables")
+    p.add_argument("--retries", type=int, default=1, help="of a search whose process died (%(default)s)")
+
+    bench = commands.add_parser("bench", help="evaluations", description="Evaluations by one command.")
+    kinds = bench.add_subparsers(metavar="WHAT", required=True)
+    p = _command(
+        kinds, "paper", "the paper's section 5: step and search times, scaling; resumable, Ctrl-C keeps rows", "bench"
+    )
+    p.add_argument("--parts", nargs="+", metavar="PART", help="of models scaling goals depth devices (all)")
+    p.add_argument("--models", nargs="+", metavar="MODEL", help="of gns unet itx t2b t7b (all)")
+    p.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    p.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
+    p.add_argument("--seconds", type=_positive, metavar="SECONDS", help="of each search (20)")
+    p.add_argument("--quick", action="store_true", help="small sizes and 2 s: to try it out, not for numbers")
+    p.add_argument(
+        "--compile", action="store_true", help="also compile reduced models for TPU v3 and v5e (needs libtpu)"
+    )
+    p.add_argument("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    _rows(p, "rows, tables, charts and the page")
+
     p = _command(commands, "price", "estimate time and memory of a plan")
     _model(p)
     _problem(p)
@@ -198,6 +242,10 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--method", default="mcts", help="mcts, exhaustive or manual (%(default)s)")
+    _budget(parser, seconds)
+
+
+def _budget(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument(
         "--seconds",
         type=_positive,
@@ -209,6 +257,17 @@ def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.set_defaults(default_seconds=seconds)
 
 
+def _rows(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help=f"folder for {what}; what is there is not done again"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of dask.distributed (workers of this machine)")
+    parser.add_argument(
+        "--workers", type=_positive_int, default=1, help="processes on this machine; they share cores (%(default)s)"
+    )
+    parser.add_argument("--retry-crashed", action="store_true", help="do again what crashed or failed")
+
+
 def _save(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
 
@@ -217,6 +276,13 @@ def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is negative")
     return value
 
 

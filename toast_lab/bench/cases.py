@@ -58,8 +58,8 @@ CASES = (
         "GNS", "gns", {"edges": 65536},
         {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
         {"edges": 65536, "steps": 1},
-        "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its range, and the only one "
-        "at which no device holds the unsharded step (80 GiB and more).",
+        "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its range, and the only "
+        "one at which no device holds the unsharded step (80 GiB and more).",
     ),
     Case(
         "UNet", "unet", {},
@@ -122,13 +122,13 @@ FOUR_BY_FOUR = Scale("T2B on 4x4", {"sequence": 2048, "batch": 16, "remat": True
 FOUR_BY_FOUR_MACHINE = "tpu-v5e"
 
 #: Programs small enough to prove the optimum of.
-SMALL = (
+SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("mlp", "mlp", {}, "2x2"),
     ("attention", "attention", {}, "2x2"),
     (
         "1-layer block", "transformer",
-        {"layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8, "sequence": 32,
-         "mode": "forward"},
+        {"layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8,
+         "sequence": 32, "mode": "forward"},
         "2x2",
     ),
 )  # fmt: skip
@@ -202,7 +202,9 @@ class Choice(NamedTuple):
 
     def _scaling(self) -> Iterator[Cell]:
         for scale, method in itertools.product(self._first(SCALING), self.methods):
-            yield self._cell("scaling", scale.name, scale.x, "t2b", self._t2b(scale), scale.mesh, SCALING_MACHINE, method)
+            yield self._cell(
+                "scaling", scale.name, scale.x, "t2b", self._t2b(scale), scale.mesh, SCALING_MACHINE, method
+            )
 
     def _goals(self) -> Iterator[Cell]:
         s = FOUR_BY_FOUR
@@ -219,7 +221,9 @@ class Choice(NamedTuple):
 
     def _devices(self) -> Iterator[Cell]:
         for s in self._first(DEVICES):
-            yield self._cell("devices", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long)
+            yield self._cell(
+                "devices", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long
+            )
 
     @property
     def _long(self) -> float:

@@ -6,9 +6,7 @@ Start reading at ``join``, then ``step_times``.
 from __future__ import annotations
 
 import collections
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab.bench.cases import Cell
@@ -42,7 +40,7 @@ class Found(NamedTuple):
     @property
     def points(self) -> list[Point]:
         """The anytime curve."""
-        return [Point(*p, ()) for p in self.row["curve"]]
+        return [Point._make([*numbers, ()]) for numbers in self.row["curve"]]
 
 
 def join(cells: Iterable[Cell], rows: Mapping[str, Row]) -> list[Found]:
@@ -82,15 +80,15 @@ def step_times(found: Iterable[Found]) -> list[dict[str, Any]]:
 
 
 def outcome(one: Found) -> str:
-    """ "ok", "OOM" where the best plan exceeds the device's memory, or the status of a search without a plan."""
+    """What became of it: "ok", "OOM" where the best plan exceeds the device's memory, or the status of a search without a plan."""
     if not one.has_plan:
         return str(one.row["status"])
     return "ok" if one.row["fits"] else "OOM"
 
 
 SEARCH_COLUMNS = (
-    "part", "case", "machine", "method", "seed", "status", "evaluations", "elapsed_s", "own_best_s", "close_s", "prepare_s",
-    "load_s", "analyse_s", "ops", "seconds",
+    "part", "case", "machine", "method", "seed", "status", "evaluations", "elapsed_s", "own_best_s", "close_s",
+    "prepare_s", "load_s", "analyse_s", "ops", "seconds",
 )  # fmt: skip
 
 
@@ -130,16 +128,6 @@ def devices(mesh: str) -> int:
     for item in mesh.split(","):
         total *= int(item.partition("=")[2])
     return total
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table, whole or not at all."""
-    part = path.with_suffix(".part")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
-    part.replace(path)
 
 
 def _sizes(sizes: Mapping[str, Any]) -> str:

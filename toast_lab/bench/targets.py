@@ -99,7 +99,8 @@ def close_in_time(found: Iterable[Found]) -> Target:
 def optimum(found: Iterable[Found]) -> Target:
     """Seeds whose plan is the proven optimum."""
     text = "mlp, attention and a 1-layer block: the proven optimum, 20 of 20 seeds"
-    lines, verdicts = [], []
+    lines: list[str] = []
+    verdicts: list[bool | None] = []
     names = {name for name, *_ in cases.SMALL}
     for (_, case, _), group in tables.problems(found).items():
         proof = next((o for o in group if o.method == "exhaustive" and o.has_plan), None)

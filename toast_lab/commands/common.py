@@ -50,10 +50,15 @@ def check_early(args: argparse.Namespace) -> None:
         lay_out(found, make_mesh(args.mesh))
     if getattr(args, "plan", None):
         _mesh_of(args.plan)
-    if args.save and not os.access(Path(args.save).absolute().parent, os.W_OK):
-        raise InvalidPlan(f"--save {args.save}: its folder does not exist or cannot be written to")
-    if args.save and Path(args.save).is_dir():
-        raise InvalidPlan(f"--save {args.save}: this is a folder, give a file")
+    check_folder(args.save, "--save")
+
+
+def check_folder(path: str | None, option: str) -> None:
+    """Refuse a file to write that cannot be written."""
+    if path and not os.access(Path(path).absolute().parent, os.W_OK):
+        raise InvalidPlan(f"{option} {path}: its folder does not exist or cannot be written to")
+    if path and Path(path).is_dir():
+        raise InvalidPlan(f"{option} {path}: this is a folder, give a file")
 
 
 def load_model(args: argparse.Namespace) -> Model:

@@ -21,11 +21,13 @@ from toast_lab import isolate
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import RunFailed, ToastError
 from toast_lab.search import contract
-from toast_lab.search.contract import Budget, Simulation
+from toast_lab.search.contract import Budget, Status
+from toast_lab.search.trace import Simulation
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State
 
-CRASHED, FAILED, CANCELLED = "CRASHED", "FAILED", "CANCELLED"
+CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
+FAILED = "FAILED"  # the method refused its input; no search has such a status
 GRACE_S = 10.0  # that a search which was told to stop has before it is killed
 START_S = 180.0  # for starting Python, reading the problem and compiling kernels for the first time
 WARM = Budget(seconds=0.5, evaluations=50)
@@ -166,20 +168,27 @@ def run_one(
     problem.pricer().quick(State(problem.space))
     prepare_s = time.monotonic() - started
 
-    def on_progress(simulation: Simulation) -> None:
-        if simulation.improved:
-            s = simulation
-            isolate.report(Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions))
+    best: tuple[float, ...] = ()
 
-    result = contract.search(problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options)
-    bound = getattr(result, "bound", None)
+    def on_progress(news: Sequence[Simulation]) -> None:
+        nonlocal best
+        last = news[-1]
+        if best == (best := (last.best_score, last.best_time_s, last.best_peak_bytes)):
+            return  # decoding thousands of simulations a second would be a burden on the search
+        for s in news:
+            if s.improved:
+                isolate.report(Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions))
+
+    result = contract.search(
+        problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options
+    )
     return {
         "status": result.status.name,
         "message": result.message,
         "evaluations": result.evaluations,
         "elapsed_s": result.elapsed_s,
         "prepare_s": prepare_s,
-        "bound": bound if bound is not None and np.isfinite(bound) else None,
+        "bound": result.bound if result.bound is not None and np.isfinite(result.bound) else None,
         "actions": result.plan.actions,
         "plan": (np.array(result.plan.op_axis), np.array(result.plan.value_axis), result.plan.key),
     }

@@ -183,7 +183,9 @@ def rows(outcomes: Iterable[Outcome]) -> list[Row]:
 def _row(o: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Row:
     last = o.last
     if last is None or best is None:
-        return Row(o.method, None, None, None, None, o.status, o.evaluations, o.elapsed_s, None, None, None, (), o.message)
+        return Row(
+            o.method, None, None, None, None, o.status, o.evaluations, o.elapsed_s, None, None, None, (), o.message
+        )
     return Row(
         o.method, last.score, last.time_s, last.peak_bytes, last.fits, o.status, o.evaluations, o.elapsed_s,
         last.elapsed_s, seconds_to(o.points, best), None if not bound else last.score / bound - 1.0, o.actions,
@@ -202,4 +204,3 @@ def seconds_to(points: Iterable[Point], best: tuple[bool, float], close: float =
 
 def _number(value: float | None, form: str, scale: float | int = 1) -> str:
     return "-" if value is None else form.format(value * scale)
-

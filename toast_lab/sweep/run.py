@@ -170,7 +170,8 @@ def _drive(
     on_progress: Callable[[Progress], None] | None,
     cancel: Callable[[], bool] | None,
 ) -> int:
-    waiting, running = collections.deque(todo), {}
+    waiting = collections.deque(todo)
+    running: dict[Any, Task] = {}
     total, made, told_at = done + len(todo), 0, 0.0
 
     def tell(row: dict[str, Any] | None) -> None:
@@ -225,14 +226,14 @@ def _finished(future: Any, task: Task) -> dict[str, Any]:
     if future.status == "finished":
         found: dict[str, Any] = future.result()
         return found
-    row: dict[str, Any] = {"digest": task.digest, **task.to_json(), "curve": []}
+    row = {**worker.task_row(task), "curve": []}
     if future.status in ("cancelled", "lost"):
         raise RunFailed("the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go on.")
     error = future.exception()
     if isinstance(error, distributed().KilledWorker):
         text = (
             "the worker process died each time that this task ran on it, most likely because the machine ran out of "
-            f"memory or the model's own code ended the process ({error.last_worker.name if error.last_worker else 'worker'})"
+            "memory or the model's own code ended the process"
         )
         return {**row, "status": child.CRASHED, "message": text}
     status = child.FAILED if isinstance(error, ToastError) else child.CRASHED

@@ -1,7 +1,8 @@
 """Rows of finished tasks: one JSON object a line, only ever appended.
 
 A row is written with one call and forced to disk before the next task is taken, so whatever ends the process, all
-that was done stays.  A line that was cut off (a full disk, a power cut) is skipped when reading, and its task runs again.
+that was done stays.  A line that was cut off (a full disk, a power cut) is skipped when
+reading, and its task runs again.
 """
 
 from __future__ import annotations

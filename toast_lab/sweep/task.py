@@ -65,8 +65,8 @@ class Task:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{k}={v}" for k, v in self.sizes)
-        return f"{self.method} {self.model}{' ' if sizes else ''}{sizes} on {self.mesh} of {self.machine}, seed {self.seed}"
+        what = " ".join([self.method, self.model, *(f"{k}={v}" for k, v in self.sizes)])
+        return f"{what} on {self.mesh} of {self.machine}, seed {self.seed}"
 
 
 def _mesh_text(mesh: Mapping[str, int] | str) -> str:
@@ -87,7 +87,9 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
             that a machine cannot hold, and seeds or budgets that are none.
     """
     wrong: list[str] = [
-        f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}" for key in data if key not in KEYS
+        f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}"
+        for key in data
+        if key not in KEYS
     ]
     models = _models(_list(data.get("models"), "models", wrong), wrong)
     meshes = _meshes(_list(data.get("meshes", ["4x2"]), "meshes", wrong), wrong)
@@ -103,8 +105,8 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
     seconds = data.get("seconds", 30.0 if evaluations is None else None)
     limit = data.get("memory_limit_gib")
     for key, value in (("seconds", seconds), ("evaluations", evaluations), ("memory_limit_gib", limit)):
-        if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
-            wrong.append(f"{key} must be a number above 0, got {value!r}")
+        if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
+            wrong.append(f"{key} must be a number and not negative, got {value!r}")
     if wrong:
         raise InvalidProblem("this sweep is not possible:\n" + join_offenders(wrong, 50))
     return [
@@ -224,7 +226,9 @@ def _methods(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[s
         options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
         name = options.pop("name", None)
         if name not in METHODS:
-            wrong.append(f"no search is called {name!r}{did_you_mean(str(name), METHODS)}; methods: {', '.join(METHODS)}")
+            wrong.append(
+                f"no search is called {name!r}{did_you_mean(str(name), METHODS)}; methods: {', '.join(METHODS)}"
+            )
         else:
             found.append((str(name), options))
     return found

@@ -5,9 +5,11 @@ The search runs in a child, so a method that crashes or hangs ends neither the w
 
 from __future__ import annotations
 
+import datetime
 import functools
 import hashlib
 import importlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -42,7 +44,8 @@ class Loaded(NamedTuple):
 def _loaded(model: str, sizes: str) -> Loaded:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # tracing needs no accelerator
     started = time.monotonic()
-    found = load(model, **{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sizes).items()})
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sizes).items()}
+    found = load(model, **given)
     traced = time.monotonic()
     analysis = analyse_program(found.program, found.dim_names, trees=found.trees)
     return Loaded(found, analysis, traced - started, time.monotonic() - traced)
@@ -72,7 +75,8 @@ def run_task(
     """
     if target:
         METHODS.setdefault(task.method, target)
-    row: dict[str, Any] = {"digest": task.digest, **task.to_json(), **_where()}
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    row = {**task_row(task), **where(), "date": today}
     try:
         found = loaded(task)
         problem = problem_of(task, found.analysis)
@@ -103,6 +107,12 @@ def run_task(
     }  # fmt: skip
 
 
+def task_row(task: Task) -> dict[str, Any]:
+    """What a row says of its task; ``evaluations`` is free for the number that were made."""
+    data = task.to_json()
+    return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}
+
+
 def expert_options(method: str, model: Model) -> dict[str, Any]:
     """Options that the model itself brings: the expert plans for a method that tries them."""
     module, _, function = METHODS[method].partition(":")
@@ -111,9 +121,12 @@ def expert_options(method: str, model: Model) -> dict[str, Any]:
 
 
 @functools.cache
-def _where() -> dict[str, Any]:
+def where() -> dict[str, Any]:
     """Where and with which code the row was made."""
-    return {"cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), "code": code_digest()}
+    return {
+        "cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), "code": code_digest(),
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "numba", "numpy", "scipy")},
+    }  # fmt: skip
 
 
 def cpu_name() -> str:
