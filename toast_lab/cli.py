@@ -115,7 +115,9 @@ def make_parser() -> argparse.ArgumentParser:
     p = _command(
         kinds, "paper", "the paper's section 5: step and search times, scaling; resumable, Ctrl-C keeps rows", "bench"
     )
-    p.add_argument("--parts", nargs="+", metavar="PART", help="of models scaling goals depth devices (all)")
+    p.add_argument(
+        "--parts", nargs="+", metavar="PART", help="of models scaling goals depth devices (all of them), and compiled"
+    )
     p.add_argument("--models", nargs="+", metavar="MODEL", help="of gns unet itx t2b t7b (all)")
     p.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
     p.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")

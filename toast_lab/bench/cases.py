@@ -135,6 +135,7 @@ SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 SMALL_MACHINE = "tpu-v5e"
 
 PARTS = ("models", "scaling", "goals", "depth", "devices")
+COMPILED = "compiled"  #: the part that needs a compiler, run when asked for
 SLICES = (("tpu-v3", "tpu:v3:4x4"), ("tpu-v5e", "tpu:v5e:4x8"))  #: of the compiled table, 32 devices each
 #: AutoMap is given longer on the two models on which the paper needed 25 times its own time for it, or a factor of 25
 #: could not show within the budget.
@@ -168,7 +169,7 @@ class Choice(NamedTuple):
             InvalidProblem: listing every unknown part, model, machine and method.
         """
         known = {c.model: c for c in CASES}
-        wrong = [_unknown("part", p, PARTS) for p in parts or () if p not in PARTS]
+        wrong = [_unknown("part", p, (*PARTS, COMPILED)) for p in parts or () if p not in (*PARTS, COMPILED)]
         wrong += [_unknown("model of the evaluation", m, known) for m in models or () if m not in known]
         for name in machines or ():
             try:
@@ -241,8 +242,8 @@ class Choice(NamedTuple):
         return {**small, "sequence": 64, **depth}
 
     def _cell(
-        self, part: str, case: str, x: float, model: str, sizes: Mapping[str, Any], mesh: str, machine: str, method: str,
-        *, seed: int | None = None, seconds: float | None = None,
+        self, part: str, case: str, x: float, model: str, sizes: Mapping[str, Any], mesh: str, machine: str,
+        method: str, *, seed: int | None = None, seconds: float | None = None,
     ) -> Cell:  # fmt: skip
         budget = (seconds or self.seconds) * (LONGER.get((method, model), 1.0) if part == "models" else 1.0)
         seed = self.seed if seed is None else seed

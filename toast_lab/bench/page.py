@@ -81,13 +81,16 @@ def _head(content: Content, link: str) -> str:
     codes = {str(r.get("code")) for r in made if r.get("code")}
     if len(codes) > 1:
         lines.append(
-            f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))}): remove the rows' file to make "
+            f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))}): remove the rows' file "
+            "to make "
             "them all with one."
         )
     lines += [
         "",
-        "Times and memory of plans are predictions of one cost model, the same for all methods, not measurements. Search "
-        "times are seconds of the wall clock from the analysed program in a warm process: tracing, analysis and loading "
+        "Times and memory of plans are predictions of one cost model, the same for all methods, not measurements. "
+        "Search "
+        "times are seconds of the wall clock from the analysed program in a warm process: tracing, analysis and "
+        "loading "
         "compiled kernels are not in them, and are in the tables.",
         "",
         f"Tables: [step times]({link}step_times.csv), [search times]({link}search_times.csv), "
@@ -133,7 +136,8 @@ def _sizes(content: Content) -> str:
         "## Sizes, and why",
         "",
         f"The paper gives neither batch sizes nor meshes. All machines get the mesh {cases.MESH} of "
-        f"{tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips with two cores each, four hosts of eight GPUs. "
+        f"{tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips with two cores each, four hosts of eight "
+        "GPUs. "
         "Everything is float32, and models are trained with Adam, but ITX, which decodes.",
         "",
         markdown(("model", "sizes", ">ops", "unsharded peak", "why"), rows),
@@ -232,8 +236,10 @@ def _scaling(content: Content, link: str) -> str:
         "",
         f"![Step and search time against devices]({link}scaling.svg)",
         "",
-        f"T2B on {cases.SCALING_MACHINE}, mesh Batch x Seq x Model, batch 8, the model's own remat: positions and devices "
-        "of the axis `seq` double together, so every shard has 1024 positions. Step time in ms (memory), then search time "
+        f"T2B on {cases.SCALING_MACHINE}, mesh Batch x Seq x Model, batch 8, the model's own remat: positions and "
+        "devices "
+        "of the axis `seq` double together, so every shard has 1024 positions. Step time in ms (memory), then search "
+        "time "
         "in s (own best / within 1% / in all).",
         "",
         markdown(("mesh, positions", ">devices", *(f">{m}" for m in methods), *(f">{m}, s" for m in methods)), lines),
@@ -258,11 +264,13 @@ def _growth(content: Content, link: str) -> str:
         f"![Search time against layers and devices]({link}growth.svg)",
         "",
         f"`{OURS}` on the T2B training step, {cases.LARGE_MACHINE}. Layers: sequence 2048, batch 16. Devices: sequence "
-        "4096, batch 256, the model's own remat. Seconds; *load* is tracing and reading, *search* the whole search, which "
+        "4096, batch 256, the model's own remat. Seconds; *load* is tracing and reading, *search* the whole search, "
+        "which "
         "ends by itself where the status is converged.",
         "",
         markdown(
-            ("against", ">number", "mesh", ">ops", ">load", ">analyse", ">own best", ">search", ">priced", "status"), lines
+            ("against", ">number", "mesh", ">ops", ">load", ">analyse", ">own best", ">search", ">priced", "status"),
+            lines,
         ),
     ])  # fmt: skip
 
@@ -306,15 +314,19 @@ def _compiled(content: Content, link: str) -> str:
     return "\n".join([
         "## Compiled ahead of time",
         "",
-        "The best plan of each method, compiled by libtpu for slices that were not there. **These are reduced programs**, "
+        "The best plan of each method, compiled by libtpu for slices that were not there. **These are reduced "
+        "programs**, "
         "since a compiler takes minutes to hours for whole ones, and each method searched the reduced program again: "
         + ("; ".join(f"{case}: `{text}`" for case, text in sizes.items()) or "none yet")
         + "."
         + (f" {missing} of {content.compiled_wanted} are still missing." if missing else ""),
         "",
-        "Memory of one device; *compiled* compute is the compiler's own estimate in cycles over the clock of the cores (it "
-        "makes none for collectives, gathers and scatters). Collectives are counts by kind (ag all_gather, ar all_reduce, "
-        "rs reduce_scatter, a2a all_to_all, cp collective_permute); bytes are predicted / compiled, all kinds together. "
+        "Memory of one device; *compiled* compute is the compiler's own estimate in cycles over the clock of the "
+        "cores (it "
+        "makes none for collectives, gathers and scatters). Collectives are counts by kind (ag all_gather, ar "
+        "all_reduce, "
+        "rs reduce_scatter, a2a all_to_all, cp collective_permute); bytes are predicted / compiled, all kinds "
+        "together. "
         "What the compiler does otherwise and why: [accuracy](accuracy.md).",
         "",
         markdown(
@@ -348,9 +360,12 @@ def _reading() -> str:
     return "\n".join([
         "## How it compares with the paper",
         "",
-        "The paper's Alpa and AutoMap are other programs, which propagate and price in their own ways; here every method "
-        "is written anew on one analysis, one cost model and one machine, so that plans and search times can be compared. "
-        "What the published form of each has that ours lacks stands in its module (`toast_lab/search`). The paper's step "
+        "The paper's Alpa and AutoMap are other programs, which propagate and price in their own ways; here every "
+        "method "
+        "is written anew on one analysis, one cost model and one machine, so that plans and search times can be "
+        "compared. "
+        "What the published form of each has that ours lacks stands in its module (`toast_lab/search`). The paper's "
+        "step "
         "times are measured on devices and ours are predicted, so they compare among methods and not with the paper's "
         "figures.",
     ])  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toast_lab.bench import charts, compiled, tables
-from toast_lab.bench.cases import Choice
+from toast_lab.bench.cases import COMPILED, Choice
 from toast_lab.bench.page import Content, page
 from toast_lab.bench.targets import Target, targets
 from toast_lab.errors import InvalidProblem
@@ -19,8 +19,8 @@ from toast_lab.sweep.store import Store
 from toast_lab.text import write_csv
 
 GROWTH_COLUMNS = (
-    "part", "x", "mesh", "ops", "machine", "method", "status", "load_s", "analyse_s", "prepare_s", "own_best_s", "elapsed_s",
-    "evaluations",
+    "part", "x", "mesh", "ops", "machine", "method", "status", "load_s", "analyse_s", "prepare_s", "own_best_s",
+    "elapsed_s",     "evaluations",
 )  # fmt: skip
 
 
@@ -55,9 +55,11 @@ def run_paper(
         command: as it is shown on the page.
         page_file: the page, "evaluation.md" in the folder by default.
         compile_too: also compile the best plans of reduced models.
-        scheduler, workers, retry_crashed: as for ``run_sweep``.  One worker by default, since searches that share cores
-            take longer.
-        on_progress, on_compile: called as the two halves go on.
+        scheduler: as for ``run_sweep``.
+        workers: as for ``run_sweep``; one by default, since searches that share cores take longer.
+        retry_crashed: as for ``run_sweep``.
+        on_progress: called as searches start and end.
+        on_compile: called with (number, of how many, what) before each plan is compiled.
         cancel: polled; True ends it.  What was done is written down all the same.
 
     Raises:
@@ -66,6 +68,7 @@ def run_paper(
     folder.mkdir(parents=True, exist_ok=True)
     store, cells = open_store(folder), choice.cells()
     jobs = compiled.jobs(choice)
+    compile_too = compile_too or COMPILED in choice.parts
     compiled_store = Store(folder / "compiled.jsonl")
     sweep = run_sweep(
         [cell.task for cell in cells], store, scheduler=scheduler, workers=workers, retry_crashed=retry_crashed,

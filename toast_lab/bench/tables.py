@@ -80,7 +80,7 @@ def step_times(found: Iterable[Found]) -> list[dict[str, Any]]:
 
 
 def outcome(one: Found) -> str:
-    """What became of it: "ok", "OOM" where the best plan exceeds the device's memory, or the status of a search without a plan."""
+    """Of a search: "ok", "OOM" where its plan exceeds the device's memory, or its status where it has no plan."""
     if not one.has_plan:
         return str(one.row["status"])
     return "ok" if one.row["fits"] else "OOM"

@@ -20,11 +20,11 @@ def run(args: argparse.Namespace) -> int:
     """Search what has no row yet, then write everything; Ctrl-C keeps what is done and writes that."""
     import importlib.util
 
-    from toast_lab.bench.cases import Choice
+    from toast_lab.bench.cases import COMPILED, Choice
     from toast_lab.bench.paper import run_paper
 
     choice = Choice.make(args.parts, args.models, args.machines, args.methods, args.seconds, args.quick)
-    if args.compile and importlib.util.find_spec("libtpu") is None:
+    if (args.compile or COMPILED in choice.parts) and importlib.util.find_spec("libtpu") is None:
         raise InvalidProblem(
             'bench paper: --compile needs libtpu, though no TPU: pip install "toast-lab[tpu]". Without --compile the '
             "searches run, and the same command with it adds the compiled table later."
