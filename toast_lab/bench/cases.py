@@ -57,7 +57,7 @@ CASES = (
     Case(
         "GNS", "gns", {"edges": 65536},
         {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
-        {"edges": 65536, "steps": 1},
+        {"edges": 65536, "steps": 1, "hidden_layers": 1},
         "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its range, and the only "
         "one at which no device holds the unsharded step (80 GiB and more).",
     ),

@@ -20,6 +20,7 @@ HUES = {
 }  # fmt: skip
 MARKERS = {"mcts": "o", "manual": "s", "automap": "^", "alpa": "D", "beam": "v", "random": "P", "exhaustive": "X"}
 OTHER_HUE, OTHER_MARKER = "#000000", "*"
+FARTHEST = 2.0  # times the best score that curves are shown up to
 STYLE = {
     "svg.hashsalt": "toast-lab", "svg.fonttype": "none", "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans", "sans-serif"], "font.size": 9, "axes.titlesize": 9.5,
@@ -142,6 +143,7 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
             ax.minorticks_off()
             ax.set_xlabel("devices, mesh Batch x Seq x Model, positions")
         _plain_log(left)
+        _plain_log(right)
         _legend(figure, methods, markers=True, oom_cross=any(r["outcome"] == "OOM" for r in steps))
         _save(figure, path)
 
@@ -175,8 +177,8 @@ def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
 def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
     """Best score so far over that of the best method, against seconds (log), a panel for each problem.
 
-    Curves begin where a plan first fits (or at once where none ever does).  ``ends`` are search_times: how long each
-    search went on.
+    Curves begin where a plan first fits, or at once where none ever does; along the upper edge they are farther away.
+    ``ends`` are search_times: how long each search went on.
     """
     with _figure() as plt:
         names = list(dict.fromkeys((r["case"], r["machine"]) for r in rows))
@@ -195,11 +197,11 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
                     continue
                 xs = [max(r["elapsed_s"], 1e-3) for r in curve]
                 xs.append(max(lasted.get((case, machine, method), xs[-1]), xs[-1]))
-                ys = [r["score"] / best for r in curve]
+                ys = [min(r["score"] / best, FARTHEST) for r in curve]  # along the upper edge: farther away
                 ax.step(xs, [*ys, ys[-1]], where="post", color=HUES.get(method, OTHER_HUE), lw=1.4)
                 ax.plot(xs[-1], ys[-1], MARKERS.get(method, OTHER_MARKER), color=HUES.get(method, OTHER_HUE), ms=4)
             ax.set_xscale("log")
-            ax.set_ylim(0.97, 2.0)
+            ax.set_ylim(0.97, FARTHEST * 1.01)
             ax.set_title(f"{case}, {machine}")
         for ax in list(axes.flat)[len(names) :]:
             ax.set_visible(False)

@@ -79,7 +79,7 @@ def run_paper(
             compiled.run_jobs(jobs, compiled_store, on_progress=on_compile, cancel=cancel)
     finally:  # whatever stops a compiler, searches that are done are written down
         found = tables.join(cells, store.rows)
-        judged = targets(found)
+        judged = targets(found, quick=choice.quick)
         compiled_rows = compiled.table(jobs, compiled_store)
         content = Content(
             choice, command, found, len(cells), tables.step_times(found), tables.search_times(found), compiled_rows,
