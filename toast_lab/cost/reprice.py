@@ -35,13 +35,25 @@ class Snapshot(NamedTuple):
     prices: Prices
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
+    """Memory that pricing writes in; one for each thread."""
+
     steps: Steps
     each: StepPrices
     ops: np.ndarray  #: [O] ops to price again
     size: np.ndarray
     last: np.ndarray
     live: np.ndarray
+
+
+def make_scratch(folded: Folded, axis_size: np.ndarray) -> Scratch:
+    """Scratch for programs of this size."""
+    t, m = folded.tables, folded.memory
+    steps = st.buffers(t, len(axis_size))
+    return Scratch(
+        steps, kernel.step_prices(len(steps.kind)), np.empty(len(t.op_row), np.int32),
+        np.empty(len(t.value_op)), np.empty(len(m.use_op), np.int32), np.empty(len(m.like_op) + 2),
+    )  # fmt: skip
 
 
 class Repricer:
@@ -51,15 +63,10 @@ class Repricer:
         self.folded, self.rates, self.axis_size = folded, rates, axis_size
         self._local = threading.local()
 
-    def _scratch(self) -> _Scratch:
-        found: _Scratch | None = getattr(self._local, "scratch", None)
+    def _scratch(self) -> Scratch:
+        found: Scratch | None = getattr(self._local, "scratch", None)
         if found is None:
-            t, m = self.folded.tables, self.folded.memory
-            steps = st.buffers(t, len(self.axis_size))
-            found = self._local.scratch = _Scratch(
-                steps, kernel.step_prices(len(steps.kind)), np.empty(len(t.op_row), np.int32),
-                np.empty(len(t.value_op)), np.empty(len(m.use_op), np.int32), np.empty(len(m.like_op) + 2),
-            )  # fmt: skip
+            found = self._local.scratch = make_scratch(self.folded, self.axis_size)
         return found
 
     def price(
@@ -94,7 +101,7 @@ def reprice(
     all_ops: bool,
     before: Snapshot,
     after: Snapshot,
-    scratch: _Scratch,
+    scratch: Scratch,
 ) -> tuple[float, float, int]:
     """(time_s, peak_bytes, ops priced) of a state; fills ``after``.  With ``all_ops``, ``before`` is not looked at."""
     n_axes = axis_size.shape[0]

@@ -1,45 +1,55 @@
-"""Monte-Carlo tree search over colours, conflict resolutions and mesh axes.
+"""Monte-Carlo tree search over colours, conflict resolutions and mesh axes, on all cores.
 
-A node is a state, told apart by its key, so sequences that end in one sharding share it.  A simulation walks down
-by upper confidence bounds, adds one state, prices it, rolls out a few random actions from there and prices the end
-as well; every state on the way also has a *stop* choice, worth its own price.  The reward is -log C(s) less a little
-for every action, which favours short trajectories and credits the actions that mattered.  Rewards are rescaled to
-[0, 1] by the range seen so far, because C spans decades between models.
+A node is a state, told apart by its key, so sequences that end in one sharding share it.  A trajectory walks down by
+upper confidence bounds, adds one state, prices it, rolls out a few actions from there and prices the end as well; every
+state on the way also has a *stop* choice, worth its own price.  The reward is -log C(s) less a little for every action,
+which favours short trajectories and credits the actions that mattered.
 
-Simulations come in rounds; when ``patience`` rounds in a row bring no improvement the search stops early.  Subtrees
-whose every state has been priced are closed and not walked again, so small spaces end in complete enumeration.
+Trajectories are made in batches of ``BATCH``: all walks of a batch are chosen, then priced by all threads at once, then
+written back (``tree``).  What is found depends on the seed alone, not on the number of threads.  A search that was
+interrupted goes on exactly where it was: the tree is part of its trace.
 
-Where we differ from the paper: it applies the best trajectory after each round; we keep one tree over all rounds, so
-that nothing learnt is thrown away.  Actions on fewer than 10 names are pruned as in the paper, the limit being scaled
-down for programs of fewer than 500 names.  Reference: TOAST sections 4.1 to 4.3.
+Batches make up rounds; when ``patience`` rounds in a row bring no improvement the search stops early.  Subtrees whose
+every state has been priced are closed and not walked again, so small spaces end in complete enumeration.
+
+Where we differ from the paper, and why:
+
+* It applies the best trajectory after each round and goes on from there; we keep one tree over all rounds, so that
+  nothing learnt is thrown away and no early choice is final.
+* What an action brought elsewhere in the tree guides its first visits and the rollouts: most actions are as good in
+  one place as in another, and a node has too many to try each of them blindly.
+* A part of the trajectories varies the best ones so far, with an action left out, replaced, moved or put in: which of
+  two actions comes first decides who gets an axis, and such late changes are far apart in the tree.
+* Rewards are compared by how near they come to the best one, with four widths in turn, since C(s) spans decades while
+  the plans worth telling apart differ by a percent.
+* A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over is not worth a
+  little faster.
+
+Actions on fewer than 10 names are pruned as in the paper, the limit being scaled down for programs of fewer than 500
+names.  Reference: TOAST sections 4.1 to 4.3.  Start reading at ``run``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
+from toast_lab.cost import kernel
+from toast_lab.cost.problem import Quick
+from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.errors import InvalidProblem
+from toast_lab.search import tree as tr
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
-
-@dataclasses.dataclass
-class _State:
-    """A node of the search tree (``trace.nodes[id]`` is its record)."""
-
-    id: int
-    rows: np.ndarray  #: [n, 2] (move, axis) of each choice but stop
-    visits: np.ndarray  #: [n+1] the last choice is stop
-    total: np.ndarray  #: [n+1] summed reward
-    best: np.ndarray  #: [n+1] best reward
-    child: list[int]  #: key of the state behind each choice, -1 if not tried
-    closed: np.ndarray  #: [n+1] bool: nothing new below
-    reward: float  #: of stopping here
+BATCH = 32
+WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
 
 
 def run(
@@ -47,150 +57,265 @@ def run(
     seed: int,
     *,
     trajectories: int | None = None,
-    patience: int = 4,
+    patience: int = 2,
     depth: int = 30,
-    exploration: float = 0.7,
-    length_penalty: float = 0.002,
+    exploration: float = 0.3,
+    length_penalty: float = 0.0005,
+    prior_visits: float = 2.0,
+    vary: float = 0.5,
+    boldness: float = 0.4,
+    restarts: int = 2,
     min_names: int | None = None,
+    threads: int | None = None,
 ) -> Status:
     """Search until the budget ends, a few rounds in a row bring nothing, or everything has been priced.
 
     Args:
         recorder: prices, records and stops the search.
         seed: of the random choices.
-        trajectories: simulations a round; by default 16 for each action of the root, at least 256.
+        trajectories: trajectories a round; by default 32 for each action of the root, at least 512.
         patience: rounds without improvement after which to stop.
         depth: longest trajectory.
         exploration: weight of the confidence bound against the value.
         length_penalty: reward lost per action.
+        prior_visits: visits that what an action brought elsewhere counts for.
+        vary: share of the trajectories that vary the best ones of this start.
+        boldness: chance of each further change to a trajectory that is varied.
+        restarts: starts in a row that must bring nothing before the search stops early.
         min_names: smallest colour group to act on; 10 by default, fewer for tiny programs.
+        threads: that price; all cores by default.  The result does not depend on it.
     """
-    wrong = [f"{k}={v}" for k, v in (("patience", patience), ("depth", depth)) if v < 1]
-    if trajectories is not None and trajectories < 1:
-        wrong.append(f"trajectories={trajectories}")
+    low = {"patience": patience, "depth": depth, "trajectories": trajectories, "threads": threads}
+    wrong = [f"{k}={v} must be at least 1" for k, v in low.items() if v is not None and v < 1]
+    wrong += [] if 0 <= vary <= 1 else [f"vary={vary} must be from 0 to 1"]
+    wrong += [f"{k}={v} must not be negative" for k, v in (("exploration", exploration), ("seed", seed)) if v < 0]
+    wrong += [] if prior_visits > 0 else [f"prior_visits={prior_visits} must be above 0"]
     if wrong:
-        raise InvalidProblem(f"mcts: {', '.join(wrong)} must be at least 1")
+        raise InvalidProblem(f"mcts: {'; '.join(wrong)}")
     least = pruning_threshold(recorder.problem) if min_names is None else min_names
-    tree = _Tree(recorder, np.random.default_rng(seed), depth, exploration, length_penalty, least)
-    if not len(tree.root.rows):
+    n_actions = len(legal_rows(State(recorder.problem.space), least))
+    if not n_actions:
         return Status.NO_ACTIONS
-    size = trajectories or max(256, 16 * len(tree.root.rows))
-    stale = 0
-    while stale < patience:
-        recorder.round += 1
-        before = recorder.best_rank[:2]
-        for _ in range(size):
-            recorder.check()
-            if tree.root.closed.all():
-                return Status.COMPLETE
-            tree.simulate()
-        stale = stale + 1 if recorder.best_rank[:2] == before else 0
-    return Status.CONVERGED
+    settings = tr.Settings(np.uint64(seed), depth, exploration, length_penalty, prior_visits, vary, boldness)
+    size = trajectories or max(512, 32 * n_actions)
+    with ThreadPoolExecutor(max(1, (threads or n_cores()) - 1)) as pool:
+        search = _Search(recorder, settings, least, pool, threads or n_cores())
+        try:
+            while search.fruitless <= restarts:
+                recorder.check()
+                if search.closed:
+                    return Status.COMPLETE
+                search.batch()
+                if search.in_round >= size:
+                    search.end_round(patience)
+            return Status.CONVERGED
+        finally:
+            search.keep()
 
 
-class _Tree:
+def n_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Search:
+    """The arrays of one search and what happens to them batch by batch."""
+
     def __init__(
-        self,
-        recorder: Recorder,
-        rng: np.random.Generator,
-        depth: int,
-        exploration: float,
-        length_penalty: float,
-        least: int,
+        self, recorder: Recorder, settings: tr.Settings, least: int, pool: ThreadPoolExecutor, threads: int
     ) -> None:
-        self.recorder, self.rng, self.depth = recorder, rng, depth
-        self.exploration, self.length_penalty, self.least = exploration, length_penalty, least
-        self.low, self.high = math.inf, -math.inf
-        self.states: dict[int, _State] = {}
-        self.space = recorder.problem.space
-        self.root_state = State(self.space)
-        self.root = self._add(self.root_state, 0, 0)
-
-    def _reward(self, score: float, length: int) -> float:
-        reward = -math.log(max(score, 1e-12)) - self.length_penalty * length
-        self.low, self.high = min(self.low, reward), max(self.high, reward)
-        return reward
-
-    def _add(self, state: State, node: int, length: int) -> _State:
-        quick = self.recorder.price(state)
-        self.recorder.trace.node.array["score"][node] = quick.score
-        rows = legal_rows(state, self.least) if length < self.depth else np.zeros((0, 2), np.int64)
-        n = len(rows)
-        made = _State(
-            node, rows, np.zeros(n + 1), np.zeros(n + 1), np.full(n + 1, -math.inf), [-1] * n,
-            np.zeros(n + 1, bool), self._reward(quick.score, length),
+        self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
+        problem, pricer = recorder.problem, recorder.pricer
+        self.space = problem.space
+        alike, axis_size = self.space.alike, self.space.mesh.array()
+        rows = legal_rows(State(self.space), least)
+        self.moves = tr.Moves(
+            axis_size, alike.op_ptr, alike.op, alike.op_name, self.space.analysis.dims.size, alike.value_ptr,
+            alike.value, alike.value_dim, alike.value_dim_size, self.space.n_names, int(least),
+            rows[:, 0] * len(axis_size) + rows[:, 1],
         )  # fmt: skip
-        made.closed[n] = True  # stopping was priced just now
-        self.states[state.key] = made
-        return made
+        root = State(self.space)
+        repricer = pricer.repricer
+        time_s, peak_bytes, _, snapshot = repricer.price(root.ops, root.values, None)
+        base_time_s, base_peak_bytes = problem.baseline
+        folded = repricer.folded
+        self.pricing = tr.Pricing(
+            folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, base_time_s, base_peak_bytes,
+            problem.memory_limit_bytes, float(problem.memory_weight), snapshot,
+        )  # fmt: skip
+        self.workers = [
+            tr.Worker(make_scratch(folded, axis_size), _like(snapshot), _like(snapshot)) for _ in range(threads)
+        ]
+        self.jobs = _jobs(BATCH, root, settings.depth)
+        self.n_codes = self.space.n_moves * len(axis_size)
+        self.took_s = 0.0
+        memory = recorder.trace.memory
+        if memory:
+            self.tree = {k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")}
+            self.round, self.stale, self.in_round, self.fruitless = (int(x) for x in memory["round"])
+            self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
+        else:
+            self._plant(root, time_s, peak_bytes)
+            self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
+            self.before, self.best_before = float(self.tree["elite_reward"][0]), recorder.best_rank[:2]
+        self.priced_before = int(self.tree["count"][tr.PRICED])
 
-    def _action(self, row: np.ndarray) -> Action:
-        return Action(int(self.space.group[row[0]]), int(self.space.bits[row[0]]), int(row[1]))
+    def _plant(self, root: State, time_s: float, peak_bytes: float) -> None:
+        """An empty tree with its root."""
+        for code in range(self.n_codes):
+            move, axis = divmod(code, len(self.space.mesh.axes))
+            action = Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
+            self.recorder.trace.word(self.space.text(action))
+        n, d = 1024, self.settings.depth
+        self.tree = {
+            "count": np.zeros(10, np.int64), "reward": np.full(n, np.nan), "choice": np.zeros(n, np.int64),
+            "choices": np.full(n, -1, np.int32), "closed": np.zeros(n, bool), "start": np.zeros(n, np.int32), "action": np.zeros(n, np.int32),
+            "child": np.zeros(n, np.int32), "tried": np.zeros(n, np.int32), "under_way": np.zeros(n, np.int16),
+            "total": np.zeros(n), "best": np.zeros(n), "slot_key": np.zeros(4 * n, np.uint64),
+            "slot_node": np.zeros(4 * n, np.int32), "price_key": np.zeros(4 * n, np.uint64),
+            "price": np.zeros((4 * n, 2)), "seen": np.zeros((self.n_codes, 2)),
+            "elite": np.zeros((tr.KEEP, d), np.int32), "elite_length": np.zeros(tr.KEEP, np.int32),
+            "elite_key": np.zeros(tr.KEEP, np.uint64), "elite_reward": np.full(tr.KEEP, -np.inf),
+        }  # fmt: skip
+        trace = self.recorder.trace
+        t = self.tree
+        t["count"][[tr.NODES, tr.ELITES]] = 1
+        t["count"][tr.BEST] = 0
+        reward = tr.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
+        t["reward"][0] = t["elite_reward"][0] = reward
+        node = trace.node.array
+        node["score"][0] = node["best_score"][0] = tr.score_of(self.pricing, time_s, peak_bytes)
+        at = tr._slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
+        t["slot_key"][at], t["slot_node"][at] = 1, 0
+        at = tr._slot(t["price_key"], np.uint64(1))
+        t["price_key"][at], t["price"][at] = 1, (time_s, peak_bytes)
 
-    def _choose(self, node: _State) -> int:
-        """Choice by upper confidence bound; untried ones first, in random order; closed ones never."""
-        n = len(node.rows)
-        untried = np.flatnonzero((node.visits[:n] == 0) & ~node.closed[:n])
-        if len(untried):
-            return int(untried[self.rng.integers(len(untried))])
-        visits = node.visits[:n]
-        span = max(self.high - self.low, 1e-9)
-        value = (0.5 * node.total[:n] / np.maximum(visits, 1) + 0.5 * node.best[:n] - self.low) / span
-        bound = value + self.exploration * np.sqrt(math.log(node.visits.sum() + 1) / np.maximum(visits, 1))
-        bound[node.closed[:n]] = -math.inf
-        return int(np.argmax(bound))
+    @property
+    def closed(self) -> bool:
+        """Has everything been priced?"""
+        return bool(self.tree["closed"][0])
 
-    def simulate(self) -> None:
-        """One trajectory: select, expand, evaluate, back up."""
-        state, node = self.root_state.copy(), self.root
-        path: list[tuple[_State, int]] = []
-        actions: list[Action] = []
-        ids = [node.id]
-        while True:
-            choice = self._choose(node)
-            action = self._action(node.rows[choice])
-            state.apply_row(int(node.rows[choice][0]), action.axis)
-            actions.append(action)
-            path.append((node, choice))
-            known = self.states.get(state.key)
-            node.child[choice] = state.key
-            new = known is None
-            if known is None:
-                record = self.recorder.add_node(node.id, self.space.text(action), len(actions), state.key)
-                known = self._add(state, record, len(actions))
-            node = known
-            ids.append(node.id)
-            if new or node.closed.all() or len(actions) >= self.depth:
-                break
-        quick = self.recorder.record(state, actions, ids)
-        reward = max(node.reward, self._rollout(state, node, actions, ids))
-        self._back_up(path, ids, reward, quick.score)
+    def batch(self) -> None:
+        """Make one batch of trajectories."""
+        self._make_room()
+        recorder, trace = self.recorder, self.recorder.trace
+        count = self.tree["count"]
+        count[tr.SIMULATIONS], count[tr.WORDS], count[tr.PASSED] = trace.row.n, trace.action.n, trace.passed.n
+        t = self._tree()
+        m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
+        tr.select(t, m, s, jobs)
+        n = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
+        bounds = [BATCH * i // n for i in range(n + 1)]
+        began = time.perf_counter()
+        others = [
+            self.pool.submit(tr.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1])
+            for i in range(1, n)
+        ]
+        tr.evaluate(t, m, p, s, jobs, self.workers[0], 0, bounds[1])
+        for other in others:
+            other.result()
+        self.took_s = (time.perf_counter() - began) * n
+        first, best = trace.row.n, int(count[tr.BEST])
+        tr.back_up(t, p, s, self._rows(), jobs, self.round)
+        trace.row.n, trace.action.n, trace.passed.n = (int(count[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED))
+        trace.node.n = int(count[tr.NODES])
+        trace.row.array["elapsed_s"][first : trace.row.n] = recorder.elapsed_s
+        recorder.counted = int(count[tr.PRICED]) - self.priced_before
+        if count[tr.BEST] != best:
+            self._take_best(int(count[tr.BEST]))
+        self.in_round += BATCH
+        recorder.report()
 
-    def _rollout(self, state: State, node: _State, actions: list[Action], ids: list[int]) -> float:
-        """Random actions from a new state; gives the reward of where they end."""
-        rows, taken = node.rows, list(actions)
-        state = state.copy()
-        length = int(self.rng.geometric(0.35))
-        while len(rows) and len(taken) < self.depth and length > 0:
-            row = rows[self.rng.integers(len(rows))]
-            state.apply_row(int(row[0]), int(row[1]))
-            taken.append(self._action(row))
-            length -= 1
-            rows = legal_rows(state, self.least) if length else rows
-        if len(taken) == len(actions):
-            return node.reward
-        return self._reward(self.recorder.record(state, taken, ids).score, len(taken))
+    def _take_best(self, row: int) -> None:
+        trace = self.recorder.trace
+        columns = trace.row.array
+        begin = int(columns["action_end"][row - 1]) if row else 0
+        state, actions = State(self.space), []
+        for code in trace.action.array["word"][begin : columns["action_end"][row]].tolist():
+            move, axis = divmod(code, len(self.space.mesh.axes))
+            state.apply_row(move, axis)
+            actions.append(Action(int(self.space.group[move]), int(self.space.bits[move]), axis))
+        quick = Quick(
+            float(columns["score"][row]), float(columns["time_s"][row]), float(columns["peak_bytes"][row]),
+            bool(columns["fits"][row]),
+        )  # fmt: skip
+        self.recorder.take_best(quick, row, state, actions)
 
-    def _back_up(self, path: list[tuple[_State, int]], ids: list[int], reward: float, score: float) -> None:
-        nodes = self.recorder.trace.node.array
-        for id_ in ids:
-            nodes["visits"][id_] += 1
-            nodes["value"][id_] += (reward - nodes["value"][id_]) / nodes["visits"][id_]
-            nodes["best_score"][id_] = min(nodes["best_score"][id_], score)
-        for node, choice in reversed(path):
-            node.visits[choice] += 1
-            node.total[choice] += reward
-            node.best[choice] = max(node.best[choice], reward)
-            child = self.states[node.child[choice]]
-            if child.closed.all():
-                node.closed[choice] = True
+    def end_round(self, patience: int) -> None:
+        """Begin the next round; begin anew after a few that brought nothing."""
+        t, now = self.tree, float(self.tree["elite_reward"][0])
+        self.stale = 0 if now > self.before else self.stale + 1
+        self.before, self.in_round, self.round = now, 0, self.round + 1
+        if self.stale < patience:
+            return
+        best = self.recorder.best_rank[:2]
+        self.fruitless = 0 if best < self.best_before else self.fruitless + 1
+        self.best_before, self.stale = best, 0
+        t["count"][tr.START] += 1
+        t["count"][tr.ELITES], t["elite_length"][0], t["elite_key"][0] = 1, 0, 0
+        self.before = t["elite_reward"][0] = t["reward"][0]
+        t["seen"][:] = 0.0
+
+    def keep(self) -> None:
+        """Leave in the trace what it takes to go on."""
+        t, count = self.tree, self.tree["count"]
+        used = {"reward": tr.NODES, "choice": tr.NODES, "choices": tr.NODES, "closed": tr.NODES, "start": tr.NODES}
+        used |= dict.fromkeys(("action", "child", "tried", "under_way", "total", "best"), tr.CHOICES)
+        kept = {f"tree.{k}": a[: count[used[k]]] if k in used else a for k, a in t.items()}
+        kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
+        kept["before"] = np.array([self.before, *self.best_before])
+        self.recorder.trace.memory = kept
+
+    # -- arrays -----------------------------------------------------------------------------------
+    def _make_room(self) -> None:
+        """Grow what one more batch could fill."""
+        trace, t, count = self.recorder.trace, self.tree, self.tree["count"]
+        trace.row.reserve(2 * BATCH)
+        trace.action.reserve(2 * BATCH * self.settings.depth)
+        trace.passed.reserve(2 * BATCH * (self.settings.depth + 1))
+        trace.node.reserve(BATCH)
+        _grow(t, ("reward", "choice", "choices", "closed", "start"), int(count[tr.NODES]) + BATCH)
+        _grow(
+            t, ("action", "child", "tried", "under_way", "total", "best"),
+            int(count[tr.CHOICES]) + BATCH * self.n_codes * 2,
+        )  # fmt: skip
+        for keys, rows, n in (("slot_key", "slot_node", tr.NODES), ("price_key", "price", tr.PRICED)):
+            if 2 * (int(count[n]) + 2 * BATCH) > len(t[keys]):
+                bigger = np.zeros(4 * len(t[keys]), np.uint64), np.zeros((4 * len(t[keys]), *t[rows].shape[1:]), t[rows].dtype)
+                tr.rehash(t[keys], t[rows], *bigger)
+                t[keys], t[rows] = bigger
+
+    def _tree(self) -> tr.Tree:
+        node = self.recorder.trace.node.array
+        columns = {k: node[k] for k in ("parent", "word", "depth", "key", "visits", "value", "best_score", "score")}
+        return tr.Tree(**columns, **self.tree)
+
+    def _rows(self) -> tr.Rows:
+        trace = self.recorder.trace
+        columns = {k: trace.row.array[k] for k in tr.Rows._fields[:8]}
+        return tr.Rows(**columns, word=trace.action.array["word"], node=trace.passed.array["node"])
+
+
+def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], n: int) -> None:
+    for name in names:
+        old = arrays[name]
+        if len(old) < n:
+            arrays[name] = np.zeros(max(n, 2 * len(old)), old.dtype)
+            arrays[name][: len(old)] = old
+
+
+def _like(snapshot: Snapshot) -> Snapshot:
+    return Snapshot(
+        snapshot.op_axis.copy(), snapshot.wanted.copy(), snapshot.kept.copy(),
+        kernel.Prices._make(a.copy() for a in snapshot.prices),
+    )  # fmt: skip
+
+
+def _jobs(k: int, root: State, depth: int) -> tr.Jobs:
+    shapes: dict[str, Any] = {
+        "ops": ((k, *root.ops.shape), np.int32), "values": ((k, *root.values.shape), np.int8), "key": ((k, 1), np.uint64),
+        "random": ((k, 1), np.uint64), "varies": (k, bool), "length": (k, np.int64), "passed": ((k, depth + 1), np.int32),
+        "taken": ((k, depth), np.int64), "actions": ((k, depth), np.int32), "new": (k, bool), "near": ((k, 2), float),
+        "near_fresh": (k, bool), "far_length": (k, np.int64), "far": ((k, 2), float), "far_fresh": (k, bool),
+    }  # fmt: skip
+    return tr.Jobs(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()})
