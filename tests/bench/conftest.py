@@ -23,7 +23,8 @@ def found() -> Callable[..., Found]:
         row = {
             "model": "m", "sizes": {"layers": 2}, "mesh": "data=8,model=4", "machine": machine, "method": method,
             "seed": values["seed"], "seconds": 20.0, "status": values["status"], "message": "", "score": score,
-            "time_s": time_s, "peak_bytes": 2.0**30, "memory_limit_bytes": 2.0**34, "fits": None if score is None else fits,
+            "time_s": time_s, "peak_bytes": 2.0**30, "memory_limit_bytes": 2.0**34,
+            "fits": None if score is None else fits,
             "evaluations": 9, "elapsed_s": own * 2, "own_best_s": None if score is None else own, "prepare_s": 0.25,
             "load_s": 1.0, "analyse_s": 0.5, "ops": 7, "unsharded_time_s": 10.0, "unsharded_peak_bytes": 2.0**36,
             "actions": ["a->data"], "cpu": "some processor", "cores": 2, "python": "3.11", "code": "c0de",

@@ -24,7 +24,7 @@ from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives, kernel, reprice, tiles
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.kernel import Rates
-from toast_lab.cost.reprice import Snapshot, Scratch
+from toast_lab.cost.reprice import Scratch, Snapshot
 from toast_lab.sharding import state as sharding_state
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.state import _mix, apply_move, legal_pairs
