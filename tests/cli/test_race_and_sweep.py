@@ -48,7 +48,10 @@ def test_race_prints_the_table(toast: Any) -> None:
         ([*RACE, "--csv", "/no/such/folder/x.csv"], ["--csv /no/such/folder/x.csv"]),
         (["sweep", "--out", "x"], ["a sweep needs models"]),
         (["sweep", "a.toml", "--models", "mlp", "--out", "x"], ["not both: models"]),
-        (["sweep", "--models", "mpl", "--methods", "mtcs", "--machines", "v9", "--out", "x"], ["'mpl'", "'mtcs'", "'v9'"]),
+        (
+            ["sweep", "--models", "mpl", "--methods", "mtcs", "--machines", "v9", "--out", "x"],
+            ["'mpl'", "'mtcs'", "'v9'"],
+        ),
     ],
 )  # fmt: skip
 def test_wrong_input_is_said_at_once(toast: Any, argv: list[str], said: list[str]) -> None:

@@ -64,7 +64,7 @@ CASES = (
     Case(
         "UNet", "unet", {},
         {"channels": 32, "multipliers": [1, 2], "blocks": 1, "heads": 2, "groups": 8, "batch": 8, "image": 16},
-        {"channels": 384, "multipliers": [1, 2], "blocks": 1, "heads": 8, "batch": 32},
+        {"channels": 256, "multipliers": [1], "blocks": 1, "heads": 8, "batch": 64},
         "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs 117 GiB unsharded.",
     ),
     Case(

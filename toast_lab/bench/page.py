@@ -45,7 +45,7 @@ def page(content: Content, folder: Path, target: Path) -> str:
         parts.append(_scaling(content, link))
     parts += [_growth(content, link), _small(content)]
     if content.compiled_wanted:
-        parts.append(_compiled(content, link))
+        parts.append(_compiled(content, target))
     parts.append(_reading())
     return "\n\n".join(p for p in parts if p) + "\n"
 
@@ -296,7 +296,7 @@ def _small(content: Content) -> str:
     return "\n".join(["## Small programs, against the optimum", "", markdown(head, lines)])
 
 
-def _compiled(content: Content, link: str) -> str:
+def _compiled(content: Content, target: Path) -> str:
     lines = []
     for r in content.compiled:
         if r.get("error"):
@@ -310,6 +310,7 @@ def _compiled(content: Content, link: str) -> str:
             _kinds(r.get("collectives")), _kinds(r.get("compiled_collectives")), _bytes_both(r.get("bytes_by_kind")),
         ))  # fmt: skip
     missing = content.compiled_wanted - len(content.compiled)
+    accuracy = "[accuracy](accuracy.md)" if (target.parent / "accuracy.md").exists() else "docs/accuracy.md"
     sizes = {r["case"]: r["sizes"] for r in content.compiled}
     return "\n".join([
         "## Compiled ahead of time",
@@ -327,7 +328,7 @@ def _compiled(content: Content, link: str) -> str:
         "all_reduce, "
         "rs reduce_scatter, a2a all_to_all, cp collective_permute); bytes are predicted / compiled, all kinds "
         "together. "
-        "What the compiler does otherwise and why: [accuracy](accuracy.md).",
+        f"What compilers do otherwise, and why: {accuracy}.",
         "",
         markdown(
             ("model", "slice", "method", ">memory", ">compiled", ">compute ms", ">compiled ms", ">collectives ms",

@@ -28,6 +28,7 @@ class Paper(NamedTuple):
     """What a run left behind."""
 
     sweep: Sweep
+    compiled_missing: int  #: plans that were to be compiled and have no row
     targets: list[Target]
     files: list[Path]
     notes: list[str]  #: what could not be written, and why
@@ -86,7 +87,8 @@ def run_paper(
             len(jobs) if compile_too or compiled_rows else 0, judged,
         )  # fmt: skip
         files, notes = write(content, folder, page_file or folder / "evaluation.md")
-    return Paper(sweep, judged, files, notes)
+    missing = sum(job.digest not in compiled_store for job in jobs) if compile_too else 0
+    return Paper(sweep, missing, judged, files, notes)
 
 
 def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], list[str]]:

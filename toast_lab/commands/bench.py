@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     data = {
         "searches": len(done.sweep.rows),
         "made": done.sweep.made,
-        "missing": len(done.sweep.missing),
+        "missing": len(done.sweep.missing) + done.compiled_missing,
         "targets": [{**t._asdict(), "verdict": t.verdict} for t in done.targets],
         "files": [str(path) for path in done.files],
     }
     common.emit(args, data, lambda out: _show(out, done, data))
-    return 130 if done.sweep.missing else 0
+    return 130 if data["missing"] else 0
 
 
 def command(args: argparse.Namespace) -> str:
@@ -73,5 +73,5 @@ def _show(out: common.Out, done: Paper, data: dict[str, Any]) -> None:
         [(t.text, t.verdict, "; ".join(t.numbers[:3])) for t in done.targets],
     )
     if data["missing"]:
-        out.print(f"{data['missing']} searches are missing; the same command goes on with them.")
+        out.print(f"{data['missing']} searches or compiles are missing; the same command goes on with them.")
     out.print(f"Page: {data['files'][-1]}")

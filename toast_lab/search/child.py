@@ -29,7 +29,7 @@ from toast_lab.sharding.state import State
 CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
 FAILED = "FAILED"  # the method refused its input; no search has such a status
 GRACE_S = 10.0  # that a search which was told to stop has before it is killed
-START_S = 180.0  # for starting Python, reading the problem and compiling kernels for the first time
+START_S = 400.0  # for starting Python, reading the problem and compiling kernels for the first time
 WARM = Budget(seconds=0.5, evaluations=50)
 
 
@@ -87,7 +87,7 @@ def search_in_child(
         options: of the method; they are pickled.
         on_point: called with every improvement.
         cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over what it found.
-        time_limit_s: the process is killed after that; twice the budget's seconds and 3 minutes by default, an hour
+        time_limit_s: the process is killed after that; twice the budget's seconds and 7 minutes by default, an hour
             where the budget has no seconds.
 
     Raises:
