@@ -48,6 +48,7 @@ def test_the_command_resumes_and_writes_everything(toast: Any, tmp_path: Path) -
     assert status == 0, err
     data = json.loads(out)
     assert (data["searches"], data["made"], data["missing"]) == (2, 2, 0)
+    assert [t["verdict"] for t in data["targets"]] == ["not measured"] * 5
     assert {Path(f).name for f in data["files"]} == {
         "step_times.csv", "search_times.csv", "scaling.csv", "anytime.csv", "growth.csv", "step_times.svg",
         "search_times.svg", "anytime.svg", "evaluation.md",

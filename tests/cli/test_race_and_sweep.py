@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -76,15 +77,18 @@ def test_sweep_prints_and_writes_one_table(toast: Any, tmp_path: Path) -> None:
 def test_ctrl_c_in_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
     """A terminal sends it to every process of the group; workers must not die of it."""
     pytest.importorskip("distributed")
-    process = started(*SWEEP, "--seeds", "0-60", "--out", str(tmp_path), "--json", start_new_session=True)
+    process = started(
+        *SWEEP, "--seeds", "0-60", "--out", str(tmp_path), "--json", start_new_session=True, stderr=subprocess.PIPE
+    )
     rows, end = tmp_path / "rows.jsonl", time.monotonic() + 90
     while not rows.exists() or rows.read_bytes().count(b"\n") < 2:
         assert time.monotonic() < end
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert err == ""
     data = json.loads(out)
     assert 2 <= len(data["rows"]) < 61
     assert len(data["rows"]) + data["missing"] == 61

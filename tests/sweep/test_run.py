@@ -61,6 +61,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     # A method dies in its child; a whole worker dies when the sweep's own function ends the process.
     monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
     monkeypatch.setattr(sweeping, "_on_worker", _kills_its_worker)
+    monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
     tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
     store = open_store(tmp_path)
     done = run_sweep(tasks, store, warm=False, retries=1)
@@ -71,6 +72,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     assert child_died["score"] < 1.0, "what it had found is kept"
     assert worker_died["status"] == "CRASHED"
     assert "worker process died" in worker_died["message"]
+    assert (tmp_path / "deaths").read_text() == "xx", "it was tried again once"
     assert fine["status"] == "BUDGET"
     assert run_sweep(tasks, open_store(tmp_path), warm=False).made == 0
     monkeypatch.undo()
@@ -82,6 +84,8 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
 
 def _kills_its_worker(given: Task, *args: Any) -> dict[str, Any]:
     if given.seed == 666:
+        with open(os.environ["DEATHS"], "a") as file:
+            file.write("x")
         os._exit(1)
     return worker.run_task(given, *args[:2])
 

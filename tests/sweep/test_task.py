@@ -29,6 +29,7 @@ def test_every_combination_model_by_model() -> None:
 def test_a_digest_does_not_depend_on_spelling() -> None:
     a = Task.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts")
     b = Task.make("mlp", {"hidden": 32, "batch": 64}, {"data": 2, "model": 2}, "tpu-v3", "mcts")
+    assert a == b
     assert a.digest == b.digest
     for other in ({"seed": 1}, {"seconds": 5.0}, {"options": {"x": 1}}, {"memory_limit_gib": 1.0}):
         assert Task.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts", **other).digest != a.digest
