@@ -243,7 +243,9 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
-    parser.add_argument("--method", default="mcts", help="mcts, exhaustive or manual (%(default)s)")
+    parser.add_argument(
+        "--method", default="mcts", help="mcts, beam, random, exhaustive or manual: the expert plans (%(default)s)"
+    )
     _budget(parser, seconds)
 
 

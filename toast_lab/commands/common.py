@@ -187,20 +187,33 @@ def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | Non
     return None
 
 
-def plan_or_search(args: argparse.Namespace, problem: Problem) -> tuple[ShardingPlan, SearchResult | None]:
+def plan_or_search(
+    args: argparse.Namespace, problem: Problem, model: Model
+) -> tuple[ShardingPlan, SearchResult | None]:
     """The plan given, else the best that a search finds."""
     plan = given_plan(args, problem)
     if plan is not None:
         return plan, None
-    result = search_plan(args, problem)
+    result = search_plan(args, problem, model)
     return result.plan, result
 
 
-def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
-    """Search as the arguments say, with a progress bar; the first Ctrl-C ends it and keeps what it found."""
+def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> SearchResult:
+    """Search as the arguments say, with a progress bar; the first Ctrl-C ends it and keeps what it found.
+
+    "manual" tries the model's expert plans.  Raises InvalidPlan if it has none.
+    """
     from toast_lab.search.contract import Budget, search
     from toast_lab.search.trace import Simulation
 
+    options: dict[str, Any] = {}
+    if args.method == "manual":
+        if not model.expert_plans:
+            raise InvalidPlan(
+                f"{model.name} has no expert plans for --method manual to try; price a plan of your own with "
+                '"toast-lab price MODEL --actions COLOUR->AXIS ..."'
+            )
+        options["plans"] = model.expert_plans
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds
@@ -219,7 +232,7 @@ def search_plan(args: argparse.Namespace, problem: Problem) -> SearchResult:
 
         return search(
             problem, method=args.method, seed=args.seed, budget=Budget(seconds, args.evaluations),
-            on_progress=on_progress, cancel=stopped,
+            on_progress=on_progress, cancel=stopped, **options,
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
-    plan, result = common.plan_or_search(args, problem)
+    plan, result = common.plan_or_search(args, problem, model)
     text = listing(problem, plan)
     common.save_plan(args, plan)
     data = {

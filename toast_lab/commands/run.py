@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
-    plan, result = common.plan_or_search(args, problem)
+    plan, result = common.plan_or_search(args, problem, model)
     common.save_plan(args, plan)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
     with common.progress(f"running on {devices}") as update:

@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
-    result = common.search_plan(args, problem)
+    result = common.search_plan(args, problem, model)
     common.save_plan(args, result.plan)
     data = {
         "model": common.model_data(model),

@@ -33,6 +33,8 @@ from toast_lab.sharding.state import State
 METHODS = {
     "mcts": "toast_lab.search.mcts:run",
     "exhaustive": "toast_lab.search.exhaustive:run",
+    "random": "toast_lab.search.random_walk:run",
+    "beam": "toast_lab.search.beam:run",
     "manual": "toast_lab.search.manual:run",
 }
 REPORT_EVERY_S = 0.05
@@ -54,7 +56,7 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: nothing but a look at the start."""
+    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: only a look at the start."""
 
     seconds: float | None = 30.0
     evaluations: int | None = None

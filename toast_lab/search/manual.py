@@ -1,21 +1,50 @@
-"""The manual "search": a list of actions given by a person, priced after each one."""
+"""Plans given by a person: a list of actions as it stands, or expert plans on every sensible assignment of mesh axes.
+
+An expert plan names roles instead of axes: ``("batch", "data"), ("d_model", "data"), ("heads", "model")``.  Every way
+to give mesh axes to the roles is tried: each axis to one role or to none, several axes to a role in any order (an
+action on a role is taken on each of its axes in turn).  As an expert would, actions that have no effect on an axis,
+because nothing divides, are left out there, and the label of the plan says so.
+
+Reference: TOAST section 5.1, where all combinations of the experts' plans are tried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.search.contract import Recorder, Status
 from toast_lab.sharding.plan import no_effect
-from toast_lab.sharding.space import parse_action
+from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
+Plans = Mapping[str, Iterable[Sequence[Any]]]
 
-def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = ()) -> Status:
-    """Take ``actions`` in order.  The result is the state after all of them, whatever its price.
 
-    Raises InvalidPlan if an action names nothing or changes nothing.
+def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = (), plans: Plans | None = None) -> Status:
+    """Price what a person made.
+
+    Args:
+        recorder: prices and reports.
+        seed: not used, nothing here is random.
+        actions: taken in order; the result is the state after all of them, whatever its price.
+        plans: sequences of actions by name, each ``(colour, role)`` or ``(colour, role, bits)``; the result is the best
+            of them over all assignments of mesh axes to the roles.
+
+    Raises:
+        InvalidPlan: an action of ``actions`` names nothing or changes nothing; an action of ``plans`` names no colour;
+            both are given.
     """
+    if plans is None:
+        return _take(recorder, actions)
+    if actions:
+        raise InvalidPlan("manual: give actions or plans, not both")
+    return _try(recorder, plans)
+
+
+def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
     problem = recorder.problem
     state = State(problem.space)
     taken, nodes = [], [0]
@@ -29,3 +58,58 @@ def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = ()) -> Sta
         recorder.record(state, taken, nodes)
     recorder.choose(state, taken)
     return Status.DONE
+
+
+def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, tuple[str, ...]]]:
+    """Every way to give axes to roles: each role gets at least one, each axis goes to one role or is not used."""
+    for choice in itertools.product((*roles, None), repeat=len(axes)):
+        got = [[axis for axis, role in zip(axes, choice, strict=True) if role == r] for r in roles]
+        if all(got):
+            for orders in itertools.product(*map(itertools.permutations, got)):
+                yield dict(zip(roles, orders, strict=True))
+
+
+def _try(recorder: Recorder, plans: Plans) -> Status:
+    problem = recorder.problem
+    axes = [a for a, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if size > 1]
+    read = {name: _read(recorder, name, actions) for name, actions in plans.items()}
+    known = {State(problem.space).key}
+    applied = False
+    for name, actions in read.items():
+        roles = list(dict.fromkeys(role for _, role in actions))
+        for given in assignments(roles, axes):
+            recorder.check()
+            state, taken, idle = State(problem.space), [], []
+            for action, role in actions:
+                for axis in given[role]:
+                    here = action._replace(axis=problem.mesh.axes.index(axis))
+                    if state.apply(here):
+                        taken.append(here)
+                    else:
+                        idle.append(problem.space.text(here))
+            applied |= bool(taken)
+            if not taken or state.key in known:
+                continue
+            known.add(state.key)
+            where = ", ".join(f"{role}={'+'.join(got)}" for role, got in given.items())
+            label = f"{name} ({where})"
+            if idle:
+                label += f" without {', '.join(idle)}"
+            node = recorder.add_node(0, label, 1, state.key)
+            recorder.record(state, taken, (0, node))
+    return Status.DONE if applied or not read else Status.NO_ACTIONS
+
+
+def _read(recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]) -> list[tuple[Action, str]]:
+    """(action on axis 0, role) of each action of an expert plan.  Raises InvalidPlan."""
+    problem, found = recorder.problem, []
+    for item in actions:
+        if isinstance(item, str) or not 2 <= len(item) <= 3 or not isinstance(item[1], str):
+            raise InvalidPlan(
+                f'plan {name!r}: give its actions as ("colour", "role") or ("colour", "role", bits), not {item!r}'
+            )
+        colour, role, *bits = item
+        action = parse_action(problem.analysis, problem.mesh, (colour, problem.mesh.axes[0], *bits))
+        problem.space.move_of(action)
+        found.append((action, role))
+    return found

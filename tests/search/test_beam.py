@@ -1,0 +1,82 @@
+"""Beam search finds proven optima from every seed, keeps one node a state, and refines what it is given."""
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed, small_transformer
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem
+from toast_lab.search.beam import Beam
+from toast_lab.search.contract import Budget, Recorder, Status, search
+from toast_lab.sharding.state import State
+
+MESH = {"data": 2, "model": 2}
+
+
+@pytest.mark.parametrize("case", ["mlp", "attention", "transformer"])
+def test_finds_the_optimum_from_twenty_seeds(case):
+    sizes = {"layers": 1, "mode": "forward", "batch": 2} if case == "transformer" else {}
+    problem = Problem(analysed(case, **sizes), MESH)
+    best = search(problem, "exhaustive", budget=Budget(seconds=60))
+    assert best.status is Status.COMPLETE
+    for seed in range(20):
+        found = search(problem, "beam", seed=seed, budget=Budget(None, 5000))
+        assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
+
+
+def beam_on(problem, seed=0, depth=30):
+    recorder = Recorder(problem, Budget(None, 10_000), None, None)
+    recorder.add_node(-1, "", 0, 0)
+    recorder.record(State(problem.space), (), (0,))
+    return Beam(recorder, np.random.default_rng(seed), depth, 0)
+
+
+def test_a_refined_sequence_cannot_be_improved_by_any_one_change():
+    beam = beam_on(Problem(small_transformer(mode="train"), MESH))
+    start = tuple(beam.choices[:3])
+    found = beam.refine(start)
+    assert beam.rank(found) < beam.rank(start)
+    moves = [found[:i] + found[i + 1 :] for i in range(len(found))]
+    moves += [(*found[:i], c, *found[i + j :]) for i in range(len(found) + 1) for c in beam.choices for j in (0, 1)]
+    assert min(map(beam.rank, moves)) >= beam.rank(found)
+
+
+def test_changes_are_removals_swaps_replacements_and_insertions():
+    beam = beam_on(Problem(analysed("attention"), MESH))
+    rows = tuple(beam.choices[:3])
+    n, c = 3, len(beam.choices)
+    changes = list(beam._changes(rows))
+    assert len(changes) == n + n * (n - 1) // 2 + n * c + (n + 1) * c
+    assert {(rows[1], rows[0], rows[2]), (rows[2], rows[1], rows[0]), rows[1:]} <= set(changes)
+    assert all(len(x) <= n for x in beam_on(Problem(analysed("attention"), MESH), depth=3)._changes(rows))
+
+
+def test_the_beam_goes_through_a_worse_state_to_a_better_one():
+    """Width 1 is greedy but does not stop where no single action helps."""
+    beam = beam_on(Problem(small_transformer(mode="train"), MESH))
+    met = beam.descend(1)
+    assert [beam.rank(rows) for rows in met] == sorted(beam.rank(rows) for rows in met)
+    lengths = {n.depth for n in beam.recorder.trace.nodes}
+    assert max(lengths) > len(met[0])
+
+
+def test_stops_by_itself_where_restarts_bring_nothing():
+    problem = Problem(analysed("attention"), MESH)
+    result = search(problem, "beam", patience=3, budget=Budget(seconds=60))
+    assert result.status is Status.CONVERGED
+    longer = search(problem, "beam", patience=30, budget=Budget(seconds=60))
+    assert longer.evaluations > result.evaluations
+
+
+def test_nodes_are_distinct_states_also_after_going_on():
+    problem = Problem(analysed("attention"), MESH)
+    first = search(problem, "beam", budget=Budget(None, 200))
+    again = search(problem, resume=first.trace, budget=Budget(None, 400))
+    keys = [n.key for n in again.trace.nodes]
+    assert len(set(keys)) == len(keys) > len(first.trace.nodes)
+    assert again.cost.score <= first.cost.score
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(InvalidProblem, match=r"width=0, patience=0 must be at least 1"):
+        search(Problem(analysed("mlp"), MESH), "beam", width=0, patience=0)

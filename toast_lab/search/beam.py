@@ -1,0 +1,192 @@
+"""Beam search over the colour actions, then local search around the best sequences.
+
+The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each by every legal
+action, so that an action that pays only together with the next one survives.  Sequences of actions are refined:
+one action is removed, replaced or inserted at any place, or two change places, and the whole sequence is taken again
+from the unsharded program, actions that have lost their effect being dropped; the first change that improves the plan
+is kept, until none does.  While the budget lasts this is repeated from sequences disturbed at random (iterated local
+search), which leads out of local optima.
+
+References: Lowerre, The Harpy speech recognition system, 1976 (beam search); Lourenço, Martin, Stützle, Iterated local
+search, Handbook of Metaheuristics, 2003.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from toast_lab.cost.problem import Quick
+from toast_lab.errors import InvalidProblem
+from toast_lab.search.actions import generator, pruning_threshold
+from toast_lab.search.contract import Recorder, Status
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State, legal_rows
+
+Row = tuple[int, int]  #: (move, axis)
+_ELITE = 4  # sequences from which restarts begin
+
+
+def run(
+    recorder: Recorder,
+    seed: int,
+    *,
+    width: int | None = None,
+    depth: int = 30,
+    patience: int = 24,
+    min_names: int | None = None,
+) -> Status:
+    """Search until the budget ends or ``patience`` restarts in a row bring no better plan.
+
+    Args:
+        recorder: prices, records and stops the search.
+        seed: of the order in which changes are tried, and of the disturbances.
+        width: states of each length that the beam keeps; by default fewer the more actions there are, 16 to 1.
+        depth: longest sequence of actions.
+        patience: restarts without improvement after which to stop.
+        min_names: smallest colour group to act on; by default as in ``mcts``.
+    """
+    given = (("width", width), ("depth", depth), ("patience", patience))
+    wrong = [f"{k}={v}" for k, v in given if v is not None and v < 1]
+    if wrong:
+        raise InvalidProblem(f"beam: {', '.join(wrong)} must be at least 1")
+    least = pruning_threshold(recorder.problem) if min_names is None else min_names
+    beam = Beam(recorder, generator(recorder, seed), depth, least)
+    if not beam.choices:
+        return Status.NO_ACTIONS
+    recorder.round = 1
+    # Where there are many actions a beam takes its time: something good is at hand sooner by local search alone.
+    begin = [beam.read(recorder.best_actions)] if recorder.resumed else [(), ()]
+    elite = [beam.refine(rows) for rows in begin]
+    width = width or max(1, min(16, 400 // len(beam.choices)))
+    elite += [beam.refine(rows) for rows in beam.descend(width)[:_ELITE]]
+    stale = 0
+    while stale < patience:
+        recorder.round += 1
+        before = recorder.best_rank
+        elite.sort(key=beam.rank)
+        # Now and then the search goes on from something worse than the best.
+        start = elite[min(len(elite) - 1, int(beam.rng.geometric(0.5)) - 1)]
+        found = beam.refine(beam.disturbed(start))
+        if beam.rank(found) < beam.rank(elite[-1]) and found not in elite:
+            elite = [*elite[: _ELITE - 1], found]
+        stale = 0 if recorder.best_rank < before else stale + 1
+    return Status.CONVERGED
+
+
+class Beam:
+    """The two searches, on one recorder.  Sequences are tuples of (move, axis)."""
+
+    def __init__(self, recorder: Recorder, rng: np.random.Generator, depth: int, least: int) -> None:
+        self.recorder, self.rng, self.depth, self.least = recorder, rng, depth, least
+        self.space = recorder.problem.space
+        self.root = State(self.space)
+        recorder.price(self.root)
+        self.choices: list[Row] = [(m, a) for m, a in legal_rows(self.root, least).tolist()]
+        keys = recorder.trace.node.array["key"][: recorder.trace.node.n].tolist()
+        self.nodes: dict[int, int] = {key: number for number, key in enumerate(keys)}  # trace nodes by state
+
+    def rank(self, rows: Sequence[Row]) -> tuple[float, float, float]:
+        """What is lower is better."""
+        return self.recorder.rank(self.recorder.price(self.taken(rows)[0]), len(rows))
+
+    def read(self, actions: Sequence[Action]) -> tuple[Row, ...]:
+        """Actions as a sequence."""
+        return tuple((self.space.move_of(a), a.axis) for a in actions)
+
+    def taken(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
+        """The state after ``rows``, and those of them that had an effect."""
+        state = self.root.copy()
+        kept = tuple((move, axis) for move, axis in rows if state.apply_row(move, axis))
+        return state, kept
+
+    def _record(self, state: State, rows: Sequence[Row], parent: int) -> Quick:
+        """Price a state; the first time it goes into the trace too."""
+        node = self.nodes.get(state.key)
+        if node is not None:
+            return self.recorder.price(state)
+        actions = [Action(int(self.space.group[m]), int(self.space.bits[m]), a) for m, a in rows]
+        depth = int(self.recorder.trace.node.array["depth"][parent]) + 1
+        label = " ".join(self.space.text(a) for a in (actions[-1:] if len(actions) == depth else actions))
+        node = self.nodes[state.key] = self.recorder.add_node(parent, label, depth, state.key)
+        return self.recorder.record(state, actions, (parent, node))
+
+    def descend(self, width: int) -> list[tuple[Row, ...]]:
+        """Beam search from the unsharded program; gives the best sequences met, best first."""
+        level: list[tuple[State, tuple[Row, ...]]] = [(self.root, ())]
+        met: list[tuple[tuple[float, float, float], tuple[Row, ...]]] = [
+            (self.recorder.rank(self.recorder.price(self.root), 0), ())
+        ]
+        seen = {self.root.key}
+        while level and len(level[0][1]) < self.depth:
+            children = []
+            for state, rows in level:
+                for move, axis in legal_rows(state, self.least).tolist():
+                    child = state.copy()
+                    child.apply_row(move, axis)
+                    if child.key in seen:
+                        continue
+                    self.recorder.check()
+                    seen.add(child.key)
+                    longer = (*rows, (move, axis))
+                    quick = self._record(child, longer, self.nodes[state.key])
+                    children.append((self.recorder.rank(quick, len(longer)), longer, child))
+            children.sort(key=lambda c: c[:2])
+            level = [(child, rows) for _, rows, child in children[:width]]
+            met = sorted([*met, *((rank, rows) for rank, rows, _ in children[:width])])[: 4 * _ELITE]
+        return [rows for _, rows in met]
+
+    def disturbed(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        """``rows`` with two to four random changes."""
+        changed = list(rows)
+        for _ in range(int(self.rng.integers(2, 5))):
+            at = int(self.rng.integers(len(changed) + 1))
+            kind = self.rng.random()
+            if kind < 0.4 and at < len(changed):
+                del changed[at]
+            elif kind < 0.8 or len(changed) < 2:
+                changed.insert(at, self.choices[self.rng.integers(len(self.choices))])
+            else:
+                i, j = self.rng.integers(len(changed), size=2).tolist()
+                changed[i], changed[j] = changed[j], changed[i]
+        return self.taken(changed[: self.depth])[1]
+
+    def refine(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        """Local search from a sequence; gives one that no single change improves."""
+        state, rows = self.taken(rows)
+        rank = self.recorder.rank(self._record(state, rows, 0), len(rows))
+        improved = True
+        while improved:
+            improved = False
+            tried = {state.key}
+            for changed in self._changes(rows):
+                self.recorder.check()
+                near, shorter = self.taken(changed)
+                if near.key in tried:
+                    continue
+                tried.add(near.key)
+                near.priced = state.priced  # so that only what differs is priced
+                new = self.recorder.rank(self._record(near, shorter, self.nodes[state.key]), len(shorter))
+                if new < rank:
+                    state, rows, rank, improved = near, shorter, new, True
+                    break
+        return rows
+
+    def _changes(self, rows: tuple[Row, ...]) -> Iterator[tuple[Row, ...]]:
+        """Every sequence that is one change away, in random order."""
+        n, c = len(rows), len(self.choices)
+        kinds = [("remove", i, 0) for i in range(n)]
+        kinds += [("swap", i, j) for i in range(n) for j in range(i)]
+        kinds += [("replace", i, j) for i in range(n) for j in range(c)]
+        kinds += [("insert", i, j) for i in range(n + 1) for j in range(c) if n < self.depth]
+        for which in self.rng.permutation(len(kinds)).tolist():
+            kind, i, j = kinds[which]
+            if kind == "remove":
+                yield rows[:i] + rows[i + 1 :]
+            elif kind == "swap":
+                yield (*rows[:j], rows[i], *rows[j + 1 : i], rows[j], *rows[i + 1 :])
+            elif kind == "replace":
+                yield (*rows[:i], self.choices[j], *rows[i + 1 :])
+            else:
+                yield (*rows[:i], self.choices[j], *rows[i:])
