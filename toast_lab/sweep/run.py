@@ -147,7 +147,7 @@ def _deaf_to_interrupts(dd: Any) -> Any:
 def _warm(client: Any, todo: Sequence[Task], cancel: Callable[[], bool] | None) -> None:
     """Compile every method's kernels on each worker's machine; what goes wrong here goes wrong again, with a row."""
     for method in dict.fromkeys(t.method for t in todo):
-        task = Task.make("mlp", {}, "2x2", "tpu-v5e", method, seconds=20.0, evaluations=60)
+        task = Task.make("mlp", {}, "2x2", "tpu-v5e", method, seconds=5.0)
         hosts = {info["host"]: address for address, info in client.scheduler_info(-1)["workers"].items()}
         futures = [
             client.submit(worker.run_task, task, METHODS[method], 0, pure=False, workers=[address])
