@@ -26,7 +26,9 @@ STAGES = [
     "lowering",
     "runtime",
     "models",
+    "sweep",
     "views",
+    "bench",
     "app",
 ]
 HEAVY = ["jax", "jaxlib", "numba", "scipy", "networkx", "torch", "panel", "bokeh", "holoviews", "pandas"]

@@ -23,6 +23,7 @@ _NAMES = {
     "Plan": "toast_lab.sharding.plan:ShardingPlan",
     "Problem": "toast_lab.cost.problem:Problem",
     "Program": "toast_lab.ir.program:Program",
+    "Race": "toast_lab.search.race:Race",
     "SearchResult": "toast_lab.search.contract:SearchResult",
     "Status": "toast_lab.search.contract:Status",
     "ToastError": "toast_lab.errors:ToastError",
@@ -38,6 +39,7 @@ _NAMES = {
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "price": "toast_lab.cost.problem:price",
+    "race": "toast_lab.search.race:race",
     "replicated": "toast_lab.sharding.plan:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.search.contract:search",
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from toast_lab.runtime.diff import diff_compiled
     from toast_lab.runtime.run import run
     from toast_lab.search.contract import Budget, SearchResult, Status, search
+    from toast_lab.search.race import Race, race
     from toast_lab.sharding.mesh import Mesh
     from toast_lab.sharding.plan import ShardingPlan as Plan
     from toast_lab.sharding.plan import replicated

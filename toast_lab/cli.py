@@ -84,6 +84,52 @@ def make_parser() -> argparse.ArgumentParser:
     _search(p, seconds=30.0)
     _save(p)
 
+    p = _command(commands, "race", "run several methods on one problem; Ctrl-C keeps what they found")
+    _model(p)
+    _problem(p)
+    p.add_argument(
+        "--methods", metavar="METHOD,...", default="mcts,manual", help="by name, with commas (%(default)s); see search"
+    )
+    _budget(p, seconds=10.0)
+    p.add_argument(
+        "--parallel", type=_positive_int, default=1, metavar="N", help="methods at once; they share cores (%(default)s)"
+    )
+    p.add_argument("--csv", metavar="FILE", help="write the anytime curves: a row at each improvement of each method")
+    _save(p)
+
+    p = _command(commands, "sweep", "search models x meshes x machines x methods x seeds; resumable, Ctrl-C keeps rows")
+    p.add_argument(
+        "file", metavar="FILE", nargs="?", help="the sweep as TOML or JSON, instead of the options up to --seeds"
+    )
+    p.add_argument("--models", nargs="+", metavar="MODEL", help='such as mlp or "t2b:layers=2|4,sequence=2048"')
+    p.add_argument("--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)')
+    p.add_argument("--machines", nargs="+", metavar="MACHINE", help='see "toast-lab machines" (tpu-v5e)')
+    p.add_argument("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
+    p.add_argument("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
+    p.add_argument("--seconds", type=_not_negative, metavar="SECONDS", help="of each search (30 unless --evaluations)")
+    p.add_argument("--evaluations", type=_positive_int, help="of each search")
+    _rows(p, "rows.jsonl and the tables")
+    p.add_argument("--retries", type=int, default=1, help="of a search whose process died (%(default)s)")
+
+    bench = commands.add_parser("bench", help="evaluations", description="Evaluations by one command.")
+    kinds = bench.add_subparsers(metavar="WHAT", required=True)
+    p = _command(
+        kinds, "paper", "the paper's section 5: step and search times, scaling; resumable, Ctrl-C keeps rows", "bench"
+    )
+    p.add_argument(
+        "--parts", nargs="+", metavar="PART", help="of models scaling goals depth devices (all of them), and compiled"
+    )
+    p.add_argument("--models", nargs="+", metavar="MODEL", help="of gns unet itx t2b t7b (all)")
+    p.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    p.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
+    p.add_argument("--seconds", type=_positive, metavar="SECONDS", help="of each search (20)")
+    p.add_argument("--quick", action="store_true", help="small sizes and 2 s: to try it out, not for numbers")
+    p.add_argument(
+        "--compile", action="store_true", help="also compile reduced models for TPU v3 and v5e (needs libtpu)"
+    )
+    p.add_argument("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    _rows(p, "rows, tables, charts and the page")
+
     p = _command(commands, "price", "estimate time and memory of a plan")
     _model(p)
     _problem(p)
@@ -199,14 +245,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
-    parser.add_argument(
-        "--seconds",
-        type=_not_negative,
-        default=None,
-        help=f"search at most so long ({seconds:g} unless --evaluations)",
-    )
-    parser.add_argument("--evaluations", type=_not_negative_int, default=None, help="price at most so many shardings")
-    parser.add_argument("--seed", type=int, default=None, help="of the random choices (0)")
+    _budget(parser, seconds)
     parser.add_argument(
         "--threads", type=_positive_int, default=None, help="threads of a method that can use several (all cores)"
     )
@@ -219,7 +258,29 @@ def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
         metavar="FILE",
         help="go on with the search that --trace wrote, of the same problem, for a new budget",
     )
+
+
+def _budget(parser: argparse.ArgumentParser, seconds: float) -> None:
+    parser.add_argument(
+        "--seconds",
+        type=_not_negative,
+        default=None,
+        help=f"search at most so long ({seconds:g} unless --evaluations)",
+    )
+    parser.add_argument("--evaluations", type=_not_negative_int, default=None, help="price at most so many shardings")
+    parser.add_argument("--seed", type=int, default=None, help="of the random choices (0)")
     parser.set_defaults(default_seconds=seconds)
+
+
+def _rows(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--out", metavar="DIR", required=True, help=f"folder for {what}; what is there is not done again"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of dask.distributed (workers of this machine)")
+    parser.add_argument(
+        "--workers", type=_positive_int, default=1, help="processes on this machine; they share cores (%(default)s)"
+    )
+    parser.add_argument("--retry-crashed", action="store_true", help="do again what crashed or failed")
 
 
 def _save(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,11 @@ Commands and the explorer have renderers of their own; this is what a Python pro
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40) -> str:
@@ -76,3 +79,13 @@ def few(items: Iterable[object], limit: int = 3) -> str:
     """The first items and how many are left out."""
     texts = [str(item) for item in items]
     return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table, whole or not at all; None is an empty cell, and keys that are no columns are left out."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
+    part.replace(path)

@@ -31,6 +31,7 @@ QUICK = ["--evaluations", "30"]
 COMMANDS = {
     "analyse": ["analyse", *NET],
     "search": ["search", *NET, *QUICK],
+    "race": ["race", *NET, *QUICK, "--methods", "mcts,exhaustive"],
     "price": ["price", *NET, "--actions", "S@1->data"],
     "list": ["list", *NET, "--actions", "S@1->data"],
     "run": ["run", *NET, "--actions", "S@1->data", "--repeats", "2"],
@@ -81,7 +82,7 @@ def test_json_tells_model_problem_plan_and_cost(toast: Any, name: str) -> None:
 def test_help_names_every_command(toast: Any) -> None:
     status, out, _ = toast("--help")
     assert status == 0
-    for name in (*COMMANDS, "serve"):
+    for name in (*COMMANDS, "serve", "sweep", "bench"):
         assert re.search(rf"^    {name} ", out, re.MULTILINE), name
     for name in (*COMMANDS, "serve"):
         assert toast(name, "--help")[0] == 0

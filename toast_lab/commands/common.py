@@ -53,11 +53,7 @@ def check_early(args: argparse.Namespace) -> None:
     if getattr(args, "plan", None):
         _mesh_of(args.plan)
     for flag in ("save", "trace"):
-        path = getattr(args, flag, None)
-        if path and not os.access(Path(path).absolute().parent, os.W_OK):
-            raise InvalidPlan(f"--{flag} {path}: its folder does not exist or cannot be written to")
-        if path and Path(path).is_dir():
-            raise InvalidPlan(f"--{flag} {path}: this is a folder, give a file")
+        check_folder(getattr(args, flag, None), f"--{flag}")
     if hasattr(args, "method"):
         search_settings(args)
 
@@ -73,6 +69,14 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = Words("--option", "option", f"options of {method}", "--option depth=8")
     return method, trace, _read_values(wanted, known, words, closed=True)
+
+
+def check_folder(path: str | None, option: str) -> None:
+    """Refuse a file to write that cannot be written."""
+    if path and not os.access(Path(path).absolute().parent, os.W_OK):
+        raise InvalidPlan(f"{option} {path}: its folder does not exist or cannot be written to")
+    if path and Path(path).is_dir():
+        raise InvalidPlan(f"{option} {path}: this is a folder, give a file")
 
 
 def load_model(args: argparse.Namespace) -> Model:

@@ -1,0 +1,193 @@
+"""The evaluation end to end on small sizes, and the page, tables and charts that follow from rows alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toast_lab.bench import cases, compiled, paper, tables, targets
+from toast_lab.bench.cases import Choice
+from toast_lab.bench.page import Content, page
+from toast_lab.bench.tables import Found
+from toast_lab.errors import InvalidProblem
+from toast_lab.models import registry
+from toast_lab.sweep.store import Store
+
+ITX = ["--quick", "--parts", "models", "--models", "itx", "--machines", "tpu-v3", "--methods", "mcts", "exhaustive"]
+
+
+def content(made: list[Found], **more: Any) -> Content:
+    choice = Choice.make()
+    return Content(
+        choice, "toast-lab bench paper", made, len(made), tables.step_times(made), tables.search_times(made), (), 0,
+        targets.targets(made),
+    )._replace(**more)  # fmt: skip
+
+
+def some(found: Callable[..., Found]) -> list[Found]:
+    return [
+        found("UNet", "a100", "mcts", 0.5), found("UNet", "a100", "manual", 0.55, own=0.1),
+        found("UNet", "a100", "automap", 0.45, fits=False, own=30.0),
+        found("UNet", "a100", "alpa", None, status="CRASHED"),
+        *(found(s.name, "tpu-v3", m, part="scaling", x=s.x) for s in cases.SCALING for m in ("mcts", "manual")),
+        *(found(s.name, "tpu-v4", "mcts", part="depth", x=s.x, status="CONVERGED") for s in cases.DEPTHS),
+    ]  # fmt: skip
+
+
+def test_the_command_resumes_and_writes_everything(toast: Any, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    pytest.importorskip("matplotlib")
+    status, out, err = toast("bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json")
+    assert status == 0, err
+    data = json.loads(out)
+    assert (data["searches"], data["made"], data["missing"]) == (2, 2, 0)
+    assert [t["verdict"] for t in data["targets"]] == ["not measured"] * 5
+    assert {Path(f).name for f in data["files"]} == {
+        "step_times.csv", "search_times.csv", "scaling.csv", "anytime.csv", "growth.csv", "step_times.svg",
+        "search_times.svg", "anytime.svg", "evaluation.md",
+    }  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "step_times.csv").open()))
+    assert [(r["case"], r["method"], r["outcome"]) for r in rows] == [
+        ("ITX", "mcts", "ok"),
+        ("ITX", "exhaustive", "ok"),
+    ]
+    text = (tmp_path / "evaluation.md").read_text()
+    assert "The numbers mean nothing" in text
+    assert f"{float(rows[0]['time_s']) * 1e3:,.2f}" in text
+    before = {f: Path(f).read_bytes() for f in data["files"]}
+    again = json.loads(toast("bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json")[1])
+    assert again["made"] == 0
+    assert {f: Path(f).read_bytes() for f in again["files"]} == before, (
+        "the same rows give the same files, byte for byte"
+    )
+
+
+def test_unknown_names_are_said_at_once(toast: Any, tmp_path: Path) -> None:
+    status, out, err = toast(
+        "bench", "paper", "--out", str(tmp_path / "x"), "--models", "gsn", "--machines", "tpu-v9", "--methods", "mtcs",
+        "--parts", "model",
+    )  # fmt: skip
+    assert (status, out) == (2, "")
+    for part in ("'gsn' (did you mean \"gns\"?)", "'tpu-v9'", "'mtcs'", "'model'"):
+        assert part in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_sizes_are_sizes_of_the_models() -> None:
+    for case in cases.CASES:
+        for sizes in (case.sizes, case.quick, case.compiled):
+            assert set(sizes) <= set(registry.sizes(case.model)), case.name
+    for scale in (*cases.SCALING, *cases.DEPTHS, *cases.DEVICES, cases.FOUR_BY_FOUR):
+        assert set(scale.sizes) <= set(registry.sizes("t2b"))
+    assert cases.SCALING[-1].mesh == "data=2,seq=32,model=2"
+    assert cases.SCALING[-1].sizes["sequence"] == 32768
+    assert [s.x for s in cases.SCALING] == [tables.devices(s.mesh) for s in cases.SCALING]
+    assert [s.x for s in cases.DEVICES] == [tables.devices(s.mesh) for s in cases.DEVICES]
+
+
+def test_every_cell_is_another_task_and_the_whole_paper_is_in_it() -> None:
+    made = Choice.make().cells()
+    assert len({c.task.digest for c in made}) == len(made)
+    models = [(c.case, c.task.machine) for c in made if c.part == "models" and c.task.method == "mcts"]
+    assert len(models) == 15
+    assert {c.part for c in made} == set(cases.PARTS)
+    slow = [c.task.seconds for c in made if c.part == "models" and (c.task.method, c.case) == ("mcts", "GNS")]
+    assert set(slow) == {cases.SECONDS}
+
+
+def test_methods_that_are_there_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "METHODS", {"mcts": "", "alpa": "", "random": ""})
+    assert Choice.make().methods == ("mcts", "alpa")
+    with pytest.raises(InvalidProblem, match="automap"):
+        Choice.make(methods=["automap"])
+
+
+def test_the_page_says_what_the_rows_say(found: Callable[..., Found], tmp_path: Path) -> None:
+    text = page(content(some(found)), tmp_path, tmp_path / "evaluation.md")
+    assert "| UNet | a100 | **5,000.00** (1 GiB) | 5,500.00 (1 GiB) | OOM (4,500.00, 1 GiB) | crashed |" in text
+    assert "| UNet | a100 | 1.00 / 1.00 / 2.00 | 0.10 / – / 0.20 | 30.00 / – / 60.00 | – / – / 2.00 |" in text
+    assert "some processor, 2 cores, Python 3.11, jax 0.10.2, 2026-11-20." in text
+    assert "](step_times.svg)" in text
+    assert "](../x/step_times.svg)" in page(content(some(found)), tmp_path / "x", tmp_path / "docs" / "evaluation.md")
+
+
+def test_verdicts_are_computed_and_not_written(found: Callable[..., Found], tmp_path: Path) -> None:
+    """Whatever the rows are, each target's line says what ``targets`` finds, and other rows give other lines."""
+
+    def verdicts(made: list[Found]) -> list[str]:
+        text = page(content(made), tmp_path, tmp_path / "evaluation.md")
+        table = text[text.index("| target | found |") : text.index("Our plan at least")]
+        return re.findall(r"\*\*(.+?)\*\*", table)
+
+    rows = some(found)
+    slow = [found("UNet", "a100", "automap", 0.45, fits=False, own=3.0) if r.method == "automap" else r for r in rows]
+    assert verdicts(rows) == ["not measured", "met", "not measured", "not measured", "met"]
+    assert verdicts(slow)[1] == "missed"
+    assert verdicts(rows) == [t.verdict for t in targets.targets(rows)]
+
+
+def test_missing_rows_and_several_versions_are_said(found: Callable[..., Found], tmp_path: Path) -> None:
+    made = some(found)
+    made[0] = made[0]._replace(row={**made[0].row, "code": "0ther", "date": "2026-11-18"})
+    text = page(content(made, wanted=len(made) + 3), tmp_path, tmp_path / "evaluation.md")
+    assert "3 of its" in text
+    assert "2 versions of the code (0ther, c0de)" in text
+    assert "2026-11-18 to 2026-11-20" in text
+
+
+def test_charts_are_deterministic_and_say_what_does_not_fit(found: Callable[..., Found], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        files = paper.draw(content(some(found)), tmp_path / name)
+        assert [f.name for f in files] == [
+            "step_times.svg",
+            "search_times.svg",
+            "anytime.svg",
+            "scaling.svg",
+            "growth.svg",
+        ]
+        drawn.append([f.read_bytes() for f in files])
+    assert drawn[0] == drawn[1]
+    texts = [[t.text for t in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text")] for data in drawn[0]]
+    assert "OOM 4,500" in texts[0]
+    assert "crashed" in texts[0]
+    assert {"mcts", "manual", "automap", "alpa", "best plan does not fit (OOM)"} <= set(texts[0])
+    assert {"mcts", "manual"} <= set(texts[3])
+    assert "square root" in texts[4]
+    assert b"<dc:date>" not in drawn[0][0]
+
+
+def test_compiled_rows_resume_and_stand_beside_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On virtual CPU devices, which compile in a moment; TPUs take the same way."""
+    monkeypatch.setattr(compiled, "SLICES", (("cpu", "cpu:4"),))
+    monkeypatch.setattr(compiled, "MESH", "data=2,model=2")
+    choice = Choice.make(models=["itx"], methods=["mcts"], quick=True, seconds=0.3)
+    jobs, store = compiled.jobs(choice), Store(tmp_path / "compiled.jsonl")
+    assert [str(j) for j in jobs] == ["mcts ITX for cpu:4"]
+    compiled.run_jobs(jobs, store)
+    (row,) = compiled.table(jobs, store)
+    assert row["outcome"] == "ok"
+    assert row["compiled_fits"] is True
+    assert row["compiled_peak_bytes"] > 0
+    assert row["peak_bytes"] > 0
+    monkeypatch.setattr(compiled, "_row", lambda *args: pytest.fail("it was there"))
+    compiled.run_jobs(jobs, Store(tmp_path / "compiled.jsonl"))
+    text = page(Content(choice, "", [], 0, [], [], [row], 2, targets.targets([])), tmp_path, tmp_path / "evaluation.md")
+    assert "| ITX | cpu:4 | mcts |" in text
+    assert "reduced programs" in text
+    assert "1 of 2 are still missing" in text
+
+
+def test_a_cancelled_job_leaves_no_row(tmp_path: Path) -> None:
+    store = Store(tmp_path / "compiled.jsonl")
+    compiled.run_jobs(compiled.jobs(Choice.make(quick=True)), store, cancel=lambda: True)
+    assert store.rows == {}

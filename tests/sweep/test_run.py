@@ -1,0 +1,177 @@
+"""Sweeps on workers: nothing is lost, nothing is done twice, and what dies is a row."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toast_lab.errors import InvalidProblem
+from toast_lab.search.methods import METHODS
+from toast_lab.sweep import run as sweeping
+from toast_lab.sweep import worker
+from toast_lab.sweep.run import Progress, open_store, run_sweep
+from toast_lab.sweep.table import COLUMNS, table
+from toast_lab.sweep.task import Task, tasks_of
+
+pytest.importorskip("distributed")
+ROOT = Path(__file__).parents[2]
+SWEEP = {"models": ["mlp"], "meshes": ["2x2"], "methods": ["mcts", "exhaustive"], "seeds": [0, 1], "evaluations": 30}
+
+
+def task(method: str, **more: Any) -> Task:
+    return Task.make("mlp", {}, "2x2", "tpu-v5e", method, **{"seconds": 20.0, "evaluations": 30, **more})
+
+
+def test_rows_resume_and_table(tmp_path: Path) -> None:
+    tasks = tasks_of(SWEEP)
+    events: list[Progress] = []
+    first = run_sweep(tasks[:3], open_store(tmp_path), warm=False, on_progress=events.append)
+    assert (first.made, len(first.missing)) == (3, 0)
+    assert [e.done for e in events if e.row] == [1, 2, 3]
+    before = (tmp_path / "rows.jsonl").read_text()
+    second = run_sweep(tasks, open_store(tmp_path), warm=False)
+    assert second.made == 1
+    assert (tmp_path / "rows.jsonl").read_text().startswith(before)
+    third = run_sweep(tasks, open_store(tmp_path), warm=False)
+    assert third.made == 0
+    assert third.rows == second.rows
+    flat = table(third.rows)
+    assert [r["method"] for r in flat] == ["mcts", "mcts", "exhaustive", "exhaustive"]
+    assert all(set(r) == set(COLUMNS) for r in flat)
+    assert all(r["status"] == "BUDGET" and r["score"] <= 1.0 and r["evaluations_limit"] == 30 for r in flat)
+    problem = worker.problem_of(tasks[0], worker.loaded(tasks[0]).analysis)
+    from toast_lab.search.contract import Budget, search
+
+    alone = search(problem, "mcts", seed=0, budget=Budget(None, 30))
+    assert flat[0]["score"] == pytest.approx(alone.cost.score, rel=1e-12)
+    assert flat[0]["evaluations"] == alone.evaluations
+
+
+def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A method dies in its child; a whole worker dies when the sweep's own function ends the process.
+    monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
+    monkeypatch.setattr(sweeping, "_on_worker", _kills_its_worker)
+    monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
+    tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
+    store = open_store(tmp_path)
+    done = run_sweep(tasks, store, warm=False, retries=1)
+    child_died, worker_died, fine = done.rows
+    assert child_died["status"] == "CRASHED"
+    assert child_died["attempts"] == 2
+    assert "exit status 3" in child_died["message"]
+    assert child_died["score"] < 1.0, "what it had found is kept"
+    assert worker_died["status"] == "CRASHED"
+    assert "worker process died" in worker_died["message"]
+    assert (tmp_path / "deaths").read_text() == "xx", "it was tried again once"
+    assert fine["status"] == "BUDGET"
+    assert run_sweep(tasks, open_store(tmp_path), warm=False).made == 0
+    monkeypatch.undo()
+    monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
+    again = run_sweep(tasks[1:], open_store(tmp_path), warm=False, retry_crashed=True)
+    assert again.made == 1
+    assert again.rows[0]["status"] == "BUDGET"
+
+
+def _kills_its_worker(given: Task, *args: Any) -> dict[str, Any]:
+    if given.seed == 666:
+        with open(os.environ["DEATHS"], "a") as file:
+            file.write("x")
+        os._exit(1)
+    return worker.run_task(given, *args[:2])
+
+
+def test_a_model_that_cannot_be_loaded_is_a_row(tmp_path: Path) -> None:
+    rows = [
+        worker.run_task(Task.make(f"tests.sweep.own_models:{name}", {}, "2", "tpu-v5e", "mcts", evaluations=5))
+        for name in ("fine", "dies", "absent")
+    ]
+    assert [r["status"] for r in rows] == ["BUDGET", "FAILED", "FAILED"]
+    assert "exit status 7" in rows[1]["message"]
+    assert "absent" in rows[2]["message"]
+    assert {r["score"] for r in table(rows)[1:]} == {None}
+
+
+def test_a_worker_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker._loaded.cache_clear()
+    calls = []
+    real = worker.load
+    monkeypatch.setattr(worker, "load", lambda name, **sizes: (calls.append(name), real(name, **sizes))[1])
+    a, b = task("mcts"), task("exhaustive", seed=3)
+    assert worker.loaded(a) is worker.loaded(b)
+    assert calls == ["mlp"]
+
+
+def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "CONNECT_S", 0.5)
+    with pytest.raises(
+        InvalidProblem, match=r"no scheduler with workers answers at tcp://127.0.0.1:1 .*dask scheduler"
+    ):
+        run_sweep([task("mcts")], open_store(tmp_path), scheduler="tcp://127.0.0.1:1")
+
+
+def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
+    import distributed
+
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        done = run_sweep([task("mcts")], open_store(tmp_path), scheduler=cluster.scheduler_address, warm=False)
+    assert [r["status"] for r in done.rows] == ["BUDGET"]
+
+
+def test_cancelled_sweeps_keep_rows_and_leave_no_row_of_what_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "slow", "tests.search.bad_methods:slow")
+    store = open_store(tmp_path)
+    tasks = [task("mcts"), task("slow", seconds=300.0, evaluations=None), task("mcts", seed=9)]
+    running: list[tuple[str, ...]] = []
+    since: list[float] = []
+
+    def cancel() -> bool:
+        if running and running[-1] and running[-1][0].startswith("slow"):
+            since.append(time.monotonic())
+            return since[-1] - since[0] > 3
+        return False
+
+    started = time.monotonic()
+    done = run_sweep(tasks, store, warm=False, on_progress=lambda e: running.append(e.running), cancel=cancel)
+    assert time.monotonic() - started < 60
+    assert [r["method"] for r in done.rows] == ["mcts"]
+    assert [(t.method, t.seed) for t in done.missing] == [("slow", 0), ("mcts", 9)]
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    argv = [
+        sys.executable, "-m", "toast_lab.cli", "sweep", "--models", "mlp", "--meshes", "2x2", "--methods", "mcts",
+        "--seeds", "0-40", "--evaluations", "30", "--out", str(tmp_path), "--json",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    rows = tmp_path / "rows.jsonl"
+    with subprocess.Popen(
+        argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as child:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and (not rows.exists() or rows.read_bytes().count(b"\n") < 2):
+            time.sleep(0.1)
+        os.killpg(child.pid, signal.SIGKILL)
+    kept = rows.read_text()
+    n = len(open_store(tmp_path).rows)
+    assert 2 <= n < 41
+    argv[argv.index("0-40")] = f"0-{n}"
+    again = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert again.returncode == 0, again.stderr
+    data = json.loads(again.stdout)
+    assert (data["made"], data["missing"], len(data["rows"])) == (1, 0, n + 1)
+    assert rows.read_text().startswith(kept)
+    assert (tmp_path / "table.csv").read_text().count("\n") == n + 2

@@ -1,0 +1,255 @@
+"""What is searched for each table and figure of section 5, at which sizes and meshes, and why these.
+
+The paper gives neither batch sizes nor meshes.  Its hardware is a "set of" A100, P100 and TPU v3.  All three get one
+mesh of 32 devices, 8 (data) by 4 (model): on TPU v3 a slice of 4x4 chips with two cores each, on GPUs four hosts of 8.
+Batches are chosen so that memory decides: the unsharded program fits on no device, and some plan fits on each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toast_lab.cost.machines import machine as find_machine
+from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
+from toast_lab.search.methods import METHODS
+from toast_lab.sweep.task import Task
+
+OURS = "mcts"
+METHODS_COMPARED = ("mcts", "manual", "automap", "alpa", "beam")  #: those of the paper and one more, where they exist
+MACHINES = ("a100", "p100", "tpu-v3")
+MESH = "data=8,model=4"
+SECONDS = 20.0
+SEEDS = 20  #: of the small programs whose optimum is known
+
+
+class Case(NamedTuple):
+    """A model at the sizes that it is evaluated at."""
+
+    name: str  #: as the paper calls it
+    model: str
+    sizes: Mapping[str, Any]
+    quick: Mapping[str, Any]  #: sizes to try the command out with
+    compiled: Mapping[str, Any]  #: sizes that a compiler takes a minute or so for
+    why: str  #: these sizes
+
+
+class Scale(NamedTuple):
+    """One point of a scaling figure."""
+
+    name: str
+    sizes: Mapping[str, Any]
+    mesh: str
+    x: float  #: where it stands on the axis
+
+
+class Cell(NamedTuple):
+    """A task, and where its row goes."""
+
+    part: str
+    case: str
+    x: float
+    task: Task
+
+
+CASES = (
+    Case(
+        "GNS", "gns", {"edges": 65536},
+        {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
+        {"edges": 65536, "steps": 1, "hidden_layers": 1},
+        "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its range, and the only "
+        "one at which no device holds the unsharded step (80 GiB and more).",
+    ),
+    Case(
+        "UNet", "unet", {},
+        {"channels": 32, "multipliers": [1, 2], "blocks": 1, "heads": 2, "groups": 8, "batch": 8, "image": 16},
+        {"channels": 256, "multipliers": [1], "blocks": 1, "heads": 8, "batch": 64},
+        "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs 117 GiB unsharded.",
+    ),
+    Case(
+        "ITX", "itx", {"batch": 128},
+        {"layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "key_size": 16, "vocab": 64, "batch": 8, "prompt": 16,
+         "sequence": 16},
+        {"batch": 128, "layers": 2},
+        "one decoding step, as the paper's sizes with a KV cache of 1024 + 1024 positions; with batch 128 the cache "
+        "makes 83 GiB unsharded, with batch 32 an A100 would hold it whole.",
+    ),
+    Case(
+        "T2B 16k", "t2b", {"sequence": 16384, "batch": 8, "remat": True},
+        {"layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "key_size": 8, "vocab": 128, "batch": 8, "sequence": 64,
+         "remat": True},
+        {"sequence": 16384, "batch": 8, "remat": True, "layers": 1},
+        "16,384 positions as in the paper, one example a data shard. Layers keep their inputs only (the model's own "
+        "remat, not XLA's): without it no plan found fits TPU v3 or P100 (31 to 60 GiB); with it plans that cut the "
+        "sequence do.",
+    ),
+    Case(
+        "T7B 2k", "t7b", {"sequence": 2048, "batch": 32, "remat": True},
+        {"layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "kv_heads": 4, "key_size": 8, "vocab": 128, "batch": 8,
+         "sequence": 32, "remat": True},
+        {"sequence": 2048, "batch": 32, "remat": True, "layers": 1},
+        "2048 positions as in the paper, 4 examples a data shard; with the model's own remat plans fit all three "
+        "machines (9 to 12 GiB), without it and batch 16 none fits TPU v3 or P100 (21 to 33 GiB).",
+    ),
+)  # fmt: skip
+
+#: Batch x Seq x Model up to the paper's 2x32x2 at 32k; each step doubles positions and devices of "seq" together, so
+#: every seq shard has 1024 positions.  Batch 8: 4 examples a data shard.
+SCALING = tuple(
+    Scale(f"2x{n}x2, {n}k", {"sequence": 1024 * n, "batch": 8, "remat": True}, f"data=2,seq={n},model=2", 4 * n)
+    for n in (2, 4, 8, 16, 32)
+)
+SCALING_MACHINE = "tpu-v3"
+
+#: Search time against depth: the training step of T2B as in the benchmarks of the analysis, on 4x4.
+DEPTHS = tuple(
+    Scale(f"{n} layers", {"layers": n, "sequence": 2048, "batch": 16}, "data=4,model=4", n)
+    for n in (18, 36, 72, 144, 288)
+)
+#: Search time against devices, in one to four axes.
+DEVICES = tuple(
+    Scale(mesh, {"sequence": 4096, "batch": 256, "remat": True}, mesh, n)
+    for n, mesh in (
+        (4, "a=4"), (16, "a=4,b=4"), (64, "a=4,b=4,c=4"), (256, "a=8,b=8,c=4"), (1024, "a=8,b=8,c=4,d=4"),
+        (4096, "a=8,b=8,c=8,d=8"),
+    )
+)  # fmt: skip
+LARGE_MACHINE = "tpu-v4"  # a torus of 4096 chips in one pod
+
+#: The target of 10 seconds on 4x4.
+FOUR_BY_FOUR = Scale("T2B on 4x4", {"sequence": 2048, "batch": 16, "remat": True}, "data=4,model=4", 16)
+FOUR_BY_FOUR_MACHINE = "tpu-v5e"
+
+#: Programs small enough to prove the optimum of.
+SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+    ("mlp", "mlp", {}, "2x2"),
+    ("attention", "attention", {}, "2x2"),
+    (
+        "1-layer block", "transformer",
+        {"layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8,
+         "sequence": 32, "mode": "forward"},
+        "2x2",
+    ),
+)  # fmt: skip
+SMALL_MACHINE = "tpu-v5e"
+
+PARTS = ("models", "scaling", "goals", "depth", "devices")
+COMPILED = "compiled"  #: the part that needs a compiler, run when asked for
+SLICES = (("tpu-v3", "tpu:v3:4x4"), ("tpu-v5e", "tpu:v5e:4x8"))  #: of the compiled table, 32 devices each
+#: AutoMap is given longer on the two models on which the paper needed 25 times its own time for it, or a factor of 25
+#: could not show within the budget.
+LONGER = {("automap", "gns"): 3.0, ("automap", "unet"): 3.0}
+
+
+class Choice(NamedTuple):
+    """What of the evaluation is run."""
+
+    parts: tuple[str, ...] = PARTS
+    cases: tuple[Case, ...] = CASES
+    machines: tuple[str, ...] = MACHINES
+    methods: tuple[str, ...] = ()
+    seconds: float = SECONDS
+    quick: bool = False
+    seed: int = 0
+
+    @classmethod
+    def make(
+        cls,
+        parts: Sequence[str] | None = None,
+        models: Sequence[str] | None = None,
+        machines: Sequence[str] | None = None,
+        methods: Sequence[str] | None = None,
+        seconds: float | None = None,
+        quick: bool = False,
+    ) -> Choice:
+        """What names stand for.
+
+        Raises:
+            InvalidProblem: listing every unknown part, model, machine and method.
+        """
+        known = {c.model: c for c in CASES}
+        wrong = [_unknown("part", p, (*PARTS, COMPILED)) for p in parts or () if p not in (*PARTS, COMPILED)]
+        wrong += [_unknown("model of the evaluation", m, known) for m in models or () if m not in known]
+        for name in machines or ():
+            try:
+                find_machine(name)
+            except ToastError as error:
+                wrong.append(str(error))
+        wrong += [_unknown("method", m, METHODS) for m in methods or () if m not in METHODS]
+        if wrong:
+            raise InvalidProblem("bench paper:\n" + join_offenders(wrong, 50))
+        return cls(
+            tuple(dict.fromkeys(parts or PARTS)),
+            tuple(known[m] for m in dict.fromkeys(models or known)),
+            tuple(dict.fromkeys(machines or MACHINES)),
+            tuple(dict.fromkeys(methods or (m for m in METHODS_COMPARED if m in METHODS))),
+            seconds or (2.0 if quick else SECONDS),
+            quick,
+        )
+
+    def cells(self) -> list[Cell]:
+        """Every search of the chosen parts, those of one model together."""
+        makers = {
+            "models": self._models, "scaling": self._scaling, "goals": self._goals, "depth": self._depth,
+            "devices": self._devices,
+        }  # fmt: skip
+        return [cell for part in PARTS if part in self.parts for cell in makers[part]()]
+
+    def _models(self) -> Iterator[Cell]:
+        for case, machine, method in itertools.product(self.cases, self.machines, self.methods):
+            sizes = case.quick if self.quick else case.sizes
+            yield self._cell("models", case.name, 0.0, case.model, sizes, MESH, machine, method)
+
+    def _scaling(self) -> Iterator[Cell]:
+        for scale, method in itertools.product(self._first(SCALING), self.methods):
+            yield self._cell(
+                "scaling", scale.name, scale.x, "t2b", self._t2b(scale), scale.mesh, SCALING_MACHINE, method
+            )
+
+    def _goals(self) -> Iterator[Cell]:
+        s = FOUR_BY_FOUR
+        for method in self.methods:
+            yield self._cell("goals", s.name, s.x, "t2b", self._t2b(s), s.mesh, FOUR_BY_FOUR_MACHINE, method)
+        for name, model, sizes, mesh in SMALL:
+            yield self._cell("goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, "exhaustive", seconds=120.0)
+            for seed in range(2 if self.quick else SEEDS):
+                yield self._cell("goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, OURS, seed=seed)
+
+    def _depth(self) -> Iterator[Cell]:
+        for s in self._first(DEPTHS):
+            yield self._cell("depth", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long)
+
+    def _devices(self) -> Iterator[Cell]:
+        for s in self._first(DEVICES):
+            yield self._cell(
+                "devices", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long
+            )
+
+    @property
+    def _long(self) -> float:
+        """Seconds of a search that is to end by itself, not by its budget."""
+        return 3 * self.seconds
+
+    def _first(self, scales: Sequence[Scale]) -> Iterable[Scale]:
+        return scales[:2] if self.quick else scales
+
+    def _t2b(self, scale: Scale) -> Mapping[str, Any]:
+        if not self.quick:
+            return scale.sizes
+        small = next(c.quick for c in CASES if c.model == "t2b")
+        depth = {"layers": int(scale.x) // 9} if "layers" in scale.sizes else {}
+        return {**small, "sequence": 64, **depth}
+
+    def _cell(
+        self, part: str, case: str, x: float, model: str, sizes: Mapping[str, Any], mesh: str, machine: str,
+        method: str, *, seed: int | None = None, seconds: float | None = None,
+    ) -> Cell:  # fmt: skip
+        budget = (seconds or self.seconds) * (LONGER.get((method, model), 1.0) if part == "models" else 1.0)
+        seed = self.seed if seed is None else seed
+        return Cell(part, case, x, Task.make(model, sizes, mesh, machine, method, seed=seed, seconds=budget))
+
+
+def _unknown(what: str, name: str, choices: Iterable[str]) -> str:
+    names = list(choices)
+    return f"no {what} is called {name!r}{did_you_mean(name, names)}; there are: {', '.join(names)}"

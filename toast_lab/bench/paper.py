@@ -1,0 +1,153 @@
+"""``run_paper``: search what has no row yet, then write tables, charts and page from all rows.
+
+Everything that is written follows from ``rows.jsonl`` and ``compiled.jsonl`` in the output folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from toast_lab.bench import charts, compiled, tables
+from toast_lab.bench.cases import COMPILED, Choice
+from toast_lab.bench.page import Content, page
+from toast_lab.bench.targets import Target, targets
+from toast_lab.errors import InvalidProblem
+from toast_lab.sweep.run import Progress, Sweep, open_store, run_sweep
+from toast_lab.sweep.store import Store
+from toast_lab.text import write_csv
+
+GROWTH_COLUMNS = (
+    "part", "x", "mesh", "ops", "machine", "method", "status", "load_s", "analyse_s", "prepare_s", "own_best_s",
+    "elapsed_s",     "evaluations",
+)  # fmt: skip
+
+
+class Paper(NamedTuple):
+    """What a run left behind."""
+
+    sweep: Sweep
+    compiled_missing: int  #: plans that were to be compiled and have no row
+    targets: list[Target]
+    files: list[Path]
+    notes: list[str]  #: what could not be written, and why
+
+
+def run_paper(
+    choice: Choice,
+    folder: Path,
+    *,
+    command: str,
+    page_file: Path | None = None,
+    compile_too: bool = False,
+    scheduler: str | None = None,
+    workers: int = 1,
+    retry_crashed: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_compile: Callable[[int, int, str], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Paper:
+    """Run the evaluation, as far as it is not there yet, and write it down.
+
+    Args:
+        choice: what to run.
+        folder: for rows, tables, charts and (by default) the page.
+        command: as it is shown on the page.
+        page_file: the page, "evaluation.md" in the folder by default.
+        compile_too: also compile the best plans of reduced models.
+        scheduler: as for ``run_sweep``.
+        workers: as for ``run_sweep``; one by default, since searches that share cores take longer.
+        retry_crashed: as for ``run_sweep``.
+        on_progress: called as searches start and end.
+        on_compile: called with (number, of how many, what) before each plan is compiled.
+        cancel: polled; True ends it.  What was done is written down all the same.
+
+    Raises:
+        InvalidProblem: something that is needed is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    store, cells = open_store(folder), choice.cells()
+    jobs = compiled.jobs(choice)
+    compile_too = compile_too or COMPILED in choice.parts
+    compiled_store = Store(folder / "compiled.jsonl")
+    sweep = run_sweep(
+        [cell.task for cell in cells], store, scheduler=scheduler, workers=workers, retry_crashed=retry_crashed,
+        on_progress=on_progress, cancel=cancel,
+    )  # fmt: skip
+    try:
+        if compile_too and not (cancel is not None and cancel()):
+            compiled.run_jobs(jobs, compiled_store, on_progress=on_compile, cancel=cancel)
+    finally:  # whatever stops a compiler, searches that are done are written down
+        found = tables.join(cells, store.rows)
+        judged = targets(found, quick=choice.quick)
+        compiled_rows = compiled.table(jobs, compiled_store)
+        content = Content(
+            choice, command, found, len(cells), tables.step_times(found), tables.search_times(found), compiled_rows,
+            len(jobs) if compile_too or compiled_rows else 0, judged,
+        )  # fmt: skip
+        files, notes = write(content, folder, page_file or folder / "evaluation.md")
+    missing = sum(job.digest not in compiled_store for job in jobs) if compile_too else 0
+    return Paper(sweep, missing, judged, files, notes)
+
+
+def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], list[str]]:
+    """Tables, charts and page.  Gives the files written, and notes on those that could not be."""
+    steps, searches, found = content.steps, content.searches, content.found
+    growth = [{**o.row, "part": o.part, "x": o.x} for o in found if o.part in ("depth", "devices")]
+    scaling = [
+        {**s, **{k: t[k] for k in ("own_best_s", "close_s", "elapsed_s", "evaluations")}}
+        for s, t in zip(steps, searches, strict=True)
+        if s["part"] == "scaling"
+    ]
+    scaling_columns = (*tables.STEP_COLUMNS, "own_best_s", "close_s", "elapsed_s", "evaluations")
+    made = {
+        "step_times.csv": (tables.STEP_COLUMNS, steps),
+        "search_times.csv": (tables.SEARCH_COLUMNS, searches),
+        "scaling.csv": (scaling_columns, scaling),
+        "anytime.csv": (tables.ANYTIME_COLUMNS, tables.anytime(found)),
+        "growth.csv": (GROWTH_COLUMNS, growth),
+    }
+    if content.compiled_wanted:
+        made["compiled.csv"] = (compiled.COLUMNS, content.compiled)
+    for name, (columns, rows) in made.items():
+        write_csv(folder / name, columns, rows)
+    files = [folder / name for name in made]
+    notes = []
+    try:
+        files += draw(content, folder)
+    except InvalidProblem as error:
+        notes.append(f"no charts were drawn: {error}")
+    page_file.parent.mkdir(parents=True, exist_ok=True)
+    part = page_file.with_suffix(".part")
+    part.write_text(page(content, folder, page_file))
+    part.replace(page_file)
+    return [*files, page_file], notes
+
+
+def draw(content: Content, folder: Path) -> list[Path]:
+    """The charts for which there are rows.  Raises InvalidProblem without matplotlib."""
+    charts.pyplot()
+    files = []
+
+    def of(rows: object, part: str) -> list:
+        return [r for r in rows if r["part"] == part]  # type: ignore[attr-defined]
+
+    steps, searches = of(content.steps, "models"), of(content.searches, "models")
+    if steps:
+        charts.step_time_bars(steps, folder / "step_times.svg")
+        charts.search_time_bars(searches, folder / "search_times.svg")
+        curves = of(tables.anytime(content.found), "models")
+        charts.anytime_lines(curves, searches, folder / "anytime.svg")
+        files += [folder / name for name in ("step_times.svg", "search_times.svg", "anytime.svg")]
+    if of(content.steps, "scaling"):
+        charts.scaling_lines(of(content.steps, "scaling"), of(content.searches, "scaling"), folder / "scaling.svg")
+        files.append(folder / "scaling.svg")
+    growth = {
+        what: [{**o.row, "x": o.x} for o in content.found if o.part == part and o.has_plan]
+        for part, what in (("depth", "layers"), ("devices", "devices"))
+    }
+    if any(growth.values()):
+        charts.growth_lines(growth, folder / "growth.svg")
+        files.append(folder / "growth.svg")
+    return files

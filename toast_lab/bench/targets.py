@@ -1,0 +1,154 @@
+"""The targets of the evaluation, each computed from the rows: met, missed or not measured, with the numbers.
+
+Start reading at ``targets``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from toast_lab.bench import cases, tables
+from toast_lab.bench.cases import OURS
+from toast_lab.bench.tables import Found
+
+TIE = 1e-9  # relative difference of scores that is rounding
+TIMES_SLOWER = 25.0
+SLOW_MODELS = ("UNet", "GNS")
+CLOSE_WITHIN_S = 10.0
+GROWTH = 0.5  # exponent of search time against layers
+
+
+class Target(NamedTuple):
+    """One target and what the rows say of it."""
+
+    text: str
+    met: bool | None  #: None: rows are missing
+    numbers: tuple[str, ...]  #: one for each place where it could fail
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return {True: "met", False: "missed", None: "not measured"}[self.met]
+
+
+def targets(found: Sequence[Found], *, quick: bool = False) -> list[Target]:
+    """All targets; ``quick``: of sizes to try the command out, which can neither meet nor miss one."""
+    made = [at_least_as_good(found), slower(found), close_in_time(found), optimum(found), growth(found)]
+    return [t._replace(met=None) for t in made] if quick else made
+
+
+def at_least_as_good(found: Iterable[Found]) -> Target:
+    """Our plan against the best of every rival, problem by problem."""
+    wins, missed, lines = 0, [], []
+    names: set[str] = set()
+    wanted = {(c.name, m) for c in cases.CASES for m in cases.MACHINES}
+    for (part, case, machine), group in tables.problems(found).items():
+        if part != "models" or (case, machine) not in wanted:
+            continue
+        ours = next((one for one in group if one.method == OURS and one.has_plan), None)
+        rivals = [one for one in group if one.method != OURS and one.has_plan]
+        if ours is None or not rivals:
+            continue
+        wanted.discard((case, machine))
+        names |= {one.method for one in rivals}
+        best = min(rivals, key=lambda one: one.rank)
+        does_not_fit, score = best.rank
+        if (ours.rank[0], ours.rank[1]) <= (does_not_fit, score * (1 + TIE)):
+            wins += 1
+        else:
+            missed.append(case)
+            lines.append(
+                f"{case} on {machine}: {OURS} {_plan(ours)}, {best.method} {_plan(best)} "
+                f"({ours.rank[1] / score - 1:+.2%} in score)"
+            )
+    total = wins + len(missed)
+    if not total:
+        return Target(_GOOD, None, ())
+    lines.append(f"rivals: {', '.join(sorted(names)) or 'none'}")
+    left = [f"no rows yet: {', '.join(f'{c} on {m}' for c, m in sorted(wanted))}"] if wanted else []
+    verdict = False if missed else (None if wanted else True)
+    return Target(_GOOD, verdict, (f"{wins} of {total} problems", *lines, *left))
+
+
+def slower(found: Iterable[Found]) -> Target:
+    """AutoMap's time to its own best over ours to our own best."""
+    text = f"automap needs at least {TIMES_SLOWER:g} times our time to its own best on U-Net and GNS"
+    ratios, lines = [], []
+    for (part, case, machine), group in tables.problems(found).items():
+        by_method = {one.method: one for one in group if one.has_plan}
+        if part != "models" or case not in SLOW_MODELS or not {OURS, "automap"} <= set(by_method):
+            continue
+        ours, theirs = by_method[OURS].row["own_best_s"], by_method["automap"].row["own_best_s"]
+        ratios.append(theirs / ours if ours > 0 else math.inf)
+        lines.append(f"{case} on {machine}: {theirs:.2f} s / {ours:.2f} s = {ratios[-1]:.1f}")
+    return Target(text, min(ratios) >= TIMES_SLOWER if ratios else None, tuple(lines))
+
+
+def close_in_time(found: Iterable[Found]) -> Target:
+    """Seconds to within 1% of the best of any method, on T2B and a 4x4 mesh."""
+    name = cases.FOUR_BY_FOUR.name
+    text = f"{name}: within 1% of the best plan any method found in at most {CLOSE_WITHIN_S:g} s from analysed program"
+    rows = [r for r in tables.search_times(found) if r["case"] == name and r["method"] == OURS]
+    if not rows:
+        return Target(text, None, ())
+    close = rows[0]["close_s"]
+    # From the analysed program on: reading it and loading kernels is part of it.
+    took = None if close is None else close + (rows[0]["prepare_s"] or 0.0)
+    numbers = "never within its budget" if took is None else f"{took:.2f} s, of which {close:.2f} s are the search"
+    return Target(text, took is not None and took <= CLOSE_WITHIN_S, (numbers,))
+
+
+def optimum(found: Iterable[Found]) -> Target:
+    """Seeds whose plan is the proven optimum."""
+    text = "mlp, attention and a 1-layer block: the proven optimum, 20 of 20 seeds"
+    lines: list[str] = []
+    verdicts: list[bool | None] = []
+    names = {name for name, *_ in cases.SMALL}
+    for (_, case, _), group in tables.problems(found).items():
+        proof = next((o for o in group if o.method == "exhaustive" and o.has_plan), None)
+        seeds = [o for o in group if o.method == OURS and o.has_plan]
+        if case not in names or not seeds:
+            continue
+        if proof is None or proof.row["status"] != "COMPLETE":
+            lines.append(f"{case}: exhaustive search did not come to an end, nothing is proven")
+            verdicts.append(None)
+            continue
+        hits = sum(o.rank <= (proof.rank[0], proof.rank[1] * (1 + TIE)) for o in seeds)
+        lines.append(f"{case}: {hits} of {len(seeds)} seeds")
+        verdicts.append(None if hits == len(seeds) < cases.SEEDS else hits == len(seeds))
+    if False in verdicts:
+        return Target(text, False, tuple(lines))
+    return Target(text, True if len(verdicts) == len(names) and all(verdicts) else None, tuple(lines))
+
+
+def growth(found: Iterable[Found]) -> Target:
+    """Exponent of search time against the number of layers, by least squares of the logarithms."""
+    text = "search time grows at most with the square root of the number of layers"
+    points = [(o.x, o.row["elapsed_s"], o.row["status"]) for o in found if o.part == "depth" and o.has_plan]
+    lines = [f"{x:g} layers: {seconds:.2f} s ({status})" for x, seconds, status in points]
+    exponent = fitted_exponent([(x, s) for x, s, _ in points])
+    if exponent is None:
+        return Target(text, None, tuple(lines))
+    ended = all(status not in ("BUDGET", "CRASHED", "CANCELLED") for _, _, status in points)
+    if not ended:
+        lines.append("a search that its budget ended says nothing of growth")
+    return Target(text, exponent <= GROWTH if ended else None, (f"exponent {exponent:.2f}", *lines))
+
+
+def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:
+    """Slope of log y against log x by least squares; None for fewer than two different x."""
+    logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
+    if len({x for x, _ in logs}) < 2:
+        return None
+    mean_x, mean_y = (sum(v) / len(logs) for v in zip(*logs, strict=True))
+    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs)
+
+
+_GOOD = "our plan at least as good as every rival's on all five models x three machines"
+
+
+def _plan(one: Found) -> str:
+    fits = "" if one.row["fits"] else ", does not fit"
+    return f"{one.row['time_s'] * 1e3:.2f} ms{fits}"

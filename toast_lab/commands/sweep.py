@@ -1,0 +1,82 @@
+"""``toast-lab sweep``: many searches on many workers, one table."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.commands import common
+from toast_lab.errors import InvalidProblem
+
+if TYPE_CHECKING:
+    from toast_lab.sweep.run import Progress
+
+OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search what has no row yet; the first Ctrl-C ends it, and keeps every row that is done."""
+    from toast_lab.sweep.run import open_store, run_sweep
+    from toast_lab.sweep.table import COLUMNS, table
+    from toast_lab.sweep.task import read_sweep, tasks_of
+    from toast_lab.text import write_csv
+
+    given = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
+    if args.file and given:
+        raise InvalidProblem(f"give the sweep as {args.file} or as options, not both: {', '.join(given)}")
+    if not args.file and "models" not in given:
+        raise InvalidProblem("a sweep needs models: --models mlp attention, or a FILE that lists them")
+    tasks = tasks_of(read_sweep(args.file) if args.file else given)
+    folder = Path(args.out)
+    store = open_store(folder)
+    with sweeping(len(tasks)) as (on_progress, stopped):
+        done = run_sweep(
+            tasks, store, scheduler=args.scheduler, workers=args.workers, retries=args.retries,
+            retry_crashed=args.retry_crashed, on_progress=on_progress, cancel=stopped,
+        )  # fmt: skip
+    rows = table(done.rows)
+    write_csv(folder / "table.csv", COLUMNS, rows)
+    data = {"table": str(folder / "table.csv"), "made": done.made, "missing": len(done.missing), "rows": rows}
+    common.emit(args, data, lambda out: _show(out, data))
+    return 130 if done.missing else 0
+
+
+@contextlib.contextmanager
+def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[[], bool]]]:
+    """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
+    with common.progress(f"{total} searches") as update, common.stop_on_interrupt() as stopped:
+
+        def on_progress(event: Progress) -> None:
+            now = event.running[0] if event.running else ""
+            update(event.done / max(event.total, 1), f"{event.done} of {event.total}  {now}")
+
+        yield on_progress, stopped
+
+
+def _show(out: common.Out, data: dict[str, Any]) -> None:
+    rows = data["rows"]
+    out.table(
+        f"{len(rows)} searches, {data['made']} of them made now",
+        ("~model", "~sizes", "mesh", "machine", "method", ">seed", ">score", ">time", ">peak", "fits", "status", ">s"),
+        [
+            (
+                r["model"], r["sizes"], r["mesh"], r["machine"], r["method"], r["seed"],
+                "-" if r["score"] is None else f"{r['score']:.4f}",
+                "-" if r["time_s"] is None else common.time_text(r["time_s"]),
+                "-" if r["peak_bytes"] is None else common.bytes_text(r["peak_bytes"]),
+                {True: "yes", False: "no", None: "-"}[r["fits"]], r["status"],
+                "-" if r["elapsed_s"] is None else f"{r['elapsed_s']:.2f}",
+            )
+            for r in rows
+        ],
+        60,
+    )  # fmt: skip
+    for r in rows:
+        if r["status"] in ("CRASHED", "FAILED"):
+            out.print(f"{r['method']} {r['model']} {r['mesh']} {r['machine']} seed {r['seed']}: {r['message']}")
+    if data["missing"]:
+        out.print(f"{data['missing']} searches are missing; the same command goes on with them.")
+    out.print(f"Table: {data['table']}")

@@ -1,0 +1,200 @@
+"""One search in a child process: a method that crashes or hangs costs its own row and nothing else.
+
+``search_in_child`` gives an ``Outcome`` whatever happens: every improvement is reported as it is found, so that what a
+dead process had found is not lost.  Before the clock starts, the child loads the pricing kernels and lets the method
+run for a moment on a copy of the problem, so that loading compiled code counts for no method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab import isolate
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import RunFailed, ToastError
+from toast_lab.search import contract
+from toast_lab.search.contract import Budget, Status
+from toast_lab.search.trace import Simulation
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.state import State
+
+CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
+FAILED = "FAILED"  # the method refused its input; no search has such a status
+GRACE_S = 10.0  # that a search which was told to stop has before it is killed
+START_S = 400.0  # for starting Python, reading the problem and compiling kernels for the first time
+WARM = Budget(seconds=0.5)
+WARM_ROUNDS = 4  # at most: kernels that were never compiled on this machine take minutes
+
+
+class Point(NamedTuple):
+    """The best plan so far from ``elapsed_s`` on."""
+
+    elapsed_s: float  #: since the search began
+    score: float  #: C(s)
+    time_s: float
+    peak_bytes: float
+    fits: bool
+    simulation: int  #: trajectories before it, itself included
+    actions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What is known of one search, however it ended.  Without any point its prices are None."""
+
+    method: str
+    status: str  #: name of a ``Status``, or FAILED: the method refused its input
+    message: str
+    points: tuple[Point, ...]
+    evaluations: int | None  #: distinct states priced; None if the process died
+    elapsed_s: float
+    prepare_s: float | None  #: reading the problem and loading kernels, before the clock started
+    bound: float | None  #: proven: no plan of the method's space scores less
+    actions: tuple[str, ...]
+    plan: ShardingPlan | None
+
+    @property
+    def last(self) -> Point | None:
+        """The best plan found."""
+        return self.points[-1] if self.points else None
+
+
+def search_in_child(
+    problem: Problem,
+    method: str,
+    *,
+    seed: int = 0,
+    budget: Budget | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_point: Callable[[Point], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    time_limit_s: float | None = None,
+) -> Outcome:
+    """Run one method on ``problem`` in a process of its own.
+
+    Args:
+        problem: what to shard; it is pickled.
+        method: a name in ``METHODS``.
+        seed: of the search.
+        budget: as for ``search``.
+        options: of the method; they are pickled.
+        on_point: called with every improvement.
+        cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over what it found.
+        time_limit_s: the process is killed after that; twice the budget's seconds and 7 minutes by default, an hour
+            where the budget has no seconds.
+
+    Raises:
+        KeyboardInterrupt: and nothing else; crashes, hangs and refused input are outcomes.
+    """
+    budget = budget or Budget()
+    if time_limit_s is None:
+        time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
+    points: list[Point] = []
+    handle, stop_file = tempfile.mkstemp(prefix="toast-lab-go-on-")  # removing it tells the child to stop
+    os.close(handle)
+    told_at: list[float] = []
+
+    def on_event(point: Point) -> None:
+        points.append(point)
+        if on_point is not None:
+            on_point(point)
+
+    def stop() -> bool:
+        if not told_at and cancel is not None and cancel():
+            os.unlink(stop_file)
+            told_at.append(time.monotonic())
+        return bool(told_at) and time.monotonic() - told_at[0] > GRACE_S
+
+    started = time.monotonic()
+    try:
+        found = isolate.run_in_child(
+            "toast_lab.search.child:run_one",
+            pickle.dumps(problem), method, contract.METHODS[method], seed, budget, dict(options or {}), stop_file,
+            time_limit_s=time_limit_s, on_event=on_event, cancel=stop, what=f"{method} on {problem.describe()}",
+        )  # fmt: skip
+    except ToastError as error:
+        if isinstance(error, isolate.Cancelled):
+            status, message = CANCELLED, "It was told to stop, did not within 10 s, and was killed."
+        else:
+            status, message = (CRASHED if isinstance(error, RunFailed) else FAILED), str(error)
+        actions = points[-1].actions if points else ()
+        return Outcome(
+            method, status, message, tuple(points), None, time.monotonic() - started, None, None, actions,
+            _again(problem, points),
+        )  # fmt: skip
+    finally:
+        if not told_at:
+            os.unlink(stop_file)
+    analysis = problem.analysis
+    op_axis, value_axis, key = found.pop("plan")
+    for array in (op_axis, value_axis):
+        array.flags.writeable = False
+    plan = ShardingPlan(analysis.program, problem.mesh, op_axis, value_axis, found["actions"], key, analysis.trees)
+    return Outcome(method=method, points=tuple(points), plan=plan, **found)
+
+
+def _again(problem: Problem, points: Sequence[Point]) -> ShardingPlan | None:
+    """The last plan of a process that died, if its actions alone give it."""
+    try:
+        return ShardingPlan.from_actions(problem, points[-1].actions) if points else None
+    except ToastError:
+        return None  # its labels were not actions
+
+
+def run_one(
+    pickled: bytes, method: str, target: str, seed: int, budget: Budget, options: dict[str, Any], stop_file: str
+) -> dict[str, Any]:
+    """What runs in the child: warm up, search, report every improvement."""
+    started = time.monotonic()
+    contract.METHODS.setdefault(method, target)  # a method that only the parent knew
+    looked_at, stopped = 0.0, False
+
+    def cancel() -> bool:
+        nonlocal looked_at, stopped
+        now = time.monotonic()
+        if now - looked_at > 0.02:  # a look at the file system before each of 10,000 plans a second is too much
+            looked_at, stopped = now, not os.path.exists(stop_file)
+        return stopped
+
+    copy = pickle.loads(pickled)
+    for _ in range(WARM_ROUNDS):
+        warm = contract.search(copy, method, seed=seed, budget=WARM, cancel=cancel, **options)
+        if stopped or warm.elapsed_s < (WARM.seconds or 0.0) + 1.0:
+            break  # else it was busy compiling, and did not come to all that it will need
+    del copy
+    problem = pickle.loads(pickled)
+    problem.pricer().quick(State(problem.space))
+    prepare_s = time.monotonic() - started
+
+    best: tuple[float, ...] = ()
+
+    def on_progress(news: Sequence[Simulation]) -> None:
+        nonlocal best
+        last = news[-1]
+        if best == (best := (last.best_score, last.best_time_s, last.best_peak_bytes)):
+            return  # decoding thousands of simulations a second would be a burden on the search
+        for s in news:
+            if s.improved:
+                isolate.report(Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions))
+
+    result = contract.search(
+        problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options
+    )
+    return {
+        "status": result.status.name,
+        "message": result.message,
+        "evaluations": result.evaluations,
+        "elapsed_s": result.elapsed_s,
+        "prepare_s": prepare_s,
+        "bound": result.bound if result.bound is not None and np.isfinite(result.bound) else None,
+        "actions": result.plan.actions,
+        "plan": (np.array(result.plan.op_axis), np.array(result.plan.value_axis), result.plan.key),
+    }

@@ -1,0 +1,207 @@
+"""``race``: several methods on one problem and budget, and who found what when.
+
+Each method runs in its own child process.  By default one runs after the other, since timings of methods that share
+cores say little.  Start reading at ``race``.  Reference: TOAST sections 5.2 and 5.3.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toast_lab import text
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.search import child
+from toast_lab.search.child import Outcome, Point
+from toast_lab.search.contract import Budget
+from toast_lab.search.methods import METHODS
+from toast_lab.sharding.plan import ShardingPlan
+
+CLOSE = 1.01  # times the best score: "within 1%"
+CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits", "simulation")
+
+
+class Row(NamedTuple):
+    """One method's line of the table.  Prices are None if it found nothing at all."""
+
+    method: str
+    score: float | None  #: C(s), relative time plus memory penalty
+    time_s: float | None  #: estimated step time
+    peak_bytes: float | None  #: of one device
+    fits: bool | None
+    status: str  #: name of a ``Status``; CRASHED and FAILED have their reason in ``message``
+    evaluations: int | None  #: distinct shardings priced
+    elapsed_s: float
+    own_best_s: float | None  #: from the start of the search to its last improvement
+    close_s: float | None  #: to a plan within 1% of the best of any method; None: never
+    gap: float | None  #: score over the largest bound that any method proved, less one; None: no bound
+    actions: tuple[str, ...]
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Race:
+    """Outcome of a race; ``str`` gives the table."""
+
+    problem: Problem
+    seed: int
+    outcomes: tuple[Outcome, ...]  #: in the order of the methods given
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """One row for each method, in the order given."""
+        return tuple(rows(self.outcomes))
+
+    @property
+    def best(self) -> Row | None:
+        """The method with the best plan: one that fits, then the lower score, then the one that had it first."""
+        found = [row for row in self.rows if row.score is not None]
+        return min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0)) if found else None
+
+    @property
+    def plan(self) -> ShardingPlan | None:
+        """The best plan."""
+        best = self.best
+        return None if best is None else self.plans.get(best.method)
+
+    @property
+    def plans(self) -> dict[str, ShardingPlan]:
+        """Each method's best plan."""
+        return {o.method: o.plan for o in self.outcomes if o.plan is not None}
+
+    @property
+    def curves(self) -> list[dict[str, Any]]:
+        """The anytime curves as tidy rows of CURVE_COLUMNS: one at each improvement of each method."""
+        return [
+            {"method": o.method, **{k: v for k, v in p._asdict().items() if k != "actions"}}
+            for o in self.outcomes
+            for p in o.points
+        ]
+
+    def __str__(self) -> str:
+        columns = (
+            "method", ">score", ">ms", ">GiB", "fits", "status", ">priced", ">s", ">own best s", ">within 1% s", ">gap",
+        )  # fmt: skip
+        found = [
+            (
+                r.method, _number(r.score, "{:.4f}"), _number(r.time_s, "{:.3f}", 1e3),
+                _number(r.peak_bytes, "{:.2f}", 2.0**-30), {True: "yes", False: "no", None: "-"}[r.fits], r.status,
+                _number(r.evaluations, "{:d}"), _number(r.elapsed_s, "{:.2f}"), _number(r.own_best_s, "{:.2f}"),
+                _number(r.close_s, "{:.2f}"), _number(r.gap, "{:.2%}"),
+            )
+            for r in self.rows
+        ]  # fmt: skip
+        troubles = [f"{r.method}: {r.message}" for r in self.rows if r.status in (child.CRASHED, child.FAILED)]
+        return "\n".join([f"{self.problem.describe()}, seed {self.seed}", text.table(columns, found), *troubles])
+
+
+def race(
+    problem: Problem,
+    methods: Sequence[str],
+    budget: Budget | None = None,
+    seed: int = 0,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    on_progress: Callable[[str, Point], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    *,
+    parallel: int = 1,
+) -> Race:
+    """Run several methods on the same problem with the same budget.
+
+    Args:
+        problem: program, mesh and machine.
+        methods: names in ``METHODS``, each once.
+        budget: of each method (30 s by default).
+        seed: of each method.
+        options: by method, such as ``{"manual": {"plans": model.expert_plans}}``.
+        on_progress: called with a method and each improvement of its best plan, from another thread.
+        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second one kills.
+        parallel: how many methods run at once.  More than one makes them share the cores, and timings worthless.
+
+    Raises:
+        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
+    """
+    check(methods, options)
+    if parallel < 1:
+        raise InvalidProblem(f"parallel must be at least 1, got {parallel}")
+    stop = threading.Event()
+
+    def one(method: str) -> Outcome:
+        if stop.is_set():
+            return not_started(method)
+        return child.search_in_child(
+            problem, method, seed=seed, budget=budget, options=(options or {}).get(method), cancel=stop.is_set,
+            on_point=None if on_progress is None else lambda point: on_progress(method, point),
+        )  # fmt: skip
+
+    with concurrent.futures.ThreadPoolExecutor(parallel, "race") as pool:
+        running = [pool.submit(one, method) for method in methods]
+        waiting = set(running)
+        while waiting:
+            try:
+                _, waiting = concurrent.futures.wait(waiting, 0.1)
+                if cancel is not None and cancel():
+                    stop.set()
+            except KeyboardInterrupt:
+                if stop.is_set():
+                    raise
+                stop.set()
+        return Race(problem, seed, tuple(future.result() for future in running))
+
+
+def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Raise InvalidProblem listing every method that is not there, given twice, or has options and does not run."""
+    wrong = [
+        f"no search is called {m!r}{did_you_mean(m, METHODS)}; methods: {', '.join(METHODS)}"
+        for m in methods
+        if m not in METHODS
+    ]
+    wrong += [f"{m} is given {list(methods).count(m)} times" for m in dict.fromkeys(methods) if methods.count(m) > 1]
+    wrong += [f"options are given for {m}, which does not take part" for m in options or {} if m not in methods]
+    if not methods:
+        wrong.append(f"no method is given; methods: {', '.join(METHODS)}")
+    if wrong:
+        raise InvalidProblem("race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}")
+
+
+def not_started(method: str) -> Outcome:
+    """The outcome of a method whose turn never came."""
+    return Outcome(method, child.CANCELLED, "It was cancelled before its turn.", (), 0, 0.0, None, None, (), None)
+
+
+def rows(outcomes: Iterable[Outcome]) -> list[Row]:
+    """The table of a race: what each method found, judged by the best and by the bounds of all."""
+    outcomes = list(outcomes)
+    ends = [(not o.last.fits, o.last.score) for o in outcomes if o.last is not None]
+    bound = max((o.bound for o in outcomes if o.bound is not None), default=None)
+    return [_row(o, min(ends, default=None), bound) for o in outcomes]
+
+
+def _row(o: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Row:
+    last = o.last
+    if last is None or best is None:
+        return Row(
+            o.method, None, None, None, None, o.status, o.evaluations, o.elapsed_s, None, None, None, (), o.message
+        )
+    return Row(
+        o.method, last.score, last.time_s, last.peak_bytes, last.fits, o.status, o.evaluations, o.elapsed_s,
+        last.elapsed_s, seconds_to(o.points, best), None if not bound else last.score / bound - 1.0, o.actions,
+        o.message,
+    )  # fmt: skip
+
+
+def seconds_to(points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE) -> float | None:
+    """When a curve first came within ``close`` times the score of ``best``, a (does not fit, score); None: never.
+
+    A plan that does not fit is never close to one that does.
+    """
+    does_not_fit, score = best
+    return next((p.elapsed_s for p in points if p.score <= score * close and (p.fits or does_not_fit)), None)
+
+
+def _number(value: float | None, form: str, scale: float | int = 1) -> str:
+    return "-" if value is None else form.format(value * scale)

@@ -1,0 +1,235 @@
+"""Refinement of a plan that colour actions found: change it in one neighbourhood of the program at a time.
+
+A colour action treats every place of its colour alike, which is what makes the search quick, but the best plan may
+shard a colour in one part of a layer and not in another.  Refinement starts from a state of the tree search.  It picks
+a class of alike ops or values, a mesh axis, and either a move of the space or none, and gives the axis to that move's
+name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower.  Rows are those of the
+state, so repeated layers change together and pricing stays incremental.
+
+Left as the colour actions have them: arguments and results of the program (a parameter has to come back as it went in)
+and what loops and conditionals carry (one value seen at several places).
+
+The paper has no such step; what it gains over colour actions alone is in the tables of the evaluation.  Proposals come
+in batches that all threads price at once, as in ``tree``, and what is found does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from toast_lab.compiled import depends_on
+from toast_lab.cost import collectives, kernel, reprice, tiles
+from toast_lab.cost.reprice import Snapshot
+from toast_lab.search import rollout, tree
+from toast_lab.search.rollout import Pricing, Worker, score_of
+from toast_lab.search.tree import Moves, random
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.space import Space
+from toast_lab.sharding.state import _mix
+
+
+class Near(NamedTuple):
+    """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
+
+    op_name: np.ndarray  #: [M, K] name along which the move splits the class, -1: none
+    value_dim: np.ndarray  #: [M, L] dim along which the move shards the class, -1: none
+    value_size: np.ndarray  #: [M, L] size of that dim
+    ptr: np.ndarray  #: [K+L+1] row starts into near
+    near: np.ndarray  #: rows that share a definition or a use
+    move_ptr: np.ndarray  #: [K+L+1] row starts into move
+    move: np.ndarray  #: moves that touch the row
+    free: np.ndarray  #: rows that may be changed
+
+
+class Proposals(NamedTuple):
+    """A batch of ``K`` changed states."""
+
+    ops: np.ndarray  #: [K, rows, A]
+    values: np.ndarray  #: [K, rows, A]
+    random: np.ndarray  #: [K, 1] uint64
+    what: np.ndarray  #: [K, 3] row in the middle, move (-1: the axis is taken away), axis
+    changed: np.ndarray  #: [K] rows changed
+    price: np.ndarray  #: [K, 2] time_s, peak_bytes
+
+
+def neighbourhood(space: Space) -> Near:
+    """Work out what lies near what in a program."""
+    alike, program = space.alike, space.analysis.program
+    n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
+    op_name = np.full((n_moves, n_ops), -1, np.int32)
+    value_dim = np.full((n_moves, n_values), -1, np.int8)
+    value_size = np.ones((n_moves, n_values), np.int64)
+    for m in range(n_moves):
+        rows = slice(alike.op_ptr[m], alike.op_ptr[m + 1])
+        op_name[m, alike.op[rows]] = alike.op_name[rows]
+        rows = slice(alike.value_ptr[m], alike.value_ptr[m + 1])
+        value_dim[m, alike.value[rows]] = alike.value_dim[rows]
+        value_size[m, alike.value[rows]] = alike.value_dim_size[rows]
+    op_row, value_row = alike.ops.label, alike.values.label + n_ops
+    made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
+    used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    pairs = np.concatenate(
+        [np.stack([op_row[made_by], value_row]), np.stack([op_row[used_by], value_row[program.use_value]])], axis=1
+    )  # fmt: skip
+    pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+    n = n_ops + n_values
+    touched = np.concatenate([op_name >= 0, value_dim >= 0], axis=1)
+    free = np.array(touched.any(axis=0))
+    # What several places see as one value, and what goes in and out.
+    tied = program.owner != np.arange(program.n_ops)
+    tied[program.owner[tied]] = True
+    tied[: program.n_arguments] = True
+    free[op_row[np.flatnonzero(tied)]] = False
+    held = np.concatenate([np.flatnonzero(tied[made_by]), program.outputs]).astype(np.int64)
+    free[value_row[held]] = False
+    move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
+    return Near(
+        op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
+        np.cumsum([0, *map(len, move_of_row)]), np.concatenate(move_of_row).astype(np.int64), np.flatnonzero(free),
+    )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
+    """Parts that ``what`` would be cut into if it had ``axis`` too."""
+    ways = axis_size[axis]
+    for b in range(axis_size.shape[0]):
+        if b != axis and row[b] == what:
+            ways *= axis_size[b]
+    return ways
+
+
+@numba.njit(cache=True, nogil=True)
+def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
+    """Could and did a row give ``axis`` to the move's name?"""
+    n_ops = ops.shape[0]
+    if row < n_ops:
+        name = n.op_name[move, row]
+        if name < 0 or ops[row, axis] == name:
+            return False
+        if m.name_size[name] % _ways(ops[row], name, axis, m.axis_size) != 0:
+            return False
+        ops[row, axis] = name
+        return True
+    row -= n_ops
+    dim = n.value_dim[move, row]
+    if dim < 0 or values[row, axis] == dim:
+        return False
+    if n.value_size[move, row] % _ways(values[row], dim, axis, m.axis_size) != 0:
+        return False
+    values[row, axis] = dim
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
+    """Does a row have the move's name on ``axis``?"""
+    n_ops = ops.shape[0]
+    if row < n_ops:
+        return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
+    return n.value_dim[move, row - n_ops] >= 0 and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
+
+
+@numba.njit(cache=True, nogil=True)
+def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, what: np.ndarray) -> int:
+    """Change a state in one neighbourhood; gives the number of rows changed."""
+    n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
+    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    axis = int(m.axis_size.shape[0] * random(drawn))
+    if m.axis_size[axis] < 2:
+        return 0
+    begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
+    move = n.move[begin + int((end - begin) * random(drawn))]
+    now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
+    take = _has(n, ops, values, middle, move, axis)
+    only_free = not take and now < 0 and random(drawn) < 0.5  # leave alone what uses the axis for something else
+    hops = int(6 * random(drawn))
+    if hops == 5:
+        hops = n_rows
+    what[0], what[1], what[2] = middle, -1 if take else move, axis
+    is_free = np.zeros(n_rows, np.bool_)
+    is_free[n.free] = True
+    seen = np.zeros(n_rows, np.bool_)
+    queue = np.empty(n_rows, np.int64)
+    far = np.empty(n_rows, np.int64)
+    queue[0], far[0], seen[middle] = middle, 0, True
+    first, last, changed = 0, 1, 0
+    while first < last:
+        row, distance = queue[first], far[first]
+        first += 1
+        if take:
+            if not _has(n, ops, values, row, move, axis):
+                continue
+            if row < n_ops:
+                ops[row, axis] = -1
+            else:
+                values[row - n_ops, axis] = -1
+            changed += 1
+        else:
+            here = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
+            if only_free and here >= 0:
+                continue
+            if not _give(n, m, ops, values, row, move, axis):
+                continue
+            changed += 1
+        if distance < hops:
+            for k in range(n.ptr[row], n.ptr[row + 1]):
+                other = n.near[k]
+                if is_free[other] and not seen[other]:
+                    seen[other] = True
+                    queue[last], far[last] = other, distance + 1
+                    last += 1
+    return changed
+
+
+@depends_on(tree, rollout, reprice, kernel, st, collectives, tiles)
+@numba.njit(cache=True, nogil=True)
+def propose(
+    n: Near, m: Moves, p: Pricing, w: Worker, seed: np.uint64, number: int, ops: np.ndarray, values: np.ndarray,
+    now: Snapshot, found: Proposals, begin: int, end: int,
+) -> None:  # fmt: skip
+    """Make and price proposals ``begin`` to ``end`` of a batch whose first one has this ``number``."""
+    for j in range(begin, end):
+        found.random[j, 0] = _mix(seed ^ _mix(np.uint64(number + j + 1) ^ np.uint64(0xA5A5A5A5)))
+        found.ops[j] = ops
+        found.values[j] = values
+        found.changed[j] = _change(n, m, found.random[j], found.ops[j], found.values[j], found.what[j])
+        if found.changed[j] > 0 and random(found.random[j]) < 0.3:  # two changes that help only together
+            found.changed[j] += _change(n, m, found.random[j], found.ops[j], found.values[j], found.what[j])
+        if found.changed[j] > 0:
+            time_s, peak_bytes, _ = reprice.reprice(
+                p.facts, p.rates, p.tables, p.memory, p.times, found.ops[j], found.values[j], m.axis_size, False, now,
+                w.near, w.scratch,
+            )  # fmt: skip
+            found.price[j, 0], found.price[j, 1] = time_s, peak_bytes
+
+
+@numba.njit(cache=True, nogil=True)
+def best_of(p: Pricing, found: Proposals, now: np.ndarray) -> int:
+    """The proposal that is better than ``now`` (time_s, peak_bytes) and than the others; -1: none."""
+    best, score, fits = -1, score_of(p, now[0], now[1]) * (1 - 1e-9), now[1] <= p.limit_bytes
+    for j in range(found.changed.shape[0]):
+        if found.changed[j] > 0:
+            there = score_of(p, found.price[j, 0], found.price[j, 1])
+            fit = found.price[j, 1] <= p.limit_bytes
+            if (fit and not fits) or (fit == fits and there < score):
+                best, score, fits = j, there, fit
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def accepted(p: Pricing, found: Proposals, now: np.ndarray, warmth: float) -> int:
+    """The first proposal that annealing accepts; -1: none."""
+    score, fits = score_of(p, now[0], now[1]), now[1] <= p.limit_bytes
+    for j in range(found.changed.shape[0]):
+        if found.changed[j] > 0:
+            fit = found.price[j, 1] <= p.limit_bytes
+            if fits and not fit:
+                continue
+            there = score_of(p, found.price[j, 0], found.price[j, 1])
+            if (fit and not fits) or there < score * (1.0 - warmth * np.log(max(random(found.random[j]), 1e-12))):
+                return j
+    return -1

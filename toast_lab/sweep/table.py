@@ -1,0 +1,28 @@
+"""The rows of a sweep as one flat table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+COLUMNS = (
+    "model", "sizes", "mesh", "machine", "method", "options", "seed", "seconds_limit", "evaluations_limit", "status",
+    "score", "time_s", "peak_bytes", "fits", "memory_limit_bytes", "unsharded_time_s", "unsharded_peak_bytes",
+    "evaluations", "elapsed_s", "own_best_s", "bound", "load_s", "analyse_s", "prepare_s", "ops", "attempts", "actions",
+    "program", "cpu", "cores", "code", "date", "digest", "message",
+)  # fmt: skip
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with every one of COLUMNS, None where a search has no such number, and nothing nested."""
+    return [
+        {
+            **{column: row.get(column) for column in COLUMNS},
+            "sizes": " ".join(f"{k}={v}" for k, v in row["sizes"].items()),
+            "options": " ".join(f"{k}={v}" for k, v in row["options"].items()),
+            "actions": "  ".join(row.get("actions") or ()),
+            "seconds_limit": row["seconds"],
+            "evaluations_limit": row["evaluations_limit"],
+        }
+        for row in rows
+    ]

@@ -1,0 +1,253 @@
+"""``Task``: one search of a sweep as plain data, and how sweeps are written down.
+
+Start reading at ``tasks_of``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toast_lab.cost.layout import lay_out
+from toast_lab.cost.machines import machine as find_machine
+from toast_lab.errors import FrontendError, InvalidProblem, ToastError, did_you_mean, join_offenders
+from toast_lab.models import registry
+from toast_lab.search.methods import METHODS
+from toast_lab.sharding.mesh import make_mesh
+
+KEYS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations", "memory_limit_gib")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One search.  ``digest`` names it in the file of rows; two tasks with the same digest are the same work."""
+
+    model: str  #: a built-in model, or "package.module:make"
+    sizes: tuple[tuple[str, Any], ...]  #: sorted by name
+    mesh: str  #: "data=8,model=4"
+    machine: str
+    method: str
+    seed: int = 0
+    seconds: float | None = 30.0
+    evaluations: int | None = None
+    memory_limit_gib: float | None = None  #: per device; None: the machine's memory
+    options: tuple[tuple[str, Any], ...] = ()  #: of the method, sorted by name
+
+    @classmethod
+    def make(
+        cls,
+        model: str,
+        sizes: Mapping[str, Any],
+        mesh: Mapping[str, int] | str,
+        machine: str,
+        method: str,
+        **more: Any,
+    ) -> Task:
+        """A task in its one spelling: sizes sorted, the mesh with its axes' names."""
+        options = tuple(sorted(dict(more.pop("options", {})).items()))
+        return cls(model, tuple(sorted(sizes.items())), _mesh_text(mesh), machine, method, options=options, **more)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data."""
+        data = dataclasses.asdict(self)
+        return {**data, "sizes": dict(self.sizes), "options": dict(self.options)}
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of everything that decides what the task is."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        what = " ".join([self.method, self.model, *(f"{k}={v}" for k, v in self.sizes)])
+        return f"{what} on {self.mesh} of {self.machine}, seed {self.seed}"
+
+
+def _mesh_text(mesh: Mapping[str, int] | str) -> str:
+    found = make_mesh(mesh)
+    return ",".join(f"{axis}={size}" for axis, size in zip(found.axes, found.sizes, strict=True))
+
+
+def tasks_of(data: Mapping[str, Any]) -> list[Task]:
+    """Every combination that a sweep names, model by model so that workers load each model once.
+
+    Args:
+        data: KEYS.  ``models`` are names, texts such as ``"t2b:layers=2"``, or tables with ``name`` and sizes, a list
+            of values standing for each of them; ``seeds`` is a list of numbers or a text such as ``"0-4"``;
+            ``methods`` are names or tables with ``name`` and options.
+
+    Raises:
+        InvalidProblem: listing everything that is wrong: unknown keys, models, sizes, methods and machines, meshes
+            that a machine cannot hold, and seeds or budgets that are none.
+    """
+    wrong: list[str] = [
+        f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}"
+        for key in data
+        if key not in KEYS
+    ]
+    models = _models(_list(data.get("models"), "models", wrong), wrong)
+    meshes = _meshes(_list(data.get("meshes", ["4x2"]), "meshes", wrong), wrong)
+    machines = _machines(_list(data.get("machines", ["tpu-v5e"]), "machines", wrong), wrong)
+    methods = _methods(_list(data.get("methods", ["mcts"]), "methods", wrong), wrong)
+    seeds = _seeds(data.get("seeds", [0]), wrong)
+    for mesh, name in itertools.product(meshes, machines):
+        try:
+            lay_out(find_machine(name), make_mesh(mesh))
+        except ToastError as error:
+            wrong.append(f"mesh {mesh} on {name}: {error}")
+    evaluations = data.get("evaluations")
+    seconds = data.get("seconds", 30.0 if evaluations is None else None)
+    limit = data.get("memory_limit_gib")
+    for key, value in (("seconds", seconds), ("evaluations", evaluations), ("memory_limit_gib", limit)):
+        if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
+            wrong.append(f"{key} must be a number and not negative, got {value!r}")
+    if wrong:
+        raise InvalidProblem("this sweep is not possible:\n" + join_offenders(wrong, 50))
+    return [
+        Task.make(
+            model, sizes, mesh, machine, method, seed=seed, seconds=seconds, evaluations=evaluations,
+            memory_limit_gib=limit, options=options,
+        )
+        for (model, sizes), mesh, machine, (method, options), seed in itertools.product(
+            models, meshes, machines, methods, seeds
+        )
+    ]  # fmt: skip
+
+
+def read_sweep(path: str | Path) -> dict[str, Any]:
+    """A sweep written down as TOML or JSON, as ``tasks_of`` takes it.
+
+    Raises:
+        InvalidProblem: the file cannot be read.
+    """
+    try:
+        text = Path(path).read_text()
+        data = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
+    except OSError as error:
+        raise InvalidProblem(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InvalidProblem(f"{path} is neither TOML nor JSON (.json): {error}") from None
+    if not isinstance(data, dict):
+        raise InvalidProblem(f"{path} holds a {type(data).__name__}, a sweep is a table of {', '.join(KEYS)}")
+    return data
+
+
+def _list(value: Any, key: str, wrong: list[str]) -> list[Any]:
+    if isinstance(value, list | tuple) and value:
+        return list(value)
+    wrong.append(f"{key} must be a list with at least one entry, got {value!r}")
+    return []
+
+
+def _models(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for entry in entries:
+        name, sizes = _model(entry, wrong)
+        if not name:
+            continue
+        if ":" not in name:
+            try:
+                known = registry.sizes(name)
+            except FrontendError as error:
+                wrong.append(str(error))
+                continue
+            wrong += [
+                f"{name} has no size {key!r}{did_you_mean(key, known)}; sizes: {', '.join(known)}"
+                for key in sizes
+                if key not in known
+            ]
+        columns = [v if isinstance(v, list) else [v] for v in sizes.values()]
+        found += [(name, dict(zip(sizes, values, strict=True))) for values in itertools.product(*columns)]
+    return found
+
+
+def _model(entry: Any, wrong: list[str]) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+        return entry["name"], {k: v for k, v in entry.items() if k != "name"}
+    if not isinstance(entry, str):
+        wrong.append(f'a model is a name, "name:size=value,..." or a table with a name, got {entry!r}')
+        return "", {}
+    name, sep, text = entry.rpartition(":")
+    if not sep or "=" not in text:
+        return entry, {}
+    sizes = {}
+    for item in text.split(","):
+        key, is_pair, value = item.partition("=")
+        if not is_pair or not key:
+            wrong.append(f"{entry}: {item!r} is not of the form size=value")
+            continue
+        # Several values of one size are set apart by "|": layers=2|4|8.
+        values = [_typed(part) for part in value.split("|")]
+        sizes[key] = values[0] if len(values) == 1 else values
+    return name, sizes
+
+
+def _typed(text: str) -> Any:
+    if text.casefold() in ("true", "false"):
+        return text.casefold() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _meshes(entries: Sequence[Any], wrong: list[str]) -> list[str]:
+    found = []
+    for entry in entries:
+        try:
+            found.append(_mesh_text(entry))
+        except ToastError as error:
+            wrong.append(f"mesh {entry}: {error}")
+        except (TypeError, ValueError, AttributeError):
+            wrong.append(f'a mesh is "4x2", "data=4,model=2" or a table of axes, got {entry!r}')
+    return found
+
+
+def _machines(entries: Sequence[Any], wrong: list[str]) -> list[str]:
+    found = []
+    for entry in entries:
+        try:
+            find_machine(str(entry))
+            found.append(str(entry))
+        except (ToastError, OSError) as error:
+            wrong.append(str(error))
+    return found
+
+
+def _methods(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for entry in entries:
+        options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+        name = options.pop("name", None)
+        if name not in METHODS:
+            wrong.append(
+                f"no search is called {name!r}{did_you_mean(str(name), METHODS)}; methods: {', '.join(METHODS)}"
+            )
+        else:
+            found.append((str(name), options))
+    return found
+
+
+def _seeds(value: Any, wrong: list[str]) -> list[int]:
+    try:
+        if isinstance(value, str):
+            found = [seed for part in value.split(",") for seed in _span(part)]
+        else:
+            found = [value] if isinstance(value, int) else list(value)
+        if not found or any(not isinstance(s, int) or isinstance(s, bool) for s in found):
+            raise ValueError
+        return found
+    except (TypeError, ValueError):
+        wrong.append(f'seeds are whole numbers such as [0, 1], "0-4" or "0,3", got {value!r}')
+        return []
+
+
+def _span(text: str) -> range:
+    first, sep, last = text.strip().partition("-")
+    return range(int(first), int(last if sep else first) + 1)

@@ -1,0 +1,150 @@
+"""What a worker does with a task: load and analyse the model (once), search in a child process, give a row.
+
+The search runs in a child, so a method that crashes or hangs ends neither the worker nor its loaded models.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
+from toast_lab.frontends import Model, load
+from toast_lab.search import child
+from toast_lab.search.contract import Budget
+from toast_lab.search.methods import METHODS
+from toast_lab.sweep.task import Task
+
+KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
+#: What decides which plan a search finds; the explorer and the commands do not.
+DECIDING = ("ir", "nda", "conflicts", "sharding", "cost", "search", "models", "frontends")
+
+
+class Loaded(NamedTuple):
+    """A model ready to make problems of."""
+
+    model: Model
+    analysis: Analysis
+    load_s: float
+    analyse_s: float
+
+
+@functools.lru_cache(maxsize=KEPT_MODELS)
+def _loaded(model: str, sizes: str) -> Loaded:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # tracing needs no accelerator
+    started = time.monotonic()
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sizes).items()}
+    found = load(model, **given)
+    traced = time.monotonic()
+    analysis = analyse_program(found.program, found.dim_names, trees=found.trees)
+    return Loaded(found, analysis, traced - started, time.monotonic() - traced)
+
+
+def loaded(task: Task) -> Loaded:
+    """The task's model, analysed; the last few are kept."""
+    return _loaded(task.model, json.dumps(dict(task.sizes)))
+
+
+def problem_of(task: Task, analysis: Analysis) -> Problem:
+    """The task's problem."""
+    limit = None if task.memory_limit_gib is None else task.memory_limit_gib * 2.0**30
+    return Problem(analysis, task.mesh, task.machine, memory_limit_bytes=limit)
+
+
+def run_task(
+    task: Task, target: str = "", retries: int = 1, cancel: Callable[[], bool] | None = None
+) -> dict[str, Any]:
+    """Do one task and give its row; never raises for what a task can do wrong.
+
+    Args:
+        task: the search.
+        target: "package.module:function" of a method that this process may not know.
+        retries: how often a search whose process died is tried again.
+        cancel: polled during the search.
+    """
+    if target:
+        METHODS.setdefault(task.method, target)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    row = {**task_row(task), **where(), "date": today}
+    try:
+        found = loaded(task)
+        problem = problem_of(task, found.analysis)
+    except ToastError as error:
+        return {**row, "status": child.FAILED, "message": str(error), "curve": []}
+    options = {**expert_options(task.method, found.model), **dict(task.options)}
+    for attempt in range(1 + max(retries, 0)):
+        outcome = child.search_in_child(
+            problem, task.method, seed=task.seed, budget=Budget(task.seconds, task.evaluations), options=options,
+            cancel=cancel,
+        )  # fmt: skip
+        row["attempts"] = attempt + 1
+        if outcome.status != child.CRASHED or (cancel is not None and cancel()):
+            break
+    base_time_s, base_peak_bytes = problem.baseline
+    last = outcome.last
+    return {
+        **row,
+        "program": found.model.program.digest(), "ops": found.model.program.n_ops, "load_s": found.load_s,
+        "analyse_s": found.analyse_s, "memory_limit_bytes": problem.memory_limit_bytes,
+        "unsharded_time_s": base_time_s, "unsharded_peak_bytes": base_peak_bytes,
+        "status": outcome.status, "message": outcome.message,
+        "score": last.score if last else None, "time_s": last.time_s if last else None,
+        "peak_bytes": last.peak_bytes if last else None, "fits": last.fits if last else None,
+        "evaluations": outcome.evaluations, "elapsed_s": outcome.elapsed_s, "prepare_s": outcome.prepare_s,
+        "own_best_s": last.elapsed_s if last else None, "bound": outcome.bound, "actions": list(outcome.actions),
+        "curve": [[*p[:6]] for p in outcome.points],
+    }  # fmt: skip
+
+
+def task_row(task: Task) -> dict[str, Any]:
+    """What a row says of its task; ``evaluations`` is free for the number that were made."""
+    data = task.to_json()
+    return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}
+
+
+def expert_options(method: str, model: Model) -> dict[str, Any]:
+    """Options that the model itself brings: the expert plans for a method that tries them."""
+    module, _, function = METHODS[method].partition(":")
+    takes = getattr(importlib.import_module(module), function).__kwdefaults__ or {}
+    return {"plans": model.expert_plans} if "plans" in takes and model.expert_plans else {}
+
+
+@functools.cache
+def where() -> dict[str, Any]:
+    """Where and with which code the row was made."""
+    return {
+        "cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), "code": code_digest(),
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "numba", "numpy", "scipy")},
+    }  # fmt: skip
+
+
+def cpu_name() -> str:
+    """The processor's model, as the system calls it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+@functools.cache
+def code_digest() -> str:
+    """8 hex digits of the code that decides results, to see whether rows were made by the same."""
+    home = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for stage in DECIDING:
+        for path in sorted((home / stage).rglob("*.py")):
+            digest.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
