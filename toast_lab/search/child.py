@@ -22,6 +22,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import RunFailed, ToastError
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
+from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Simulation
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State
@@ -117,7 +118,7 @@ def search_in_child(
     try:
         found = isolate.run_in_child(
             "toast_lab.search.child:run_one",
-            pickle.dumps(problem), method, contract.METHODS[method], seed, budget, dict(options or {}), stop_file,
+            pickle.dumps(problem), method, METHODS[method], seed, budget, dict(options or {}), stop_file,
             time_limit_s=time_limit_s, on_event=on_event, cancel=stop, what=f"{method} on {problem.describe()}",
         )  # fmt: skip
     except ToastError as error:
@@ -154,7 +155,7 @@ def run_one(
 ) -> dict[str, Any]:
     """What runs in the child: warm up, search, report every improvement."""
     started = time.monotonic()
-    contract.METHODS.setdefault(method, target)  # a method that only the parent knew
+    METHODS.setdefault(method, target)  # a method that only the parent knew
     looked_at, stopped = 0.0, False
 
     def cancel() -> bool:

@@ -24,6 +24,7 @@ Where we differ from the paper, and why:
   two actions comes first decides who gets an axis, and such late changes are far apart in the tree.
 * It stops when a round brings nothing; we start anew a few times first, since plans of many actions that go together
   (two dozen in a graph network) have neighbours that are all worse, and one start in three ends in such a place.
+* The best plans of each start are refined: changed in one part of the program at a time (``refine``).
 * Rewards are compared by how near they come to the best one, with four widths in turn, since C(s) spans decades while
   the plans worth telling apart differ by a percent.
 * A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over is not worth a
@@ -46,7 +47,7 @@ from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.errors import InvalidProblem
-from toast_lab.search import backup, rollout, walk
+from toast_lab.search import backup, refine, rollout, walk
 from toast_lab.search import tree as tr
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
@@ -65,11 +66,12 @@ def run(
     patience: int = 1,
     depth: int = 30,
     exploration: float = 0.3,
-    length_penalty: float = 0.0005,
+    length_penalty: float = 0.0001,
     prior_visits: float = 2.0,
     vary: float = 0.7,
     boldness: float = 0.4,
-    restarts: int = 4,
+    restarts: int = 3,
+    refine: int = 100,
     min_names: int | None = None,
     threads: int | None = None,
 ) -> Status:
@@ -78,7 +80,7 @@ def run(
     Args:
         recorder: prices, records and stops the search.
         seed: of the random choices.
-        trajectories: trajectories a round; by default 32 for each action of the root, at least 512.
+        trajectories: trajectories a round; by default 64 for each action of the root, at least 512.
         patience: rounds without improvement after which to start anew.
         depth: longest trajectory.
         exploration: weight of the confidence bound against the value.
@@ -87,6 +89,8 @@ def run(
         vary: share of the trajectories that vary the best ones of this start.
         boldness: chance of each further change to a trajectory that is varied.
         restarts: starts in a row that must bring nothing before the search stops early.
+        refine: changes priced for each row of the state when the best plans of a start are refined (see ``refine``);
+            0 leaves that out, so that every plan is a sequence of actions.
         min_names: smallest colour group to act on; 10 by default, fewer for tiny programs.
         threads: that price; all cores by default.  The result does not depend on it.
     """
@@ -98,7 +102,13 @@ def run(
     }
     wrong = [f"{k}={v} must be at least 1" for k, v in low.items() if v is not None and v < 1]
     wrong += [f"{k}={v} must be from 0 to 1" for k, v in (("vary", vary), ("boldness", boldness)) if not 0 <= v <= 1]
-    high = {"exploration": exploration, "length_penalty": length_penalty, "restarts": restarts, "seed": seed}
+    high = {
+        "exploration": exploration,
+        "length_penalty": length_penalty,
+        "restarts": restarts,
+        "refine": refine,
+        "seed": seed,
+    }
     wrong += [f"{k}={v} must not be negative" for k, v in high.items() if not v >= 0]
     wrong += [] if prior_visits > 0 else [f"prior_visits={prior_visits} must be above 0"]
     if wrong:
@@ -108,14 +118,17 @@ def run(
     if not n_actions:
         return Status.NO_ACTIONS
     settings = tr.Settings(np.uint64(seed), depth, exploration, length_penalty, prior_visits, vary, boldness)
-    size = trajectories or max(512, 32 * n_actions)
+    size = trajectories or max(512, 64 * n_actions)
     with ThreadPoolExecutor(max(1, (threads or n_cores()) - 1)) as pool:
-        search = _Search(recorder, settings, least, pool, threads or n_cores())
+        search = _Search(recorder, settings, least, pool, threads or n_cores(), refine)
         try:
             while search.fruitless <= restarts:
                 recorder.check()
                 if search.closed:
                     return Status.COMPLETE
+                if search.chains is not None:
+                    search.refine_on()
+                    continue
                 search.batch()
                 if search.in_round >= size:
                     search.end_round(patience)
@@ -133,7 +146,13 @@ class _Search:
     """The arrays of one search and what happens to them batch by batch."""
 
     def __init__(
-        self, recorder: Recorder, settings: tr.Settings, least: int, pool: ThreadPoolExecutor, threads: int
+        self,
+        recorder: Recorder,
+        settings: tr.Settings,
+        least: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        refine_steps: int = 0,
     ) -> None:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
         problem, pricer = recorder.problem, recorder.pricer
@@ -169,7 +188,15 @@ class _Search:
             self._plant(root, time_s, peak_bytes)
             self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
             self.before, self.best_before = float(self.tree["elite_reward"][0]), recorder.best_rank[:2]
-        self.priced_before = int(self.tree["number"][tr.PRICED])
+        self.refine_steps = refine_steps
+        self.near: refine.Near | None = None
+        self.chains: refine.Chains | None = None
+        self.origins: list[tuple[State, tuple[str, ...]]] = []
+        self.segment = 0
+        self.refined = 0  # states priced by refinements that are over
+        if memory:
+            self._recall(memory)
+        self.priced_before = self._priced()
 
     def _plant(self, root: State, time_s: float, peak_bytes: float) -> None:
         """An empty tree with its root."""
@@ -232,7 +259,7 @@ class _Search:
         trace.row.n, trace.action.n, trace.passed.n = (int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED))
         trace.node.n = int(number[tr.NODES])
         trace.row.array["elapsed_s"][first : trace.row.n] = recorder.elapsed_s
-        recorder.counted = int(number[tr.PRICED]) - self.priced_before
+        recorder.counted = self._priced() - self.priced_before
         if number[tr.BEST] != best:
             self._take_best(int(number[tr.BEST]))
         self.in_round += BATCH
@@ -255,18 +282,113 @@ class _Search:
 
     def end_round(self, patience: int) -> None:
         """Begin the next round; begin anew after a few that brought nothing."""
-        t, now = self.tree, float(self.tree["elite_reward"][0])
+        now = float(self.tree["elite_reward"][0])
         self.stale = 0 if now > self.before else self.stale + 1
         self.before, self.in_round, self.round = now, 0, self.round + 1
+        self.recorder.round = self.round
         if self.stale < patience:
             return
-        best = self.recorder.best_rank[:2]
+        self.stale = 0
+        if self.refine_steps:
+            self._begin_refining()
+        if self.chains is None:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget what was good; judge what the start brought."""
+        t, best = self.tree, self.recorder.best_rank[:2]
         self.fruitless = 0 if best < self.best_before else self.fruitless + 1
-        self.best_before, self.stale = best, 0
+        self.best_before = best
         t["number"][tr.START] += 1
         t["number"][tr.ELITES], t["elite_length"][0], t["elite_key"][0] = 1, 0, 0
         self.before = t["elite_reward"][0] = t["reward"][0]
         t["seen"][:] = 0.0
+
+    # -- refinement -------------------------------------------------------------------------------
+    def _begin_refining(self) -> None:
+        """Begin with the best states of the start."""
+        t = self.tree
+        if self.near is None:
+            self.near = refine.neighbourhood(self.space)
+        if not len(self.near.free):
+            return
+        n = min(refine.CHAINS, int(t["number"][tr.ELITES]))
+        self._set_origins([t["elite"][e, : t["elite_length"][e]] for e in range(n)])
+        states = [state for state, _ in self.origins]
+        prices = [self.recorder.pricer.repricer.price(s.ops, s.values, None)[:2] for s in states]
+        self.chains = refine.start(states, prices, int(self.settings.seed) * 1000 + int(t["number"][tr.START]))
+        self.segment = 0
+
+    def _set_origins(self, codes: list[np.ndarray]) -> None:
+        self.origins, self.origin_codes = [], codes
+        for row in codes:
+            state, texts = State(self.space), []
+            for code in row.tolist():
+                move, axis = divmod(code, len(self.space.mesh.axes))
+                state.apply_row(move, axis)
+                texts.append(self.recorder.trace.vocabulary[code])
+            self.origins.append((state, tuple(texts)))
+
+    def refine_on(self) -> None:
+        """Go on with the refinement for one batch; begin anew when it is over."""
+        c, near, recorder = self.chains, self.near, self.recorder
+        assert c is not None
+        assert near is not None
+        total = max(1, self.refine_steps * len(near.free) // (refine.CHAINS * refine.STEPS))
+        n = min(self.threads, refine.CHAINS)
+        bounds = [refine.CHAINS * i // n for i in range(n + 1)]
+        before = c.best.copy()
+        heat = refine.warmth(self.segment / total)
+        m, p = self.moves, self.pricing
+        others = [
+            self.pool.submit(
+                refine.anneal, near, m, p, self.workers[i], c, bounds[i], bounds[i + 1], refine.STEPS, heat
+            )
+            for i in range(1, n)
+        ]
+        refine.anneal(near, m, p, self.workers[0], c, 0, bounds[1], refine.STEPS, heat)
+        for other in others:
+            other.result()
+        self.segment += 1
+        recorder.counted = self._priced() - self.priced_before
+        quicks = [self._quick(*price) for price in c.best.tolist()]
+        for j in range(refine.CHAINS):
+            if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[:2] < recorder.best_rank[:2]:
+                self._take_refined(j, quicks[j])
+        if self.segment >= total:
+            self.refined += int(c.priced.sum())
+            self.chains = None
+            self._begin_anew()
+        elif self.segment % max(1, total // refine.EXCHANGES) == 0:
+            refine.exchange(c, np.array([q.score + (0.0 if q.fits else 1e6) for q in quicks]))
+
+    def _quick(self, time_s: float, peak_bytes: float) -> Quick:
+        score, _, _ = self.recorder.pricer.score(time_s, peak_bytes)
+        return Quick(score, time_s, peak_bytes, peak_bytes <= self.recorder.problem.memory_limit_bytes)
+
+    def _take_refined(self, j: int, quick: Quick) -> None:
+        assert self.chains is not None
+        origin, texts = self.origins[int(self.chains.origin[j])]
+        state = origin.copy()
+        state.ops[:], state.values[:] = self.chains.best_ops[j], self.chains.best_values[j]
+        places = int((state.ops != origin.ops).any(axis=1).sum() + (state.values != origin.values).any(axis=1).sum())
+        labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
+        self.recorder.record_plan(state.op_axis, state.value_axis, labels, (0,), quick)
+        self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
+
+    def _priced(self) -> int:
+        """Distinct states priced by the tree, and those priced by refinement."""
+        under_way = 0 if self.chains is None else int(self.chains.priced.sum())
+        return int(self.tree["number"][tr.PRICED]) + self.refined + under_way
+
+    def _recall(self, memory: dict[str, np.ndarray]) -> None:
+        """Take up a refinement where it was."""
+        self.segment, self.refined, chains = (int(x) for x in memory["refine"])
+        if chains:
+            self.near = refine.neighbourhood(self.space)
+            self.chains = refine.Chains(**{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields})
+            ends = memory["origin.end"]
+            self._set_origins(np.split(memory["origin.code"], ends[:-1]))
 
     def keep(self) -> None:
         """Leave in the trace what it takes to go on."""
@@ -276,6 +398,11 @@ class _Search:
         kept = {f"tree.{k}": a[: number[used[k]]] if k in used else a for k, a in t.items()}
         kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
         kept["before"] = np.array([self.before, *self.best_before])
+        kept["refine"] = np.array([self.segment, self.refined, self.chains is not None])
+        if self.chains is not None:
+            kept |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
+            kept["origin.code"] = np.concatenate(self.origin_codes)
+            kept["origin.end"] = np.cumsum([len(c) for c in self.origin_codes])
         self.recorder.trace.memory = kept
 
     # -- arrays -----------------------------------------------------------------------------------

@@ -6,15 +6,19 @@ a class of alike ops or values, a mesh axis, and either a move of the space or n
 name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower.  Rows are those of the
 state, so repeated layers change together and pricing stays incremental.
 
+Several states are changed side by side, by annealing from a low temperature; from time to time the worst ones begin
+again where the best ones are.
+
 Left as the colour actions have them: arguments and results of the program (a parameter has to come back as it went in)
 and what loops and conditionals carry (one value seen at several places).
 
-The paper has no such step; what it gains over colour actions alone is in the tables of the evaluation.  Proposals come
-in batches that all threads price at once, as in ``tree``, and what is found does not depend on the number of threads.
+The paper has no such step; what it gains over colour actions alone is in the tables of the evaluation.  Threads share
+the states out, and what is found does not depend on their number.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numba
@@ -28,7 +32,11 @@ from toast_lab.search.rollout import Pricing, Worker, score_of
 from toast_lab.search.tree import Moves, random
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.space import Space
-from toast_lab.sharding.state import _mix
+from toast_lab.sharding.state import State
+
+CHAINS, STEPS = 8, 16  #: states side by side, and steps of each in one batch
+WARMEST, COLDEST = 0.002, 0.00003  #: mean of what a step may make worse, as a part of C(s)
+EXCHANGES = 8  #: times that the worst begin again where the best are
 
 
 class Near(NamedTuple):
@@ -44,15 +52,18 @@ class Near(NamedTuple):
     free: np.ndarray  #: rows that may be changed
 
 
-class Proposals(NamedTuple):
-    """A batch of ``K`` changed states."""
+class Chains(NamedTuple):
+    """A few states (``K``) that are changed side by side, each with the best that it came by."""
 
     ops: np.ndarray  #: [K, rows, A]
     values: np.ndarray  #: [K, rows, A]
-    random: np.ndarray  #: [K, 1] uint64
-    what: np.ndarray  #: [K, 3] row in the middle, move (-1: the axis is taken away), axis
-    changed: np.ndarray  #: [K] rows changed
     price: np.ndarray  #: [K, 2] time_s, peak_bytes
+    best_ops: np.ndarray  #: [K, rows, A]
+    best_values: np.ndarray  #: [K, rows, A]
+    best: np.ndarray  #: [K, 2] time_s, peak_bytes
+    random: np.ndarray  #: [K, 1] uint64
+    origin: np.ndarray  #: [K] the state that it began with
+    priced: np.ndarray  #: [K] states priced
 
 
 def neighbourhood(space: Space) -> Near:
@@ -134,7 +145,7 @@ def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis
 
 
 @numba.njit(cache=True, nogil=True)
-def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, what: np.ndarray) -> int:
+def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
     """Change a state in one neighbourhood; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
     middle = n.free[int(n.free.shape[0] * random(drawn))]
@@ -149,7 +160,6 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     hops = int(6 * random(drawn))
     if hops == 5:
         hops = n_rows
-    what[0], what[1], what[2] = middle, -1 if take else move, axis
     is_free = np.zeros(n_rows, np.bool_)
     is_free[n.free] = True
     seen = np.zeros(n_rows, np.bool_)
@@ -185,51 +195,81 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     return changed
 
 
+@numba.njit(cache=True, nogil=True)
+def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -> bool:
+    """Is a price lower than another, or above it by no more than the allowance?  What fits is better than what not."""
+    fits, fit = there[1] <= p.limit_bytes, here[1] <= p.limit_bytes
+    if fits != fit:
+        return fits
+    return score_of(p, there[0], there[1]) < score_of(p, here[0], here[1]) * (1.0 + allowance)
+
+
 @depends_on(tree, rollout, reprice, kernel, st, collectives, tiles)
 @numba.njit(cache=True, nogil=True)
-def propose(
-    n: Near, m: Moves, p: Pricing, w: Worker, seed: np.uint64, number: int, ops: np.ndarray, values: np.ndarray,
-    now: Snapshot, found: Proposals, begin: int, end: int,
-) -> None:  # fmt: skip
-    """Make and price proposals ``begin`` to ``end`` of a batch whose first one has this ``number``."""
+def anneal(
+    n: Near, m: Moves, p: Pricing, w: Worker, c: Chains, begin: int, end: int, steps: int, warmth: float
+) -> None:
+    """Change chains ``begin`` to ``end`` in ``steps`` steps each; a step that makes C(s) worse is taken at times.
+
+    How much worse it may get is drawn from an exponential distribution with mean ``warmth`` (a part of C(s)).
+    """
+    ops, values = np.empty_like(c.ops[0]), np.empty_like(c.values[0])
+    price = np.empty(2)
     for j in range(begin, end):
-        found.random[j, 0] = _mix(seed ^ _mix(np.uint64(number + j + 1) ^ np.uint64(0xA5A5A5A5)))
-        found.ops[j] = ops
-        found.values[j] = values
-        found.changed[j] = _change(n, m, found.random[j], found.ops[j], found.values[j], found.what[j])
-        if found.changed[j] > 0 and random(found.random[j]) < 0.3:  # two changes that help only together
-            found.changed[j] += _change(n, m, found.random[j], found.ops[j], found.values[j], found.what[j])
-        if found.changed[j] > 0:
-            time_s, peak_bytes, _ = reprice.reprice(
-                p.facts, p.rates, p.tables, p.memory, p.times, found.ops[j], found.values[j], m.axis_size, False, now,
-                w.near, w.scratch,
-            )  # fmt: skip
-            found.price[j, 0], found.price[j, 1] = time_s, peak_bytes
-
-
-@numba.njit(cache=True, nogil=True)
-def best_of(p: Pricing, found: Proposals, now: np.ndarray) -> int:
-    """The proposal that is better than ``now`` (time_s, peak_bytes) and than the others; -1: none."""
-    best, score, fits = -1, score_of(p, now[0], now[1]) * (1 - 1e-9), now[1] <= p.limit_bytes
-    for j in range(found.changed.shape[0]):
-        if found.changed[j] > 0:
-            there = score_of(p, found.price[j, 0], found.price[j, 1])
-            fit = found.price[j, 1] <= p.limit_bytes
-            if (fit and not fits) or (fit == fits and there < score):
-                best, score, fits = j, there, fit
-    return best
-
-
-@numba.njit(cache=True, nogil=True)
-def accepted(p: Pricing, found: Proposals, now: np.ndarray, warmth: float) -> int:
-    """The first proposal that annealing accepts; -1: none."""
-    score, fits = score_of(p, now[0], now[1]), now[1] <= p.limit_bytes
-    for j in range(found.changed.shape[0]):
-        if found.changed[j] > 0:
-            fit = found.price[j, 1] <= p.limit_bytes
-            if fits and not fit:
+        now, then = w.near, w.far
+        _snapshot(p, m, w, c.ops[j], c.values[j], p.root, now)
+        for _ in range(steps):
+            ops[:] = c.ops[j]
+            values[:] = c.values[j]
+            changed = _change(n, m, c.random[j], ops, values)
+            if changed > 0 and random(c.random[j]) < 0.3:  # two changes that help only together
+                changed += _change(n, m, c.random[j], ops, values)
+            if changed == 0:
                 continue
-            there = score_of(p, found.price[j, 0], found.price[j, 1])
-            if (fit and not fits) or there < score * (1.0 - warmth * np.log(max(random(found.random[j]), 1e-12))):
-                return j
-    return -1
+            price[0], price[1] = _snapshot(p, m, w, ops, values, now, then)
+            c.priced[j] += 1
+            if not _better(p, price, c.price[j], -warmth * math.log(max(random(c.random[j]), 1e-12))):
+                continue
+            now, then = then, now
+            c.ops[j] = ops
+            c.values[j] = values
+            c.price[j] = price
+            if _better(p, price, c.best[j], -1e-9):
+                c.best_ops[j] = ops
+                c.best_values[j] = values
+                c.best[j] = price
+
+
+@numba.njit(cache=True, nogil=True)
+def _snapshot(
+    p: Pricing, m: Moves, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
+) -> tuple[float, float]:
+    time_s, peak_bytes, _ = reprice.reprice(
+        p.facts, p.rates, p.tables, p.memory, p.times, ops, values, m.axis_size, False, before, after, w.scratch
+    )
+    return time_s, peak_bytes
+
+
+def start(states: list[State], prices: list[tuple[float, float]], seed: int) -> Chains:
+    """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes)."""
+    origin = np.arange(CHAINS) % len(states)
+    ops = np.stack([states[i].ops for i in origin])
+    values = np.stack([states[i].values for i in origin])
+    price = np.array([prices[i] for i in origin], float)
+    drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
+    return Chains(
+        ops, values, price, ops.copy(), values.copy(), price.copy(), drawn, origin, np.zeros(CHAINS, np.int64)
+    )
+
+
+def warmth(share: float) -> float:
+    """How warm annealing is when this share of its steps is done."""
+    return WARMEST * (COLDEST / WARMEST) ** share
+
+
+def exchange(c: Chains, scores: np.ndarray) -> None:
+    """Let the worst quarter of the chains begin again where the best quarter is; ``scores``: [K] lower is better."""
+    order = np.argsort(scores, kind="stable")
+    for good, bad in zip(order[: CHAINS // 4], order[::-1][: CHAINS // 4], strict=True):
+        for array in (c.ops, c.values, c.price, c.best_ops, c.best_values, c.best, c.origin):
+            array[bad] = array[good]
