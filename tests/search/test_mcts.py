@@ -76,7 +76,7 @@ def test_a_damaged_trace_is_refused(problem, tmp_path, harm):
 
 
 def test_every_simulation_replays_to_the_price_that_it_says(problem):
-    result = search(problem, seed=1, budget=evaluations(3000))
+    result = search(problem, seed=1, budget=evaluations(3000), refine=0)
     replayed = list(replay(problem, result.trace))
     assert len(replayed) == len(result.trace.simulations)
     for simulation, _, quick in replayed:
@@ -135,7 +135,7 @@ def test_depth_is_kept(problem):
 
 def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not(problem):
     """More starts never find less with the same seed, and are used: rounds go on after the first start."""
-    few, many = (search(problem, seed=5, restarts=n, budget=evaluations(200_000)) for n in (0, 6))
+    few, many = (search(problem, seed=5, restarts=n, refine=0, budget=evaluations(200_000)) for n in (0, 6))
     assert many.cost.score <= few.cost.score
     assert many.evaluations > few.evaluations
     assert int(many.trace.memory["tree.number"][9]) >= 6

@@ -1,0 +1,107 @@
+"""Refinement: better or equal plans, priced right, with arguments and results left as colour actions have them."""
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed
+from toast_lab.cost.problem import Problem, price
+from toast_lab.search import refine
+from toast_lab.search.contract import Budget, search
+from toast_lab.sharding.plan import ShardingPlan
+
+SIZES = {"layers": 2, "batch": 16, "vocab": 4096, "sequence": 1024}
+BUDGET = Budget(seconds=None, evaluations=30_000)
+
+
+@pytest.fixture(scope="module")
+def found():
+    problem = Problem(analysed("transformer", **SIZES), {"data": 8, "model": 2}, "tpu-v3")
+    return problem, search(problem, seed=1, budget=BUDGET, restarts=0)
+
+
+def refined(result):
+    return [s for s in result.trace.simulations if s.actions and s.actions[-1].startswith("refined in ")]
+
+
+def test_what_was_refined_is_said_and_counts(found):
+    problem, result = found
+    steps = refined(result)
+    assert steps
+    assert all(s.improved for s in steps)
+    before = search(problem, seed=1, budget=BUDGET, restarts=0, refine=0)
+    assert result.cost.score < before.cost.score * (1 - 1e-6)
+    assert result.evaluations > before.evaluations
+    assert not refined(before)
+
+
+def test_the_plan_is_valid_and_its_price_is_the_full_price(found):
+    problem, result = found
+    last = refined(result)[-1]
+    result.plan.check()
+    cost = price(problem, result.plan)
+    assert cost.score == result.cost.score == pytest.approx(last.score, rel=1e-9)
+    assert cost.peak_bytes == pytest.approx(last.peak_bytes, rel=1e-9)
+
+
+def test_arguments_and_results_stay_as_the_colour_actions_have_them(found):
+    problem, result = found
+    base = ShardingPlan.from_actions(problem, refined(result)[-1].actions[:-1])
+    program = problem.analysis.program
+    outside = np.concatenate([np.arange(program.n_arguments), program.outputs]).astype(int)
+    assert (result.plan.value_axis[outside] == base.value_axis[outside]).all()
+    n = int((result.plan.value_axis != base.value_axis).any(axis=1).sum())
+    n += int((result.plan.op_axis != base.op_axis).any(axis=1).sum())
+    assert n > 0
+
+
+def test_what_loops_carry_is_left_alone():
+    problem = Problem(analysed("transformer", layers=3, scan=True), {"data": 2, "model": 2})
+    space, program = problem.space, problem.analysis.program
+    near = refine.neighbourhood(space)
+    n_ops = len(space.alike.ops.first)
+    carried = np.flatnonzero(program.owner != np.arange(program.n_ops))
+    assert len(carried)
+    rows = set(space.alike.ops.label[np.concatenate([carried, program.owner[carried]])].tolist())
+    values = [v for op in (*carried, *program.owner[carried]) for v in program.results(int(op))]
+    rows |= {int(r) + n_ops for r in space.alike.values.label[values]}
+    assert rows.isdisjoint(near.free.tolist())
+    assert len(near.free)
+
+
+def test_rows_near_each_other_share_a_definition_or_a_use():
+    problem = Problem(analysed("mlp"), {"a": 2})
+    near, alike = refine.neighbourhood(problem.space), problem.space.alike
+    program, n_ops = problem.analysis.program, len(alike.ops.first)
+    expected = set()
+    for op in range(program.n_ops):
+        for value in [*program.results(op), *program.operands(op)]:
+            expected.add((int(alike.ops.label[op]), int(alike.values.label[value]) + n_ops))
+    rows = np.repeat(np.arange(len(near.ptr) - 1), np.diff(near.ptr))
+    pairs = set(zip(rows.tolist(), near.near.tolist(), strict=True))
+    assert pairs == expected | {(b, a) for a, b in expected}
+
+
+def test_annealing_cools_down_and_the_worst_begin_again_where_the_best_are():
+    heats = [refine.warmth(share) for share in (0, 0.5, 1)]
+    assert heats[0] == refine.WARMEST
+    assert heats == sorted(heats, reverse=True)
+    assert heats[2] == pytest.approx(refine.COLDEST)
+    n = refine.CHAINS
+    chains = refine.Chains(*(np.arange(n, dtype=float).reshape(n, 1) for _ in range(6)), None, np.arange(n), None)
+    refine.exchange(chains, np.array([5.0, 1, 9, 2, 8, 4, 3, 7])[:n])
+    assert chains.ops[:, 0].tolist() == [0, 1, 1, 3, 3, 5, 6, 7]
+    assert chains.origin.tolist() == [0, 1, 1, 3, 3, 5, 6, 7]
+
+
+def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end(found):
+    problem, _ = found
+    settings = {"seed": 1, "restarts": 0}
+    part = search(problem, budget=Budget(seconds=None, evaluations=6000), **settings)
+    while part.trace.memory["refine"][2] == 0:  # until it stops within the refinement
+        part = search(problem, resume=part.trace, budget=Budget(seconds=None, evaluations=300))
+    to_its_end = Budget(seconds=None, evaluations=10_000_000)
+    rest = search(problem, resume=part.trace, budget=to_its_end)
+    whole = search(problem, budget=to_its_end, **settings)
+    assert (rest.status, rest.evaluations) == (whole.status, whole.evaluations)
+    assert rest.plan.key == whole.plan.key
+    assert [s.score for s in rest.trace.simulations] == [s.score for s in whole.trace.simulations]
