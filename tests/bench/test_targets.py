@@ -59,9 +59,13 @@ def test_times_slower(found: Make, theirs: float, met: bool) -> None:
     rows += [found("ITX", "p100", "mcts"), found("ITX", "p100", "automap", own=0.1)]
     target = targets.slower(rows)
     assert target.met is met
-    assert target.numbers == (
-        f"UNet on a100: {theirs:.2f} s / 1.00 s = {theirs:.1f}", "GNS on p100: 100.00 s / 1.00 s = 100.0",
-    )  # fmt: skip
+    first, second = target.numbers
+    assert first == (
+        f"UNet on a100: {theirs:.2f} s / 1.00 s = {theirs:.1f} (as good as AutoMap's best: 1.00 s, {theirs:.1f} times)"
+    )
+    assert second.startswith("GNS on p100: 100.00 s / 1.00 s = 100.0 (")
+    better = targets.slower([rows[0], found("UNet", "a100", "automap", 0.4, own=theirs)])
+    assert better.numbers[0].endswith("(as good as AutoMap's best: never)")
     assert targets.slower(rows[:1]).met is None
 
 

@@ -41,7 +41,7 @@ def solved(case, machine, mesh="2x2"):
 @pytest.mark.parametrize("case", CASES)
 def test_mcts_finds_the_optimum(case, machine, seed):
     problem, best = solved(case, machine)
-    found = search(problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS))
+    found = search(problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0)
     assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
     assert found.evaluations < SHARDINGS[case]  # it did not simply enumerate
 
@@ -52,7 +52,7 @@ def test_mcts_finds_the_optimum(case, machine, seed):
 @pytest.mark.parametrize("mesh", ["2x2", "4x4"])
 def test_mcts_finds_the_optimum_of_a_training_step(case, mesh, seed):
     problem, best = solved(case, "tpu-v5e", mesh)
-    found = search(problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS))
+    found = search(problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0)
     assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
 
 
