@@ -174,4 +174,5 @@ def test_a_trace_can_be_given_as_its_file(problem, trace, tmp_path):
     trace.save(tmp_path / "trace.npz")
     for path in (tmp_path / "trace.npz", str(tmp_path / "trace.npz")):
         again = search(problem, resume=path, budget=Budget(None, 10))
+        assert again.cost.score <= min(s.score for s in trace.simulations)
         assert list(again.trace.simulations)[: len(trace.simulations)] == list(trace.simulations)

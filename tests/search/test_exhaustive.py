@@ -152,6 +152,22 @@ def test_proves_what_pricing_everything_finds(case, limit):
     assert proved.evaluations < (0.5 if every.evaluations > 1000 else 1.01) * every.evaluations
 
 
+def test_the_bound_speaks_of_plans_that_fit_once_one_is_known():
+    """A faster plan that is over the limit lies below the bound, and nothing that fits does."""
+    problem = made("attention")
+    free = search(problem, "exhaustive", budget=Budget(seconds=60))
+    limit = free.cost.peak_bytes * (1 - 1e-6)
+    tight = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit, memory_weight=1e-9)
+    result = search(tight, "exhaustive", bounded=False, budget=Budget(seconds=60))
+    assert result.cost.fits
+    below = [s for s in result.trace.simulations if s.score < result.bound]
+    assert below
+    assert not any(s.fits for s in below)
+    proved = search(tight, "exhaustive", budget=Budget(seconds=60))
+    assert proved.status is Status.COMPLETE
+    assert (proved.bound, proved.gap) == (result.bound, 0) == (proved.cost.score, 0)
+
+
 @pytest.mark.slow
 def test_a_training_step_is_proved_among_millions_of_shardings():
     result = search(Problem(small_transformer(mode="train"), "4x2", "cpu"), "exhaustive", budget=Budget(seconds=120))
