@@ -240,3 +240,13 @@ def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(produc
     assert found.peak_bytes == (2 + products) * 256 * 256 * 4
     assert found.peak_bytes * (1 - 1e-8) <= peak_bytes <= found.peak_bytes
     assert score <= found.score
+
+
+@pytest.mark.parametrize("options", [{"bounded": False}, {"bounded": False, "depth": 2}, {"depth": 2}, {}])
+def test_rounds_follow_one_another(options):
+    """Where shorter sequences come first a round is all that have one length; a beam is a round of its own."""
+    rounds = [(s.round, len(s.actions)) for s in search(made("attention"), "exhaustive", **options).trace.simulations]
+    assert rounds[0] == (0, 0)
+    assert [r for r, _ in rounds] == sorted(r for r, _ in rounds)
+    if not options.get("bounded", True):
+        assert all(r == n for r, n in rounds)
