@@ -284,7 +284,7 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
 
 
 def test_a_round_is_shown_to_its_end(session: Session) -> None:
-    session.method = "exhaustive"  # a round is all plans of so many actions
+    session.method = "beam"  # a round is a restart, the first one the beam itself
     session.step_round()
     wait(lambda: bool(session.tick()) and session.simulations > 0, "the unsharded program, a round of its own")
     ends = [session.simulations]
@@ -300,7 +300,7 @@ def test_a_round_is_shown_to_its_end(session: Session) -> None:
     session.pause_search()
     settle(session)
     problem = session.problem
-    trace = search(problem, "exhaustive").trace
+    trace = search(problem, "beam").trace
     rounds = [s.round for s in trace.simulations]
     assert ends == [rounds.count(0), *(sum(r <= n for r in rounds) for n in (1, 2))]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.helpers import analysed, small_transformer
+from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.search import automap
@@ -65,6 +67,28 @@ def test_completeness_is_claimed_only_where_all_sequences_were_told_apart():
     few = search(Problem(analysed("mlp"), MESH), "automap", budget=Budget(seconds=60), min_names=1, depth=1)
     assert cut.cost.score >= whole.cost.score
     assert few.status is Status.CONVERGED
+
+
+VECTOR = jax.ShapeDtypeStruct((8,), "float32")
+
+
+def test_a_state_is_known_by_its_arguments_alone():
+    """Of an outer product that both vectors want to shard the first one decides: five shardings, four states."""
+    problem = Problem(traced(lambda x, y: x[:, None] * y[None], VECTOR, VECTOR), {"a": 2}, "tpu-v3")
+    result = search(problem, "automap", budget=Budget(seconds=60), min_names=1)
+    assert len(result.trace.nodes) == 4
+    assert {len(s.actions) for s in result.trace.simulations} == {0, 1, 2}
+    # The fifth sharding was not priced, unless on the way of a rollout, so nothing is claimed of it.
+    assert result.status is Status.CONVERGED
+
+
+def test_completeness_is_not_claimed_where_actions_were_discarded():
+    problem = Problem(traced(lambda x, y: (jnp.tanh(jnp.tanh(x)), jnp.tanh(y)), VECTOR, VECTOR), {"a": 2}, "tpu-v3")
+    moves = automap.argument_moves(recorder(problem), 1)
+    of_y, of_x = sorted(moves.take(moves.propagation.unsharded(), m) for m in range(len(moves.axis)))
+    every, few = (search(problem, "automap", budget=Budget(seconds=60), min_names=n) for n in (of_y, of_x))
+    assert (every.status, every.evaluations) == (Status.COMPLETE, 4)
+    assert (few.status, few.evaluations) == (Status.CONVERGED, 2)
 
 
 def test_prices_folded_and_whole_are_those_of_the_whole_program():

@@ -8,7 +8,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.beam import Beam
 from toast_lab.search.contract import Budget, Recorder, Status, search
-from toast_lab.sharding.state import State
+from toast_lab.sharding.state import State, legal_rows
 
 MESH = {"data": 2, "model": 2}
 
@@ -58,6 +58,27 @@ def test_the_beam_goes_through_a_worse_state_to_a_better_one():
     assert [beam.rank(rows) for rows in met] == sorted(beam.rank(rows) for rows in met)
     lengths = {n.depth for n in beam.recorder.trace.nodes}
     assert max(lengths) > len(met[0])
+
+
+def test_the_beam_keeps_the_best_of_each_length():
+    """By hand: every extension of what was kept, the best of them kept."""
+    problem = Problem(analysed("attention"), MESH)
+    for width in (1, 3):
+        beam = beam_on(problem)
+        level, priced = [()], {beam.root.key}
+        for length in range(1, 4):
+            longer = {}
+            for rows in level:
+                for row in legal_rows(beam.taken(rows)[0]).tolist():
+                    state, taken = beam.taken((*rows, tuple(row)))
+                    if state.key not in priced:
+                        priced.add(state.key)
+                        longer[taken] = beam.rank(taken)
+            level = sorted(longer, key=lambda rows: (longer[rows], rows))[:width]
+            assert len(level) == width
+            tried = beam_on(problem, depth=length)
+            tried.descend(width)
+            assert {n.key for n in tried.recorder.trace.nodes} == priced
 
 
 def test_stops_by_itself_where_restarts_bring_nothing():

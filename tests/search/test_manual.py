@@ -62,6 +62,31 @@ def test_an_action_without_effect_is_left_out_and_said():
     assert any("megatron (model=x+y) without heads->x" == x for x in labels(result))
 
 
+def test_the_axes_of_a_role_are_taken_in_the_order_that_the_label_says():
+    """Four heads go on either axis but not on both, so the axis that comes first gets them."""
+    problem = Problem(analysed("transformer", layers=1, mode="train", heads=4), {"x": 4, "y": 2})
+    result = search(problem, "manual", plans={"heads": [("heads", "model")]}, budget=ANY)
+    at = {result.trace.nodes[s.nodes[-1]].action: s.actions for s in result.trace.simulations[1:]}
+    assert at == {
+        "heads (model=x+y) without heads->y": ("heads->x",), "heads (model=y+x) without heads->x": ("heads->y",),
+    }  # fmt: skip
+
+
+def test_plans_that_come_to_the_same_sharding_are_tried_once():
+    problem = Problem(analysed("mlp"), {"x": 4})
+    twice = {"data": [("B", "data")], "rows": [("B", "rows")], "data first": [("B", "data"), ("B", "data")]}
+    result = search(problem, "manual", plans=twice, budget=ANY)
+    assert labels(result) == {"data (data=x)"}
+    assert len(result.trace.simulations) == 2
+
+
+def test_one_plan_that_applies_is_enough():
+    problem = Problem(analysed("mlp"), {"x": 32})
+    result = search(problem, "manual", plans={"data": [("B", "data")], "outputs": [("W", "data")]}, budget=ANY)
+    assert result.status is Status.DONE
+    assert labels(result) == {"data (data=x)"}
+
+
 def test_a_plan_of_which_nothing_applies_is_left_out():
     problem = Problem(analysed("mlp"), {"x": 7})
     result = search(problem, "manual", plans={"data": [("B", "data")]}, budget=ANY)

@@ -56,6 +56,15 @@ def test_mcts_finds_the_optimum_of_a_training_step(case, mesh, seed):
     assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_shardings_are_as_many_as_written_here(case):
+    problem, best = solved(case, "tpu-v5e")
+    every = search(problem, "exhaustive", bounded=False, budget=Budget(seconds=500))
+    assert every.evaluations == SHARDINGS[case]
+    assert every.cost.score == pytest.approx(best.cost.score, rel=1e-12)
+
+
 def test_exhaustive_agrees_with_brute_force_over_sequences():
     """On a tiny program, enumerate action sequences without state keys and compare the set of shardings reached."""
     from toast_lab.sharding.state import State, legal_actions

@@ -46,7 +46,10 @@ def test_seeds_differ_and_a_resumed_search_walks_elsewhere():
     assert [s.actions for s in walks[0]] != [s.actions for s in walks[1]]
     first = search(problem, "random", budget=Budget(None, 50))
     again = search(problem, resume=first.trace, budget=Budget(None, 50))
-    assert len(again.trace.simulations) >= 90  # it did not walk the same ways again
+    assert len(again.trace.simulations) >= 90
+    # It did not draw the same walks once more, to record those that follow them.
+    longer = search(problem, "random", budget=Budget(None, 100)).trace.simulations[50:]
+    assert [s.actions for s in again.trace.simulations[50:]] != [s.actions for s in longer]
 
 
 def test_bad_options_are_refused():

@@ -49,6 +49,15 @@ def test_two_paths_to_one_op_conflict_and_the_op_stays_whole():
     assert (found["x"], found["y"], found["z"]) == ((("m",), ()), ((), ("m",)), ((), ()))
 
 
+def test_two_uses_that_want_different_dims_leave_the_value_whole():
+    """One vector splits the two products alike, which use the matrix along its rows and along its columns."""
+    analysis = traced(lambda x, s: (x * s[:, None], x * s[None]), S((8, 8), F), S((8,), F))
+    found = propagated(Problem(analysis, {"m": 4}), ("s", 0, "m"))
+    assert found.argument_specs() == {"x": ((), ()), "s": (("m",),)}
+    specs_of = found.value_specs()
+    assert [specs_of[int(v)] for v in analysis.program.outputs] == [(("m",), ()), ((), ("m",))]
+
+
 def test_sharding_the_sequence_stops_at_the_conflict_of_attention():
     """What only a resolution settles: the product of keys and queries is computed whole on every device."""
     analysis = analysed("attention")

@@ -239,6 +239,8 @@ class _Tree:
         self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True)) if recorder.resumed else {}
         start = moves.propagation.unsharded()
         self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
+        # The unsharded program is priced already, and is not to be counted twice.
+        self.prices[int(_print(*start))] = recorder.price(State(recorder.problem.space))
         self.root = self._add(start, None, -1, self._key(start))
 
     # -- states -----------------------------------------------------------------------------------

@@ -78,11 +78,14 @@ class SearchResult:
     elapsed_s: float
     actions: tuple[Action, ...]  #: empty if the plan did not come from actions
     message: str  #: the status in a sentence, with the numbers
-    bound: float | None = None  #: no plan of the method's space has a lower C(s); None: nothing was proved
+    #: Proved: no plan of the method's space has a C(s) below this.  Where ``cost.fits`` this is said of plans that fit
+    #: alone: one that is over the limit may have a lower C(s), its penalty included, and is still not preferred.
+    #: None: nothing was proved.
+    bound: float | None = None
 
     @property
     def gap(self) -> float | None:
-        """By which part the plan may be above the best one of the method's space: C(s) / bound - 1; None: unknown."""
+        """By which part the plan may be above the best that ``bound`` speaks of: C(s) / bound - 1; None: unknown."""
         return None if self.bound is None or not self.bound > 0 else max(0.0, self.cost.score / self.bound - 1.0)
 
     def __str__(self) -> str:
@@ -171,7 +174,10 @@ class Recorder:
         return (0.0 if quick.fits else 1.0, quick.score, length)
 
     def prove(self, bound: float) -> None:
-        """No plan of the space that this method searches has a C(s) below ``bound``."""
+        """State that no plan of the space that this method searches has a C(s) below ``bound``.
+
+        Where the best plan known at the end fits, that need only hold of plans that fit (``SearchResult.bound``).
+        """
         self.bound = bound
 
     def choose(self, state: State, actions: Sequence[Action]) -> None:

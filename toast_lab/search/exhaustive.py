@@ -34,6 +34,7 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
 
 _BEAM_WIDTH = 8
+_ROUND = 256  # states; where shorter sequences come first a round is all states of one length instead
 
 
 def run(
@@ -60,6 +61,7 @@ def run(
     beam = Beam(recorder, np.random.default_rng(seed), depth or 30, least)
     bound = make_bound(problem, least, check=recorder.check) if bounded else None
     tree = _Tree(recorder, least, depth, bound, beam.nodes)
+    recorder.round = 1
     try:
         if bound is not None:
             beam.descend(_BEAM_WIDTH)
@@ -82,7 +84,7 @@ class _Tree:
         self.least = least
         self.axis_size = recorder.problem.mesh.array()
         self.seen = np.zeros(1 << 12, np.uint64)  # open addressing; 0: a free place, and the unsharded state's key
-        self.n_seen = 0
+        self.n_seen = self.n_visited = 0
         self.nodes = nodes  # trace nodes of states that the beam priced, by key
         self.states = Columns(
             parent=np.int32, move=np.int32, axis=np.int8, depth=np.int16, node=np.int32, key=np.uint64
@@ -144,6 +146,9 @@ class _Tree:
             m.value_ptr, m.value, m.value_dim, m.value_dim_size,
         )  # fmt: skip
         actions = self._retake(number, state)
+        by_length = self.bound is None or self.depth is not None
+        recorder.round = max(recorder.round, len(actions) if by_length else 2 + self.n_visited // _ROUND)
+        self.n_visited += 1
         if number > 0:
             parent = int(columns["node"][columns["parent"][number]])
             known = self.nodes.get(state.key)
@@ -154,7 +159,6 @@ class _Tree:
                 shown["visits"][known], shown["score"][known] = 1, quick.score
                 shown["best_score"][known] = quick.score
             columns["node"][number] = known
-        recorder.round = len(actions)
         if self.depth is not None and len(actions) >= self.depth:
             return
         pairs = legal_rows(state, self.least)

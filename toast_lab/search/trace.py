@@ -300,9 +300,9 @@ class Trace:
             if (np.diff(end, prepend=0) < 0).any() or (row.n and end[-1] != part.n):
                 raise ValueError(f"the {name}s of its simulations do not add up")
         for what, numbers, limit in (
-            ("action", self.action["word"], words), ("node", self.passed["node"], self.node.n),
-            ("best simulation", row["best"], row.n), ("node's action", self.node["word"][1:], words),
-            ("parent", self.node["parent"][1:], self.node.n),
+            ("an action", self.action["word"], words), ("a node", self.passed["node"], self.node.n),
+            ("a best simulation", row["best"], row.n), ("a node's action", self.node["word"][1:], words),
+            ("a parent", self.node["parent"][1:], self.node.n),
         ):  # fmt: skip
             if len(numbers) and not (0 <= numbers.min() and numbers.max() < limit):
-                raise ValueError(f"a {what} is out of range")
+                raise ValueError(f"{what} is out of range")
