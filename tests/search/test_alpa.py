@@ -95,20 +95,26 @@ def as_kept(problem, choices, choice):
 
 @pytest.mark.parametrize("name", ["tiny", "mlp", "attention"])
 @pytest.mark.parametrize("grain", GRAINS)
-@pytest.mark.parametrize(("machine", "close"), [("a100", 1e-5), ("tpu-v3", 3e-2)])
-def test_the_objective_is_the_evaluators_time(name, grain, machine, close):
-    """But where one op reads two copies: of views, or in another width than what they are copies of (a TPU's)."""
+@pytest.mark.parametrize("machine", ["a100", "tpu-v3"])
+def test_the_objective_is_the_evaluators_time(name, grain, machine):
+    """But where one op reads two copies: of views, or in another width than what they are copies of (a TPU's).
+
+    What two narrow copies save together in a roofline is not the sum of what each saves alone: where the one brings the
+    op to the bound of its arithmetic the other saves nothing, and where neither does alone both may.
+    """
     problem = Problem(program_of(name), MESH, machine)
     choices, rng, pricer = choices_of(problem, grain), np.random.default_rng(0), problem.pricer()
-    seen = set()
+    seen, off = set(), []
     for _ in range(200):
         choice, _ = as_kept(problem, choices, random_choice(choices, rng))
         if not as_kept(problem, choices, choice)[1]:
             continue
         found = pricer.totals(*spread(problem, choices, *choice))
-        assert choices.time_s(*choice) == pytest.approx(found.time_s, rel=close)
+        off.append(abs(np.log(choices.time_s(*choice) / found.time_s)))
         seen.add(found.time_s)
     assert len(seen) >= 10
+    assert max(off) < (1e-5 if machine == "a100" else 6e-2)
+    assert np.median(off) < (1e-6 if machine == "a100" else 1e-2)
 
 
 @pytest.mark.parametrize("grain", GRAINS)

@@ -44,9 +44,9 @@ from toast_lab.sharding.state import State, legal_actions
 _CHILD = "toast_lab.search.integer_program:solve"
 _SMALL = 20_000  # columns; programs up to here are first tried in this process, as a child takes a while to start
 _SMALL_SECONDS = 0.5  # for so long, as that cannot be cancelled
-_LARGE = 1_000_000  # columns; beyond, HiGHS finds nothing in minutes and takes gigabytes
-_COLUMNS_EACH = 100  # columns for every evaluation where the budget counts those
-_NODES = 50  # of branch and bound, where the budget counts evaluations
+_LARGE = 300_000  # columns; beyond, HiGHS finds nothing in minutes
+_COLUMNS_EACH = 25  # columns for every evaluation where the budget counts those
+_NODES = 20  # of branch and bound, where the budget counts evaluations
 _PART = 8_000  # columns of a part of the program that is solved alone
 _QUIET = 12  # such parts in a row that bring nothing, after which the search has converged
 _MOST_ROWS = 32  # for memory, the latest
@@ -203,12 +203,15 @@ class _Solver:
 
     def run(self) -> bool:
         """Axis by axis until nothing gets better, then all at once.  Was the last program solved to its optimum?"""
+        share_s, half_s = self.effort.until_s, (self.effort.until_s + self.recorder.elapsed_s) / 2
         for _ in range(3 if len(self.axes) > 1 else 0):
             before = self.best_rank
             for axis in self.axes:
+                self.effort.until_s = half_s if self.best_fits else share_s
                 self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
             if self.best_rank == before:
                 break
+        self.effort.until_s = share_s
         self.given_s = self._limit_s()
         return self._stage(self._along(self.axes), "all axes free")
 
