@@ -17,7 +17,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import run_many
 from toast_lab.search import alpa, integer_program
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.contract import Budget, Recorder, Status, search
 from toast_lab.search.descent import Descent
 from toast_lab.search.memory_rows import MemoryRows, crowded
 from toast_lab.search.strategies import GRAINS, cluster, price_choices, spread
@@ -151,6 +151,8 @@ def test_copies_that_an_earlier_use_made_are_free():
     found = problem.pricer().totals(*spread(problem, choices, ops, values))
     assert found.comm_s > 0
     assert choices.time_s(ops, values) == pytest.approx(found.time_s, rel=1e-9)
+    part = choices.only([np.asarray([k]) for k in ops], [np.asarray([k]) for k in values])
+    assert solved(part, no_ties(part))[1] == pytest.approx(found.time_s, rel=1e-9)
     forgetful = choices._replace(terms=[t._replace(earlier=()) for t in choices.terms])
     assert forgetful.time_s(ops, values) > found.time_s * 1.001
 
@@ -343,7 +345,72 @@ def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch):
     began = time.monotonic()
     result = search(problem, "alpa", budget=Budget(seconds=1.0))
     assert time.monotonic() - began < 3.0
-    assert result.status is Status.BUDGET
+    assert (result.status is Status.BUDGET) == (result.elapsed_s >= 1.0)
+
+
+def test_parts_of_a_program_too_large_to_solve_come_half_the_way_to_its_optimum():
+    problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
+    choices = choices_of(problem)
+    effort = alpa._Effort(0.0, 10.0, None, None, until_s=60.0)
+    solver = alpa._Solver(Recorder(problem, Budget(60), None, None), choices, "colours", effort, 0)
+    root = State(problem.space)
+    solver.try_(choices.choice_of(root.op_axis, root.value_axis), "unsharded")
+    ops, _ = solver._near(next(k for k, near in enumerate(solver.descent.links) if near))
+    assert 1 < sum(len(k) > 1 for k in ops) < len(ops)
+    start_s = solver.descent.objective_s(*solver.best)
+    solver.polish(np.random.default_rng(0))
+    _, least_s = solved(choices, solver.tie)
+    reached_s = solver.descent.objective_s(*solver.best)
+    assert least_s * (1 - 1e-9) <= reached_s < (least_s + start_s) / 2
+
+
+def test_work_follows_a_budget_of_evaluations(monkeypatch):
+    columns, real = [], integer_program.solve
+
+    def watched(program, *args):
+        columns.append(len(program.cost))
+        return real(program, *args)
+
+    monkeypatch.setattr(alpa.ip, "solve", watched)
+    monkeypatch.setattr(alpa, "_SMALL", 10**9)
+    problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
+    for evaluations in (100, 400):
+        columns.clear()
+        result = search(problem, "alpa", budget=Budget(seconds=None, evaluations=evaluations))
+        assert 0.3 * 25 * evaluations < sum(columns) <= 25 * evaluations
+        assert result.status is Status.CONVERGED
+
+
+def test_labels_say_the_gap_and_what_was_left_out(monkeypatch):
+    real = integer_program.solve
+    monkeypatch.setattr(alpa.ip, "solve", lambda *args: real(*args)._replace(gap=0.25))
+    problem = Problem(analysed("mlp"), {"a": 2, "c": 4})
+    labels = [
+        " ".join(s.actions)
+        for s in search(problem, "alpa", budget=BUDGET, max_strategies=5, grains="colours").trace.simulations
+    ]
+    left_out = choices_of(problem, most=5).menus.left_out
+    assert left_out > 0
+    assert f"colours: all axes free, gap 2.5e-01, {left_out} choices left out" in labels
+    whole = search(problem, "alpa", budget=BUDGET, grains="colours")
+    assert "left out" not in " ".join(" ".join(s.actions) for s in whole.trace.simulations)
+
+
+def test_cancel_reaches_the_making_of_tables(monkeypatch):
+    entered = []
+    real = alpa.price_choices
+
+    def watched(*args):
+        entered.append(True)
+        made = real(*args)
+        entered.append(False)
+        return made
+
+    monkeypatch.setattr(alpa, "price_choices", watched)
+    problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
+    result = search(problem, "alpa", budget=BUDGET, cancel=lambda: bool(entered))
+    assert result.status is Status.CANCELLED
+    assert entered == [True]
 
 
 @pytest.mark.parametrize(

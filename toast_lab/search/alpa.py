@@ -222,19 +222,20 @@ class _Solver:
 
     def again(self) -> bool:
         """Solve the whole program once more, if there is much more time for it than there was."""
-        if self.effort.columns is not None or self._limit_s() < 1.5 * self.given_s:
+        if self.effort.crashed or self.effort.columns is not None or self._limit_s() < 1.5 * self.given_s:
             return False
         return self._stage(self._along(self.axes), "all axes free, again")
 
     def polish(self, rng: np.random.Generator) -> None:
         """Solve the program with a part of the clusters free at a time, until that brings nothing."""
-        quiet = 0
-        while quiet < _QUIET:
+        heads = [k for k, time_s in enumerate(self.choices.compute_s) if len(time_s) > 1 and self.descent.links[k]]
+        quiet = 0 if heads else _QUIET
+        while quiet < _QUIET and not self.effort.crashed:
             self.recorder.check()
             if self._limit_s() <= 0:
                 return
             before = self.best_rank
-            part = self._near(int(rng.integers(len(self.choices.compute_s))))
+            part = self._near(heads[rng.integers(len(heads))])
             self._stage(part, f"{sum(len(k) > 1 for k in part[0])} clusters of ops free")
             quiet = quiet + 1 if self.best_rank == before else 0
             if self.effort.columns is not None and self.effort.columns < _PART:
