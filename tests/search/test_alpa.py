@@ -190,6 +190,10 @@ def test_descent_sees_the_objective_and_never_makes_it_worse():
             assert seen[moved[v]] - seen[values[v]] == pytest.approx(difference, abs=1e-12)
         better = descent.improve(ops, values, lambda: None)
         assert descent.objective_s(*better) < descent.objective_s(ops, values)
+        for k, v in enumerate(better[0]):  # no cluster can do better alone
+            assert descent._op(k, *better)[v] == descent._op(k, *better).min()
+        for k, v in enumerate(better[1]):
+            assert descent._value(k, better[0])[v] == descent._value(k, better[0]).min()
 
 
 def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
@@ -309,9 +313,14 @@ def test_executed_plans_compute_what_the_program_computes(name):
         assert run.max_relative_error < 1e-5
 
 
+def hang(*_):
+    time.sleep(20)
+
+
 def test_cancel_reaches_the_solver(monkeypatch):
     """A solve in the child is killed, and what was found before is kept."""
     monkeypatch.setattr(alpa, "_SMALL", 0)
+    monkeypatch.setattr(alpa, "_CHILD", "tests.search.test_alpa:hang")
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
     began = []
@@ -338,8 +347,10 @@ def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
     assert result.cost.score < 1.0
 
 
-def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch):
+@pytest.mark.parametrize("child", [alpa._CHILD, "tests.search.test_alpa:hang"])
+def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
     monkeypatch.setattr(alpa, "_SMALL", 0)
+    monkeypatch.setattr(alpa, "_CHILD", child)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))
     began = time.monotonic()

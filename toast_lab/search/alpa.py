@@ -204,10 +204,12 @@ class _Solver:
     def run(self) -> bool:
         """Axis by axis until nothing gets better, then all at once.  Was the last program solved to its optimum?"""
         share_s, half_s = self.effort.until_s, (self.effort.until_s + self.recorder.elapsed_s) / 2
+        late_s = max(share_s, self.recorder.elapsed_s + 0.75 * self.recorder.left()[0])
         for _ in range(3 if len(self.axes) > 1 else 0):
             before = self.best_rank
             for axis in self.axes:
-                self.effort.until_s = half_s if self.best_fits else share_s
+                # What does not fit is of little use: nothing finer is looked at before.
+                self.effort.until_s = half_s if self.best_fits else late_s
                 self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
             if self.best_rank == before:
                 break
