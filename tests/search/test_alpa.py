@@ -17,7 +17,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import run_many
 from toast_lab.search import alpa, integer_program
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.contract import Budget, Recorder, Status, search
 from toast_lab.search.descent import Descent
 from toast_lab.search.memory_rows import MemoryRows, crowded
 from toast_lab.search.strategies import GRAINS, cluster, price_choices, spread
@@ -95,20 +95,26 @@ def as_kept(problem, choices, choice):
 
 @pytest.mark.parametrize("name", ["tiny", "mlp", "attention"])
 @pytest.mark.parametrize("grain", GRAINS)
-@pytest.mark.parametrize(("machine", "close"), [("a100", 1e-5), ("tpu-v3", 3e-2)])
-def test_the_objective_is_the_evaluators_time(name, grain, machine, close):
-    """But where one op reads two copies: of views, or in another width than what they are copies of (a TPU's)."""
+@pytest.mark.parametrize("machine", ["a100", "tpu-v3"])
+def test_the_objective_is_the_evaluators_time(name, grain, machine):
+    """But where one op reads two copies: of views, or in another width than what they are copies of (a TPU's).
+
+    What two narrow copies save together in a roofline is not the sum of what each saves alone: where the one brings the
+    op to the bound of its arithmetic the other saves nothing, and where neither does alone both may.
+    """
     problem = Problem(program_of(name), MESH, machine)
     choices, rng, pricer = choices_of(problem, grain), np.random.default_rng(0), problem.pricer()
-    seen = set()
+    seen, off = set(), []
     for _ in range(200):
         choice, _ = as_kept(problem, choices, random_choice(choices, rng))
         if not as_kept(problem, choices, choice)[1]:
             continue
         found = pricer.totals(*spread(problem, choices, *choice))
-        assert choices.time_s(*choice) == pytest.approx(found.time_s, rel=close)
+        off.append(abs(np.log(choices.time_s(*choice) / found.time_s)))
         seen.add(found.time_s)
     assert len(seen) >= 10
+    assert max(off) < (1e-5 if machine == "a100" else 6e-2)
+    assert np.median(off) < (1e-6 if machine == "a100" else 1e-2)
 
 
 @pytest.mark.parametrize("grain", GRAINS)
@@ -145,6 +151,8 @@ def test_copies_that_an_earlier_use_made_are_free():
     found = problem.pricer().totals(*spread(problem, choices, ops, values))
     assert found.comm_s > 0
     assert choices.time_s(ops, values) == pytest.approx(found.time_s, rel=1e-9)
+    part = choices.only([np.asarray([k]) for k in ops], [np.asarray([k]) for k in values])
+    assert solved(part, no_ties(part))[1] == pytest.approx(found.time_s, rel=1e-9)
     forgetful = choices._replace(terms=[t._replace(earlier=()) for t in choices.terms])
     assert forgetful.time_s(ops, values) > found.time_s * 1.001
 
@@ -182,6 +190,10 @@ def test_descent_sees_the_objective_and_never_makes_it_worse():
             assert seen[moved[v]] - seen[values[v]] == pytest.approx(difference, abs=1e-12)
         better = descent.improve(ops, values, lambda: None)
         assert descent.objective_s(*better) < descent.objective_s(ops, values)
+        for k, v in enumerate(better[0]):  # no cluster can do better alone
+            assert descent._op(k, *better)[v] == descent._op(k, *better).min()
+        for k, v in enumerate(better[1]):
+            assert descent._value(k, better[0])[v] == descent._value(k, better[0]).min()
 
 
 def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
@@ -301,9 +313,14 @@ def test_executed_plans_compute_what_the_program_computes(name):
         assert run.max_relative_error < 1e-5
 
 
+def hang(*_):
+    time.sleep(20)
+
+
 def test_cancel_reaches_the_solver(monkeypatch):
     """A solve in the child is killed, and what was found before is kept."""
     monkeypatch.setattr(alpa, "_SMALL", 0)
+    monkeypatch.setattr(alpa, "_CHILD", "tests.search.test_alpa:hang")
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
     began = []
@@ -330,14 +347,81 @@ def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
     assert result.cost.score < 1.0
 
 
-def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch):
+@pytest.mark.parametrize("child", [alpa._CHILD, "tests.search.test_alpa:hang"])
+def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
     monkeypatch.setattr(alpa, "_SMALL", 0)
+    monkeypatch.setattr(alpa, "_CHILD", child)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))
     began = time.monotonic()
     result = search(problem, "alpa", budget=Budget(seconds=1.0))
     assert time.monotonic() - began < 3.0
-    assert result.status is Status.BUDGET
+    assert (result.status is Status.BUDGET) == (result.elapsed_s >= 1.0)
+
+
+def test_parts_of_a_program_too_large_to_solve_come_half_the_way_to_its_optimum():
+    problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
+    choices = choices_of(problem)
+    effort = alpa._Effort(0.0, 10.0, None, None, until_s=60.0)
+    solver = alpa._Solver(Recorder(problem, Budget(60), None, None), choices, "colours", effort, 0)
+    root = State(problem.space)
+    solver.try_(choices.choice_of(root.op_axis, root.value_axis), "unsharded")
+    ops, _ = solver._near(next(k for k, near in enumerate(solver.descent.links) if near))
+    assert 1 < sum(len(k) > 1 for k in ops) < len(ops)
+    start_s = solver.descent.objective_s(*solver.best)
+    solver.polish(np.random.default_rng(0))
+    _, least_s = solved(choices, solver.tie)
+    reached_s = solver.descent.objective_s(*solver.best)
+    assert least_s * (1 - 1e-9) <= reached_s < (least_s + start_s) / 2
+
+
+def test_work_follows_a_budget_of_evaluations(monkeypatch):
+    columns, real = [], integer_program.solve
+
+    def watched(program, *args):
+        columns.append(len(program.cost))
+        return real(program, *args)
+
+    monkeypatch.setattr(alpa.ip, "solve", watched)
+    monkeypatch.setattr(alpa, "_SMALL", 10**9)
+    problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
+    for evaluations in (100, 400):
+        columns.clear()
+        result = search(problem, "alpa", budget=Budget(seconds=None, evaluations=evaluations))
+        assert 0.3 * 25 * evaluations < sum(columns) <= 25 * evaluations
+        assert result.status is Status.CONVERGED
+
+
+def test_labels_say_the_gap_and_what_was_left_out(monkeypatch):
+    real = integer_program.solve
+    monkeypatch.setattr(alpa.ip, "solve", lambda *args: real(*args)._replace(gap=0.25))
+    problem = Problem(analysed("mlp"), {"a": 2, "c": 4})
+    labels = [
+        " ".join(s.actions)
+        for s in search(problem, "alpa", budget=BUDGET, max_strategies=5, grains="colours").trace.simulations
+    ]
+    left_out = choices_of(problem, most=5).menus.left_out
+    assert left_out > 0
+    assert f"colours: all axes free, gap 2.5e-01, {left_out} choices left out" in labels
+    whole = search(problem, "alpa", budget=BUDGET, grains="colours")
+    assert "left out" not in " ".join(" ".join(s.actions) for s in whole.trace.simulations)
+
+
+def test_cancel_reaches_the_making_of_tables(monkeypatch):
+    entered = []
+    real = alpa.price_choices
+
+    def watched(*args):
+        entered.append(True)
+        made = real(*args)
+        entered.append(False)
+        return made
+
+    monkeypatch.setattr(alpa, "price_choices", watched)
+    problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
+    result = search(problem, "alpa", budget=BUDGET, cancel=lambda: bool(entered))
+    assert result.status is Status.CANCELLED
+    assert entered == [True]
 
 
 @pytest.mark.parametrize(

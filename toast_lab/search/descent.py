@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +22,17 @@ class Descent:
             for op in {group.op, *(choices.groups[g].op for g in term.earlier)}:
                 self.of_op[op].append(term)
             self.of_value[group.value].append(term)
+
+    @functools.cached_property
+    def links(self) -> list[list[int]]:
+        """Clusters with which each shares a price: those of ops, and after them those of values."""
+        n_ops = len(self.of_op)
+        found: list[set[int]] = [set() for _ in (*self.of_op, *self.of_value)]
+        for op, terms in enumerate(self.of_op):
+            found[op] = {n_ops + self.choices.groups[t.group].value for t in terms}
+            for value in found[op]:
+                found[value].add(op)
+        return [sorted(f) for f in found]
 
     def objective_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time and ties of a choice: what the integer program minimises where memory is no matter."""

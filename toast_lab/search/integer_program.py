@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -104,6 +105,7 @@ def assemble(
     limit_bytes: float,
     over_s: float | None,
     known_s: float | None,
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[IntegerProgram, Layout]:
     """Write the program down.
 
@@ -114,6 +116,7 @@ def assemble(
         limit_bytes: bound.
         over_s: seconds that ``limit_bytes`` above the limit cost; None: they are forbidden.
         known_s: objective (ties included) of a choice that keeps every bound: whatever costs more is ruled out.
+        check: called now and then; may raise to end the work.
     """
     width = [len(c) for c in choices.compute_s]
     ops = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
@@ -128,6 +131,7 @@ def assemble(
         n += len(group.distinct) * len(choices.layout[group.value])
     for term in choices.terms:
         if term.earlier:
+            check()
             pairs = _contested(choices, term)
             shared[term.group, term.earlier] = (n, pairs)
             n += len(pairs)
@@ -166,6 +170,7 @@ def assemble(
         columns = np.arange(first[0], first[-1])
         rows.put(begin + np.repeat(np.arange(len(first) - 1), np.diff(first)), columns, 1.0)
     for g in used:
+        check()
         group = choices.groups[g]
         w, t = len(group.distinct), len(choices.layout[group.value])
         e = groups[g] + np.arange(w * t).reshape(w, t)
@@ -176,6 +181,7 @@ def assemble(
         rows.put(np.tile(begin + np.arange(t), w), e.ravel(), 1.0)
         rows.put(begin + np.arange(t), values[group.value] + np.arange(t), -1.0)
     for (g, earlier), (first_z, pairs) in shared.items():
+        check()
         group = choices.groups[g]
         t = len(choices.layout[group.value])
         begin = rows.add(len(pairs), 0.0, np.inf)
@@ -233,19 +239,29 @@ class Solved(NamedTuple):
     gap: float  #: between the solution and HiGHS's bound, relative
     bound: float  #: in units of the cost, -inf if unknown
     seconds: float
+    out_of_time: bool
 
 
-def solve(program: IntegerProgram, time_limit_s: float, gap: float) -> Solved:
-    """Solve by HiGHS; for a child process, as this cannot be interrupted."""
+def solve(program: IntegerProgram, time_limit_s: float, gap: float, nodes: int | None = None) -> Solved:
+    """Solve by HiGHS; for a child process, as this cannot be interrupted.
+
+    Args:
+        program: what to solve.
+        time_limit_s: seconds.
+        gap: relative gap at which it may stop.
+        nodes: of branch and bound; None: as many as it takes.
+    """
     began = time.monotonic()
     integrality = np.zeros(len(program.cost))
     integrality[: program.n_binary] = 1
     found = scipy.optimize.milp(
         program.cost, integrality=integrality, bounds=scipy.optimize.Bounds(0.0, program.upper),
         constraints=scipy.optimize.LinearConstraint(program.rows, program.low, program.high),
-        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+        options={"time_limit": time_limit_s, "mip_rel_gap": gap, **({} if nodes is None else {"node_limit": nodes})},
     )  # fmt: skip
     x = None if found.x is None else np.asarray(found.x)
     reached = float(found.mip_gap) if x is not None and found.mip_gap is not None else float("inf")
     bound = float(found.mip_dual_bound) if found.mip_dual_bound is not None else -float("inf")
-    return Solved(x, found.status == 0, found.status == 2, reached, bound, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    out_of_time = found.status == 1 and seconds >= time_limit_s  # HiGHS stops for nodes with the same status
+    return Solved(x, found.status == 0, found.status == 2, reached, bound, seconds, out_of_time)

@@ -11,6 +11,7 @@ Start reading at ``bytes_at``.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -84,7 +85,9 @@ class MemoryRows:
     def _found(self) -> kernel.Prices:
         return kernel.prices(self.tables)
 
-    def bytes_at(self, at: int, priced: Totals, ops: np.ndarray, values: np.ndarray) -> Bytes:
+    def bytes_at(
+        self, at: int, priced: Totals, ops: np.ndarray, values: np.ndarray, check: Callable[[], None] = lambda: None
+    ) -> Bytes:
         """The row of op ``at``, exact for the choice ``ops`` and ``values`` whose plan was ``priced``."""
         m, choices = self.whole, self.choices
         by_value = np.zeros(len(choices.layout))
@@ -103,6 +106,7 @@ class MemoryRows:
         shared: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         like, counts = np.unique(self.like_use[uses], return_counts=True)
         for use, count in zip(like.tolist(), counts.tolist(), strict=True):
+            check()
             g = int(choices.use_group[use])
             size = count * self._copy_bytes(use)
             if not size.any():
