@@ -32,6 +32,7 @@ def main() -> None:
         for method in METHODS:
             search(problem, method, budget=Budget(seconds=20, evaluations=100))
             search(tight, method, budget=Budget(seconds=20, evaluations=100))
+        search(problem, trajectories=32, restarts=0, budget=Budget(seconds=20))  # as far as its refinement
     print(f"kernels compiled in {time.monotonic() - started:.1f} s")
 
 
