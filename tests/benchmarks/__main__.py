@@ -1,13 +1,13 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [search]``; status 1: a target missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling]``; status 1: a target missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import memory, scaling, search, speed, zoo
+from tests.benchmarks import memory, scaling, speed, zoo
 
-PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run, "search": search.run}
+PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run}
 
 
 def main(names: list[str]) -> int:

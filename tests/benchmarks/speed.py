@@ -15,12 +15,14 @@ import numpy as np
 import toast_lab as tl
 from toast_lab.cost.problem import Pricer, Problem
 from toast_lab.frontends import load
+from toast_lab.search.mcts import n_cores
 from toast_lab.sharding.state import State, legal_rows
 
 LAYERS = (2, 4, 8, 18)
 SIZES = {"d_model": 2048, "hidden": 16384, "key_size": 256, "vocab": 256128, "batch": 16, "sequence": 2048}
 PRICED_LAYERS = (2, 18, 72)
 EVALUATIONS = 3000
+BUDGET = tl.Budget(seconds=None, evaluations=EVALUATIONS)
 PLANS_PER_S = 2000  #: target at 18 layers, for the pricer and for the search
 WALKS, LONGEST_WALK = 500, 8
 
@@ -81,8 +83,7 @@ def pricing() -> list[str]:
         searched = {}
 
         def search(problem: Problem = problem, searched: dict = searched) -> None:
-            budget = tl.Budget(seconds=None, evaluations=EVALUATIONS)
-            searched["result"] = tl.search(problem, seed=0, budget=budget)
+            searched["result"] = tl.search(problem, seed=0, budget=BUDGET)
 
         search_s = seconds(search)
         evaluations = searched["result"].evaluations
@@ -94,6 +95,8 @@ def pricing() -> list[str]:
             f"{search_rate:>15.0f} {evaluations:>7} {evaluations * changed_s / search_s:>8.0%}"
         )
         if layers == 18:
+            alone_s = seconds(lambda p=problem: tl.search(p, seed=0, threads=1, budget=BUDGET))
+            print(f"{'':>6} one thread takes {alone_s / search_s:.2f} times as long as {n_cores()} for the same search")
             for what, found in (("the pricer", rate), ("the search", search_rate)):
                 if found < PLANS_PER_S:
                     missed.append(f"{layers} layers: {what} does {found:.0f} plans a second (target {PLANS_PER_S})")

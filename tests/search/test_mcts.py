@@ -129,7 +129,7 @@ def test_a_small_space_is_searched_to_its_end():
 
 
 def test_depth_is_kept(problem):
-    result = search(problem, depth=2, budget=evaluations(400))
+    result = search(problem, depth=2, refine=0, budget=evaluations(400))
     assert max(len(s.actions) for s in result.trace.simulations) == 2
 
 

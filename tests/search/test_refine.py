@@ -8,6 +8,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.search import refine
 from toast_lab.search.contract import Budget, search
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.state import State, legal_rows
 
 SIZES = {"layers": 2, "batch": 16, "vocab": 4096, "sequence": 1024}
 BUDGET = Budget(seconds=None, evaluations=30_000)
@@ -43,34 +44,59 @@ def test_the_plan_is_valid_and_its_price_is_the_full_price(found):
     assert cost.peak_bytes == pytest.approx(last.peak_bytes, rel=1e-9)
 
 
-def test_arguments_and_results_stay_as_the_colour_actions_have_them(found):
+def test_parameters_come_back_as_they_went_in(found):
+    """A new parameter has the sharding of the old one, and so have the optimizer's moments, as colours have it."""
     problem, result = found
-    base = ShardingPlan.from_actions(problem, refined(result)[-1].actions[:-1])
     program = problem.analysis.program
+    specs, results = result.plan.argument_specs(), result.plan.result_specs()
+    tied = [(path, out) for path in specs for out in results if out.endswith(path.removeprefix("params"))]
+    assert len(tied) > 10
+    assert all(specs[path] == results[out] for path, out in tied if "params" in path)
+    base = ShardingPlan.from_actions(problem, refined(result)[-1].actions[:-1])
+    assert (result.plan.op_axis != base.op_axis).any()
+    assert program.n_arguments == len(specs)
+
+
+def test_finer_rows_keep_arguments_and_results_together_and_say_the_same_of_a_state(found):
+    problem, _ = found
+    fine, coarse, program = refine.make_fine(problem), problem.space.alike, problem.analysis.program
+    assert len(fine.alike.ops.first) > len(coarse.ops.first)
     outside = np.concatenate([np.arange(program.n_arguments), program.outputs]).astype(int)
-    assert (result.plan.value_axis[outside] == base.value_axis[outside]).all()
-    n = int((result.plan.value_axis != base.value_axis).any(axis=1).sum())
-    n += int((result.plan.op_axis != base.op_axis).any(axis=1).sum())
-    assert n > 0
+    pairs = {(int(coarse.values.label[v]), int(fine.alike.values.label[v])) for v in outside}
+    assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        state = State(problem.space)
+        for _ in range(6):
+            rows = legal_rows(state)
+            state.apply_row(*rows[rng.integers(len(rows))].tolist())
+        ops, values = refine.rows_of(fine, state)
+        op_axis, value_axis = refine.whole(fine, program, ops, values)
+        assert (op_axis == state.op_axis).all()
+        assert (value_axis == state.value_axis).all()
+        quick = problem.pricer().quick(state)
+        time_s, peak_bytes, _, _ = fine.repricer.price(ops, values, None)
+        assert (time_s, peak_bytes) == (pytest.approx(quick.time_s, rel=1e-12), pytest.approx(quick.peak_bytes))
 
 
 def test_what_loops_carry_is_left_alone():
     problem = Problem(analysed("transformer", layers=3, scan=True), {"data": 2, "model": 2})
-    space, program = problem.space, problem.analysis.program
-    near = refine.neighbourhood(space)
-    n_ops = len(space.alike.ops.first)
+    program, fine = problem.analysis.program, refine.make_fine(problem)
+    near, alike = fine.near, fine.alike
+    n_ops = len(alike.ops.first)
     carried = np.flatnonzero(program.owner != np.arange(program.n_ops))
     assert len(carried)
-    rows = set(space.alike.ops.label[np.concatenate([carried, program.owner[carried]])].tolist())
+    rows = set(alike.ops.label[np.concatenate([carried, program.owner[carried]])].tolist())
     values = [v for op in (*carried, *program.owner[carried]) for v in program.results(int(op))]
-    rows |= {int(r) + n_ops for r in space.alike.values.label[values]}
+    rows |= {int(r) + n_ops for r in alike.values.label[values]}
     assert rows.isdisjoint(near.free.tolist())
     assert len(near.free)
 
 
 def test_rows_near_each_other_share_a_definition_or_a_use():
     problem = Problem(analysed("mlp"), {"a": 2})
-    near, alike = refine.neighbourhood(problem.space), problem.space.alike
+    alike = problem.space.alike
+    near = refine.neighbourhood(problem.space, alike)
     program, n_ops = problem.analysis.program, len(alike.ops.first)
     expected = set()
     for op in range(program.n_ops):
@@ -87,7 +113,9 @@ def test_annealing_cools_down_and_the_worst_begin_again_where_the_best_are():
     assert heats == sorted(heats, reverse=True)
     assert heats[2] == pytest.approx(refine.COLDEST)
     n = refine.CHAINS
-    chains = refine.Chains(*(np.arange(n, dtype=float).reshape(n, 1) for _ in range(6)), None, np.arange(n), None)
+    chains = refine.Chains(
+        *(np.arange(n, dtype=float).reshape(n, 1) for _ in range(6)), None, None, None, np.arange(n), None
+    )
     refine.exchange(chains, np.array([5.0, 1, 9, 2, 8, 4, 3, 7])[:n])
     assert chains.ops[:, 0].tolist() == [0, 1, 1, 3, 3, 5, 6, 7]
     assert chains.origin.tolist() == [0, 1, 1, 3, 3, 5, 6, 7]

@@ -78,7 +78,10 @@ class Repricer:
         """
         t = self.folded.tables
         after = Snapshot(
-            op_axis.copy(), np.empty(len(t.use_owner), np.int64), np.empty(len(t.value_op), np.int64), kernel.prices(t)
+            np.empty_like(op_axis),
+            np.empty(len(t.use_owner), np.int64),
+            np.empty(len(t.value_op), np.int64),
+            kernel.prices(t),
         )
         time_s, peak_bytes, n_ops = reprice(
             self.folded.facts, self.rates, t, self.folded.memory, self.folded.times, op_axis, value_axis,
@@ -109,6 +112,7 @@ def reprice(
     steps = scratch.steps
     st.wanted_layouts(t, op_axis, n_axes, steps.wanted)
     st.kept_layouts_into(t, op_axis, value_axis, n_axes, steps.wanted, steps.layout)
+    after.op_axis[:] = op_axis
     after.wanted[:] = steps.wanted
     after.kept[:] = steps.layout
     n = 0

@@ -25,7 +25,7 @@ from toast_lab.search.tree import (
 )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _remember(t: Tree, key: np.uint64, price: np.ndarray) -> None:
     """Keep the price of a state, if it is not there."""
     at = slot(t.price_key, nonzero(key))
@@ -35,7 +35,7 @@ def _remember(t: Tree, key: np.uint64, price: np.ndarray) -> None:
         t.number[PRICED] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
     """Keep a state among the best distinct ones."""
     n = t.number[ELITES]
@@ -61,7 +61,7 @@ def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> Non
     t.number[ELITES] = n
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _write(t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarray, length: int, round_: int) -> None:
     """Add a simulation to the trace."""
     i = t.number[SIMULATIONS]

@@ -55,6 +55,7 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 BATCH = 32
+ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from
 WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
 
 
@@ -71,7 +72,7 @@ def run(
     vary: float = 0.7,
     boldness: float = 0.4,
     restarts: int = 3,
-    refine: int = 100,
+    refine: int = 40,
     min_names: int | None = None,
     threads: int | None = None,
 ) -> Status:
@@ -189,7 +190,8 @@ class _Search:
             self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
             self.before, self.best_before = float(self.tree["elite_reward"][0]), recorder.best_rank[:2]
         self.refine_steps = refine_steps
-        self.near: refine.Near | None = None
+        self.fine: refine.Fine | None = None
+        self.archive: list[refine.Rows] = []  #: the best of each start so far
         self.chains: refine.Chains | None = None
         self.origins: list[tuple[State, tuple[str, ...]]] = []
         self.segment = 0
@@ -308,16 +310,33 @@ class _Search:
     def _begin_refining(self) -> None:
         """Begin with the best states of the start."""
         t = self.tree
-        if self.near is None:
-            self.near = refine.neighbourhood(self.space)
-        if not len(self.near.free):
+        fine = self._prepare_refining()
+        if not len(fine.near.free):
             return
         n = min(refine.CHAINS, int(t["number"][tr.ELITES]))
         self._set_origins([t["elite"][e, : t["elite_length"][e]] for e in range(n)])
-        states = [state for state, _ in self.origins]
-        prices = [self.recorder.pricer.repricer.price(s.ops, s.values, None)[:2] for s in states]
-        self.chains = refine.start(states, prices, int(self.settings.seed) * 1000 + int(t["number"][tr.START]))
+        rows = [refine.rows_of(fine, state) for state, _ in self.origins]
+        prices = [fine.repricer.price(*r, None)[:2] for r in rows]
+        seed = int(self.settings.seed) * 1000 + int(t["number"][tr.START])
+        self.chains = refine.start(rows, prices, [*self.archive, *rows], seed)
         self.segment = 0
+
+    def _prepare_refining(self) -> refine.Fine:
+        """What refinement works on, made when it is first needed."""
+        if self.fine is None:
+            self.fine = fine = refine.make_fine(self.recorder.problem)
+            root = State(self.space)
+            _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, root), None)
+            folded = fine.repricer.folded
+            self.fine_pricing = self.pricing._replace(
+                facts=folded.facts, tables=folded.tables, memory=folded.memory, times=folded.times, root=snapshot
+            )
+            axis_size = self.moves.axis_size
+            self.fine_workers = [
+                rollout.Worker(make_scratch(folded, axis_size), _like(snapshot), _like(snapshot))
+                for _ in range(self.threads)
+            ]
+        return self.fine
 
     def _set_origins(self, codes: list[np.ndarray]) -> None:
         self.origins, self.origin_codes = [], codes
@@ -331,22 +350,20 @@ class _Search:
 
     def refine_on(self) -> None:
         """Go on with the refinement for one batch; begin anew when it is over."""
-        c, near, recorder = self.chains, self.near, self.recorder
+        c, fine, recorder = self.chains, self._prepare_refining(), self.recorder
         assert c is not None
-        assert near is not None
+        near, workers = fine.near, self.fine_workers
         total = max(1, self.refine_steps * len(near.free) // (refine.CHAINS * refine.STEPS))
         n = min(self.threads, refine.CHAINS)
         bounds = [refine.CHAINS * i // n for i in range(n + 1)]
         before = c.best.copy()
         heat = refine.warmth(self.segment / total)
-        m, p = self.moves, self.pricing
+        m, p = self.moves, self.fine_pricing
         others = [
-            self.pool.submit(
-                refine.anneal, near, m, p, self.workers[i], c, bounds[i], bounds[i + 1], refine.STEPS, heat
-            )
+            self.pool.submit(refine.anneal, near, m, p, workers[i], c, bounds[i], bounds[i + 1], refine.STEPS, heat)
             for i in range(1, n)
         ]
-        refine.anneal(near, m, p, self.workers[0], c, 0, bounds[1], refine.STEPS, heat)
+        refine.anneal(near, m, p, workers[0], c, 0, bounds[1], refine.STEPS, heat)
         for other in others:
             other.result()
         self.segment += 1
@@ -356,6 +373,9 @@ class _Search:
             if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[:2] < recorder.best_rank[:2]:
                 self._take_refined(j, quicks[j])
         if self.segment >= total:
+            ranks = [recorder.rank(q, 0) for q in quicks]
+            best = ranks.index(min(ranks))
+            self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][-ARCHIVE:]
             self.refined += int(c.priced.sum())
             self.chains = None
             self._begin_anew()
@@ -368,12 +388,12 @@ class _Search:
 
     def _take_refined(self, j: int, quick: Quick) -> None:
         assert self.chains is not None
-        origin, texts = self.origins[int(self.chains.origin[j])]
-        state = origin.copy()
-        state.ops[:], state.values[:] = self.chains.best_ops[j], self.chains.best_values[j]
-        places = int((state.ops != origin.ops).any(axis=1).sum() + (state.values != origin.values).any(axis=1).sum())
+        c, fine, program = self.chains, self._prepare_refining(), self.space.analysis.program
+        origin, texts = self.origins[int(c.origin[j])]
+        ops, values = refine.rows_of(fine, origin)
+        places = int((c.best_ops[j] != ops).any(axis=1).sum() + (c.best_values[j] != values).any(axis=1).sum())
         labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
-        self.recorder.record_plan(state.op_axis, state.value_axis, labels, (0,), quick)
+        self.recorder.record_plan(*refine.whole(fine, program, c.best_ops[j], c.best_values[j]), labels, (0,), quick)
         self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
 
     def _priced(self) -> int:
@@ -384,8 +404,9 @@ class _Search:
     def _recall(self, memory: dict[str, np.ndarray]) -> None:
         """Take up a refinement where it was."""
         self.segment, self.refined, chains = (int(x) for x in memory["refine"])
+        n = len(memory["archive.ops"])
+        self.archive = [(memory["archive.ops"][i], memory["archive.values"][i]) for i in range(n)]
         if chains:
-            self.near = refine.neighbourhood(self.space)
             self.chains = refine.Chains(**{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields})
             ends = memory["origin.end"]
             self._set_origins(np.split(memory["origin.code"], ends[:-1]))
@@ -398,6 +419,8 @@ class _Search:
         kept = {f"tree.{k}": a[: number[used[k]]] if k in used else a for k, a in t.items()}
         kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
         kept["before"] = np.array([self.before, *self.best_before])
+        for k, what in enumerate(("ops", "values")):
+            kept[f"archive.{what}"] = np.stack([a[k] for a in self.archive]) if self.archive else np.zeros((0, 0, 0))
         kept["refine"] = np.array([self.segment, self.refined, self.chains is not None])
         if self.chains is not None:
             kept |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}

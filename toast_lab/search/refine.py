@@ -3,14 +3,15 @@
 A colour action treats every place of its colour alike, which is what makes the search quick, but the best plan may
 shard a colour in one part of a layer and not in another.  Refinement starts from a state of the tree search.  It picks
 a class of alike ops or values, a mesh axis, and either a move of the space or none, and gives the axis to that move's
-name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower.  Rows are those of the
-state, so repeated layers change together and pricing stays incremental.
+name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower; or it takes such a
+neighbourhood over from another good state.  Rows are finer than those of the search's states: ops that cost the same
+under every plan (``cost.fold``) make up one, so that the layers still change together but the parts of a layer do not.
 
 Several states are changed side by side, by annealing from a low temperature; from time to time the worst ones begin
 again where the best ones are.
 
-Left as the colour actions have them: arguments and results of the program (a parameter has to come back as it went in)
-and what loops and conditionals carry (one value seen at several places).
+Arguments and results of the program stay in the rows that the search has (a parameter has to come back as it went in),
+and what loops and conditionals carry is left alone (one value seen at several places).
 
 The paper has no such step; what it gains over colour actions alone is in the tables of the evaluation.  Threads share
 the states out, and what is found does not depend on their number.
@@ -26,16 +27,22 @@ import numpy as np
 
 from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives, kernel, reprice, tiles
-from toast_lab.cost.reprice import Snapshot
+from toast_lab.cost.fold import fold
+from toast_lab.cost.problem import Problem
+from toast_lab.cost.reprice import Repricer, Snapshot
+from toast_lab.hashing import classes
+from toast_lab.ir.program import Program
 from toast_lab.search import rollout, tree
 from toast_lab.search.rollout import Pricing, Worker, score_of
 from toast_lab.search.tree import Moves, random
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.alike import Alike, by_classes
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
 
 CHAINS, STEPS = 8, 16  #: states side by side, and steps of each in one batch
-WARMEST, COLDEST = 0.002, 0.00003  #: mean of what a step may make worse, as a part of C(s)
+TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of another state
+WARMEST, COLDEST = 0.0005, 0.00001  #: mean of what a step may make worse, as a part of C(s)
 EXCHANGES = 8  #: times that the worst begin again where the best are
 
 
@@ -62,13 +69,58 @@ class Chains(NamedTuple):
     best_values: np.ndarray  #: [K, rows, A]
     best: np.ndarray  #: [K, 2] time_s, peak_bytes
     random: np.ndarray  #: [K, 1] uint64
+    pool_ops: np.ndarray  #: [P, rows, A] other good states, of which neighbourhoods are taken over
+    pool_values: np.ndarray  #: [P, rows, A]
     origin: np.ndarray  #: [K] the state that it began with
     priced: np.ndarray  #: [K] states priced
 
 
-def neighbourhood(space: Space) -> Near:
+class Fine(NamedTuple):
+    """What refinement changes: finer rows, what lies near what, and the program folded by these rows."""
+
+    alike: Alike
+    near: Near
+    repricer: Repricer
+
+
+def make_fine(problem: Problem) -> Fine:
+    """Sort a program into finer rows; arguments and results stay in the rows that the search has."""
+    space, program, like_op = problem.space, problem.analysis.program, problem.folded.memory.like_op
+    coarse = space.alike
+    outside = np.zeros(program.n_values, bool)
+    outside[: program.n_arguments] = True
+    outside[program.outputs] = True
+    place = np.arange(program.n_values) - program.result_ptr[program.value_op]
+    ops = classes(program.n_ops, coarse.ops.label, like_op)
+    values = classes(
+        program.n_values, coarse.values.label, np.where(outside, -1, like_op[program.value_op]),
+        np.where(outside, -1, place),
+    )  # fmt: skip
+    alike = by_classes(
+        ops, values, space.op_ptr, space.op, space.op_name, space.value_ptr, space.value, space.value_dim,
+        space.value_dim_size,
+    )  # fmt: skip
+    folded = fold(program, alike, problem._tables, *problem._static)
+    return Fine(alike, neighbourhood(space, alike), Repricer(folded, problem._rates, problem.mesh.array()))
+
+
+def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """([K, A] names of the first ops, [L, A] dims) of a state in the finer rows."""
+    return state.op_axis[fine.alike.ops.first], state.value_axis[fine.alike.values.first]
+
+
+def whole(fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([O, A] names, [V, A] dims) over the whole program, as a plan has them."""
+    label, first = fine.alike.ops.label, fine.alike.ops.first
+    start = program.factor_ptr
+    moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
+    rows = ops[label]
+    return np.where(rows >= 0, rows + moved[:, None], np.int32(-1)), values[fine.alike.values.label]
+
+
+def neighbourhood(space: Space, alike: Alike) -> Near:
     """Work out what lies near what in a program."""
-    alike, program = space.alike, space.analysis.program
+    program = space.analysis.program
     n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
     op_name = np.full((n_moves, n_ops), -1, np.int32)
     value_dim = np.full((n_moves, n_values), -1, np.int8)
@@ -84,18 +136,16 @@ def neighbourhood(space: Space) -> Near:
     used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     pairs = np.concatenate(
         [np.stack([op_row[made_by], value_row]), np.stack([op_row[used_by], value_row[program.use_value]])], axis=1
-    )  # fmt: skip
+    )
     pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
     n = n_ops + n_values
     touched = np.concatenate([op_name >= 0, value_dim >= 0], axis=1)
     free = np.array(touched.any(axis=0))
-    # What several places see as one value, and what goes in and out.
+    # What several places see as one value.
     tied = program.owner != np.arange(program.n_ops)
     tied[program.owner[tied]] = True
-    tied[: program.n_arguments] = True
     free[op_row[np.flatnonzero(tied)]] = False
-    held = np.concatenate([np.flatnonzero(tied[made_by]), program.outputs]).astype(np.int64)
-    free[value_row[held]] = False
+    free[value_row[np.flatnonzero(tied[made_by])]] = False
     move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
     return Near(
         op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
@@ -103,7 +153,7 @@ def neighbourhood(space: Space) -> Near:
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
     """Parts that ``what`` would be cut into if it had ``axis`` too."""
     ways = axis_size[axis]
@@ -113,7 +163,7 @@ def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
     return ways
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Could and did a row give ``axis`` to the move's name?"""
     n_ops = ops.shape[0]
@@ -135,7 +185,7 @@ def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Does a row have the move's name on ``axis``?"""
     n_ops = ops.shape[0]
@@ -144,7 +194,7 @@ def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis
     return n.value_dim[move, row - n_ops] >= 0 and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
     """Change a state in one neighbourhood; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -195,7 +245,45 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     return changed
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
+def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, c: Chains) -> int:
+    """Take a neighbourhood over from another good state; gives the number of rows changed."""
+    n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
+    other = int(c.pool_ops.shape[0] * random(drawn))
+    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    hops = 1 + int(8 * random(drawn))
+    if hops == 8:
+        hops = n_rows
+    is_free = np.zeros(n_rows, np.bool_)
+    is_free[n.free] = True
+    seen = np.zeros(n_rows, np.bool_)
+    queue = np.empty(n_rows, np.int64)
+    far = np.empty(n_rows, np.int64)
+    queue[0], far[0], seen[middle] = middle, 0, True
+    first, last, changed = 0, 1, 0
+    while first < last:
+        row, distance = queue[first], far[first]
+        first += 1
+        differs = False
+        for a in range(ops.shape[1]):
+            if row < n_ops:
+                differs |= ops[row, a] != c.pool_ops[other, row, a]
+                ops[row, a] = c.pool_ops[other, row, a]
+            else:
+                differs |= values[row - n_ops, a] != c.pool_values[other, row - n_ops, a]
+                values[row - n_ops, a] = c.pool_values[other, row - n_ops, a]
+        changed += differs
+        if distance < hops and (differs or distance == 0):
+            for k in range(n.ptr[row], n.ptr[row + 1]):
+                near = n.near[k]
+                if is_free[near] and not seen[near]:
+                    seen[near] = True
+                    queue[last], far[last] = near, distance + 1
+                    last += 1
+    return changed
+
+
+@numba.njit(nogil=True)
 def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -> bool:
     """Is a price lower than another, or above it by no more than the allowance?  What fits is better than what not."""
     fits, fit = there[1] <= p.limit_bytes, here[1] <= p.limit_bytes
@@ -221,7 +309,10 @@ def anneal(
         for _ in range(steps):
             ops[:] = c.ops[j]
             values[:] = c.values[j]
-            changed = _change(n, m, c.random[j], ops, values)
+            if random(c.random[j]) < TAKEN_OVER:
+                changed = _take_over(n, c.random[j], ops, values, c)
+            else:
+                changed = _change(n, m, c.random[j], ops, values)
             if changed > 0 and random(c.random[j]) < 0.3:  # two changes that help only together
                 changed += _change(n, m, c.random[j], ops, values)
             if changed == 0:
@@ -240,7 +331,7 @@ def anneal(
                 c.best[j] = price
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _snapshot(
     p: Pricing, m: Moves, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
 ) -> tuple[float, float]:
@@ -250,16 +341,20 @@ def _snapshot(
     return time_s, peak_bytes
 
 
-def start(states: list[State], prices: list[tuple[float, float]], seed: int) -> Chains:
+Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows
+
+
+def start(states: list[Rows], prices: list[tuple[float, float]], pool: list[Rows], seed: int) -> Chains:
     """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes)."""
     origin = np.arange(CHAINS) % len(states)
-    ops = np.stack([states[i].ops for i in origin])
-    values = np.stack([states[i].values for i in origin])
+    ops = np.stack([states[i][0] for i in origin])
+    values = np.stack([states[i][1] for i in origin])
     price = np.array([prices[i] for i in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
-        ops, values, price, ops.copy(), values.copy(), price.copy(), drawn, origin, np.zeros(CHAINS, np.int64)
-    )
+        ops, values, price, ops.copy(), values.copy(), price.copy(), drawn, np.stack([s[0] for s in pool]),
+        np.stack([s[1] for s in pool]), origin, np.zeros(CHAINS, np.int64),
+    )  # fmt: skip
 
 
 def warmth(share: float) -> float:

@@ -65,7 +65,7 @@ def reward_of(p: Pricing, s: Settings, time_s: float, peak_bytes: float, length:
     return reward if peak_bytes <= p.limit_bytes else reward - OVER_LIMIT
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _price(
     t: Tree, m: Moves, p: Pricing, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
 ) -> tuple[float, float]:
@@ -75,7 +75,7 @@ def _price(
     return time_s, peak_bytes
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _draw(t: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndarray) -> int:
     """One of the legal rows: those that did well elsewhere more often than others."""
     weight = np.empty(rows.shape[0])
@@ -94,7 +94,7 @@ def _draw(t: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndar
     return rows.shape[0] - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
     """Take the actions of an elite with a few changes: left out, replaced, moved or put in.  Gives their number."""
     drawn = jobs.random[j]

@@ -12,6 +12,9 @@ A batch of trajectories goes through three steps, each a kernel of its own:
 What is found depends on the seed and the size of the batch but not on the number of threads: random numbers belong to
 a trajectory, prices do not depend on who works them out, and all writing is done in order.
 
+Only kernels that Python calls are kept on disk (``cache=True``), with the files that they depend on: a helper that was
+kept for itself would go on calling what another file said before it was edited.
+
 No step holds Python's global lock or makes a Python object.  Reference: TOAST sections 4.1 and 4.3.
 """
 
@@ -130,7 +133,7 @@ class Jobs(NamedTuple):
     far_fresh: np.ndarray  #: [K]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def random(state: np.ndarray) -> float:
     """Uniform in [0, 1); ``state[0]`` moves on."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -147,7 +150,7 @@ def slot(keys: np.ndarray, key: np.uint64) -> np.int64:
     return at
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def nonzero(key: np.uint64) -> np.uint64:
     """The key, or 1 for the key 0, which means a free place in tables."""
     return key if key != np.uint64(0) else np.uint64(1)
@@ -163,7 +166,7 @@ def rehash(old_keys: np.ndarray, old_rows: np.ndarray, keys: np.ndarray, rows: n
             rows[at] = old_rows[i]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action: int) -> int:
     """Take an action in place; gives the number of rows changed."""
     n_axes = m.axis_size.shape[0]
@@ -173,7 +176,7 @@ def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state."""
     return legal_pairs(
@@ -182,7 +185,7 @@ def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
     )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def level(t: Tree) -> float:
     """Best mean reward of any action."""
     level = -np.inf

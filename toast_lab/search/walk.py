@@ -30,7 +30,7 @@ from toast_lab.sharding import state as sharding_state
 from toast_lab.sharding.state import _mix
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: np.ndarray) -> None:
     """Work out the choices of a node."""
     n_axes = m.axis_size.shape[0]
@@ -50,7 +50,7 @@ def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: 
         t.closed[node] = True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _forget(t: Tree, node: int) -> None:
     """Reset what is known of a node's choices, for a new start."""
     t.start[node] = t.number[START]
@@ -58,7 +58,7 @@ def _forget(t: Tree, node: int) -> None:
         t.tried[c], t.under_way[c], t.total[c], t.best[c] = 0, 0, 0.0, -np.inf
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(nogil=True)
 def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> int:
     """Choice by upper confidence bound, or -1 if everything below was priced.
 

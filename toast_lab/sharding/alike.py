@@ -50,6 +50,21 @@ def find_alike(
     move = np.repeat(np.arange(len(value_ptr) - 1), np.diff(value_ptr))
     what = classes(len(value), move, value_dim, value_dim_size)
     values = classes(program.n_values, _grouped(value, what.label, program.n_values))
+    return by_classes(ops, values, op_ptr, op, op_name, value_ptr, value, value_dim, value_dim_size)
+
+
+def by_classes(
+    ops: Classes,
+    values: Classes,
+    op_ptr: np.ndarray,
+    op: np.ndarray,
+    op_name: np.ndarray,
+    value_ptr: np.ndarray,
+    value: np.ndarray,
+    value_dim: np.ndarray,
+    value_dim_size: np.ndarray,
+) -> Alike:
+    """What each move does to the first of each class; the other arrays are those of ``Space``."""
     first = ops.first[ops.label[op]] == op
     value_first = values.first[values.label[value]] == value
     return Alike(
