@@ -10,5 +10,9 @@ wanted="$({ cat .venv/.installed-app-notebooks toast_lab/warm.py
     grep -rl --include='*.py' numba toast_lab | sort | xargs cat; } | cksum)"
 if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
 echo "== compiling the numba kernels (once)"
-.venv/bin/python -m toast_lab.warm
+# Two processes: what both need is compiled twice, yet it is done sooner.
+.venv/bin/python -m toast_lab.warm automap alpa exhaustive &
+other=$!
+.venv/bin/python -m toast_lab.warm mcts beam random manual
+wait "$other"
 echo "$wanted" >"$stamp"

@@ -1,4 +1,6 @@
-"""``python -m toast_lab.warm``: compile the numba kernels once, so that the first click or command is quick.
+"""``python -m toast_lab.warm [METHOD ...]``: compile the numba kernels once, so that the first click or command is quick.
+
+Without methods, those of all searches.
 
 Numba keeps what it compiled on disk; this only has to touch every kernel with the types that it meets later.
 """
@@ -6,10 +8,12 @@ Numba keeps what it compiled on disk; this only has to touch every kernel with t
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Sequence
 
 
-def main() -> None:
+def main(methods: Sequence[str] = ()) -> None:
     """Analyse, price and search the paper's small examples; prints one line."""
     started = time.monotonic()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
@@ -29,12 +33,13 @@ def main() -> None:
         price(problem, plan)
         listing(problem, plan)
         tight = Problem(problem.analysis, "4x2", memory_limit_bytes=1.0)  # what is over the limit calls for more
-        for method in METHODS:
+        for method in methods or METHODS:
             search(problem, method, budget=Budget(seconds=20, evaluations=100))
             search(tight, method, budget=Budget(seconds=20, evaluations=100))
-        search(problem, trajectories=32, restarts=0, budget=Budget(seconds=20))  # as far as its refinement
+        if not methods or "mcts" in methods:  # as far as its refinement
+            search(problem, trajectories=32, restarts=0, budget=Budget(seconds=20))
     print(f"kernels compiled in {time.monotonic() - started:.1f} s")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,5 +1,7 @@
 """What is said to fit does fit, when it is tried: the mesh with the plan's own actions, the size with a new program."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -117,3 +119,10 @@ def test_the_excess_is_said_with_the_numbers():
     text = what_would_fit(problem, taken, cost)
     need, limit = cost.peak_bytes / 2**30, problem.memory_limit_bytes / 2**30
     assert f"needs {need:.2f} GiB a device, {need - limit:.2f} GiB over the limit of {limit:.2f} GiB." in text
+
+
+def test_a_refined_plan_is_tried_by_its_actions_and_one_of_no_actions_not_at_all():
+    problem, taken, cost = over({"d": 2}, 0.4, ("B", "d"))
+    refined = dataclasses.replace(taken, actions=(*taken.actions, "refined in 3 places"))
+    assert larger_mesh(problem, refined, cost) == larger_mesh(problem, taken, cost)
+    assert larger_mesh(problem, dataclasses.replace(taken, actions=("all axes free, gap 0",)), cost) is None

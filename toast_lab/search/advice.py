@@ -45,6 +45,9 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
     """(mesh, peak bytes) of the first mesh tried, with one axis enlarged, on which the plan's actions fit."""
+    actions = [text for text in plan.actions if "->" in text]  # "refined in 12 places" is left out
+    if plan.actions and not actions:
+        return None
     first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
     mesh, tried = problem.mesh, 0
     for factor in (first, 2 * first):
@@ -61,7 +64,7 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
                     memory_weight=problem.memory_weight, paper_mode=problem.paper_mode,
                 )  # fmt: skip
                 state = State(other.space)
-                for text in plan.actions:
+                for text in actions:
                     state.apply(parse_action(other.analysis, other.mesh, text))
             except ToastError:  # too many devices for the machine's links, or a plan not made of actions
                 continue

@@ -356,7 +356,7 @@ def search(
     }  # fmt: skip
     return SearchResult(
         plan, cost, status, kept, method, seed, recorder.evaluations, elapsed_s, recorder.best_actions,
-        _message(recorder, status, plan, cost), recorder.bound,
+        _message(recorder, elapsed_s, status, plan, cost), recorder.bound,
     )  # fmt: skip
 
 
@@ -401,8 +401,8 @@ def _reopen(
     return trace
 
 
-def _message(recorder: Recorder, status: Status, plan: ShardingPlan, cost: Cost) -> str:
-    text = f"{status.value} {recorder.evaluations} distinct shardings priced in {recorder.elapsed_s:.2f} s."
+def _message(recorder: Recorder, elapsed_s: float, status: Status, plan: ShardingPlan, cost: Cost) -> str:
+    text = f"{status.value} {recorder.evaluations} distinct shardings priced in {elapsed_s:.2f} s."
     if not cost.fits:
         from toast_lab.search.advice import what_would_fit
 
