@@ -1,4 +1,4 @@
-"""``python -m toast_lab.warm [METHOD ...]``: compile the numba kernels once, so that the first click or command is quick.
+"""``python -m toast_lab.warm [METHOD ...]``: compile the numba kernels once, so that first clicks and commands are quick.
 
 Without methods, those of all searches.
 
