@@ -1,4 +1,4 @@
-"""``python -m toast_lab.warm [METHOD ...]``: compile the numba kernels once, so that first clicks and commands are quick.
+"""``python -m toast_lab.warm [METHOD ...]``: compile the numba kernels once, ahead of the first click or command.
 
 Without methods, those of all searches.
 
