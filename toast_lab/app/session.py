@@ -457,14 +457,20 @@ class Session(param.Parameterized):
             self.say(job.message, "info" if job.state is JobState.CANCELLED else "error")
             problem = self._search_problem
             if job.kind == "search" and self.points and problem is not None:
+                # What was refined has been lost with the process; the actions that it began with have not.
+                actions = [text for text in self.best_actions if "->" in text]
                 try:
-                    plan = ShardingPlan.from_actions(problem, self.best_actions)
+                    if self.best_actions and not actions:
+                        raise InvalidPlan("a plan of no actions")
+                    plan = ShardingPlan.from_actions(problem, actions)
                 except InvalidPlan:
                     raise ToastError(
                         f"{self.method} makes plans that no actions give, so what it had reported cannot be made "
                         "again; stop such a search instead of cancelling it"
                     ) from None
-                self.search_note = "Ended early; this is the best plan that it had reported."
+                what = "the best plan that it had reported"
+                lost = len(actions) < len(self.best_actions)
+                self.search_note = f"Ended early; this is {what}{', before it was refined' if lost else ''}."
                 self._keep_search(plan, price(problem, plan), problem)
 
     # -- reloading a page ---------------------------------------------------------------------------
