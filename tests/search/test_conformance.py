@@ -74,6 +74,8 @@ def test_evaluation_budget_is_honoured(problem, method):
 @pytest.mark.parametrize("method", SEARCHING)
 def test_time_budget_is_honoured(problem, method):
     run(problem, method)  # compiled code is ready
+    if method == "mcts":
+        run(problem, method, budget=Budget(seconds=None, evaluations=6000))  # that of refinement too
     began = time.monotonic()
     result = run(problem, method, budget=Budget(seconds=0.05))
     assert time.monotonic() - began < 2.0
