@@ -1,12 +1,15 @@
 """Refinement: better or equal plans, priced right, with arguments and results left as colour actions have them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem, price
-from toast_lab.search import refine
-from toast_lab.search.contract import Budget, search
+from toast_lab.search import mcts, refine
+from toast_lab.search import tree as tr
+from toast_lab.search.contract import Budget, Recorder, search
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_rows
 
@@ -133,3 +136,39 @@ def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end(found):
     assert (rest.status, rest.evaluations) == (whole.status, whole.evaluations)
     assert rest.plan.key == whole.plan.key
     assert [s.score for s in rest.trace.simulations] == [s.score for s in whole.trace.simulations]
+
+
+def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
+    problem, _ = found
+    recorder = Recorder(problem, Budget(), None, None)
+    recorder.add_node(-1, "", 0, 0)
+    recorder.record(State(problem.space), (), (0,))
+    settings = tr.Settings(np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4)
+    with ThreadPoolExecutor(1) as pool:
+        search_ = mcts._Search(recorder, settings, 1, pool, 1, 1)
+        fine = search_._prepare_refining()
+        rows = refine.rows_of(fine, State(problem.space))
+        chains = refine.start([rows], [fine.repricer.price(*rows, None)[:2]], [rows], 3)
+        unsharded_s = float(chains.best[0, 0])
+        for _ in range(10):
+            refine.anneal(
+                fine.near,
+                search_.moves,
+                search_.fine_pricing,
+                search_.fine_workers[0],
+                chains,
+                0,
+                refine.CHAINS,
+                16,
+                0.01,
+            )
+    for j in range(refine.CHAINS):
+        for ops, values, price_ in (
+            (chains.ops[j], chains.values[j], chains.price[j]),
+            (chains.best_ops[j], chains.best_values[j], chains.best[j]),
+        ):
+            time_s, peak_bytes, _, _ = fine.repricer.price(ops, values, None)
+            assert (time_s, peak_bytes) == (pytest.approx(price_[0], rel=1e-9), pytest.approx(price_[1], rel=1e-9))
+        assert chains.best[j, 0] <= chains.price[j, 0]
+        assert chains.best[j, 0] < unsharded_s
+    assert len({chains.best_ops[j].tobytes() for j in range(refine.CHAINS)}) > 1
