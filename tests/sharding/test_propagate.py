@@ -297,7 +297,8 @@ def test_arrays_that_treat_alike_ops_alike_are_a_state_of_the_same_key(choices):
     state = State(problem.space)
     for choice in choices:
         actions = legal_actions(state)
-        state.apply(actions[choice % len(actions)])
+        if actions:  # a few may leave none on so small a mesh
+            state.apply(actions[choice % len(actions)])
     again = State.from_arrays(problem.space, state.op_axis, state.value_axis)
     assert again is not None
     assert again.key == state.key
