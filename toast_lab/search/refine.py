@@ -29,11 +29,11 @@ from toast_lab.compiled import depends_on
 from toast_lab.cost import collectives, kernel, reprice, tiles
 from toast_lab.cost.fold import fold
 from toast_lab.cost.problem import Problem
-from toast_lab.cost.reprice import Repricer, Snapshot
+from toast_lab.cost.reprice import Repricer
 from toast_lab.hashing import classes
 from toast_lab.ir.program import Program
 from toast_lab.search import rollout, tree
-from toast_lab.search.rollout import Pricing, Worker, score_of
+from toast_lab.search.rollout import Pricing, Worker, price_from, score_of
 from toast_lab.search.tree import Moves, random
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike, by_classes
@@ -57,6 +57,7 @@ class Near(NamedTuple):
     move_ptr: np.ndarray  #: [K+L+1] row starts into move
     move: np.ndarray  #: moves that touch the row
     free: np.ndarray  #: rows that may be changed
+    is_free: np.ndarray  #: [K+L] the same as flags
 
 
 class Chains(NamedTuple):
@@ -111,11 +112,7 @@ def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
 
 def whole(fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """([O, A] names, [V, A] dims) over the whole program, as a plan has them."""
-    label, first = fine.alike.ops.label, fine.alike.ops.first
-    start = program.factor_ptr
-    moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
-    rows = ops[label]
-    return np.where(rows >= 0, rows + moved[:, None], np.int32(-1)), values[fine.alike.values.label]
+    return fine.alike.over_ops(program, ops), values[fine.alike.values.label]
 
 
 def neighbourhood(space: Space, alike: Alike) -> Near:
@@ -150,6 +147,7 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     return Near(
         op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
         np.cumsum([0, *map(len, move_of_row)]), np.concatenate(move_of_row).astype(np.int64), np.flatnonzero(free),
+        free,
     )  # fmt: skip
 
 
@@ -195,6 +193,18 @@ def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis
 
 
 @numba.njit(nogil=True)
+def _reach(n: Near, row: int, distance: int, seen: np.ndarray, queue: np.ndarray, far: np.ndarray, last: int) -> int:
+    """Put the free rows near ``row`` that were not seen yet into the queue; gives its new end."""
+    for k in range(n.ptr[row], n.ptr[row + 1]):
+        other = n.near[k]
+        if n.is_free[other] and not seen[other]:
+            seen[other] = True
+            queue[last], far[last] = other, distance
+            last += 1
+    return last
+
+
+@numba.njit(nogil=True)
 def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
     """Change a state in one neighbourhood; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -210,8 +220,6 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     hops = int(6 * random(drawn))
     if hops == 5:
         hops = n_rows
-    is_free = np.zeros(n_rows, np.bool_)
-    is_free[n.free] = True
     seen = np.zeros(n_rows, np.bool_)
     queue = np.empty(n_rows, np.int64)
     far = np.empty(n_rows, np.int64)
@@ -236,12 +244,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
                 continue
             changed += 1
         if distance < hops:
-            for k in range(n.ptr[row], n.ptr[row + 1]):
-                other = n.near[k]
-                if is_free[other] and not seen[other]:
-                    seen[other] = True
-                    queue[last], far[last] = other, distance + 1
-                    last += 1
+            last = _reach(n, row, distance + 1, seen, queue, far, last)
     return changed
 
 
@@ -254,8 +257,6 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
     hops = 1 + int(8 * random(drawn))
     if hops == 8:
         hops = n_rows
-    is_free = np.zeros(n_rows, np.bool_)
-    is_free[n.free] = True
     seen = np.zeros(n_rows, np.bool_)
     queue = np.empty(n_rows, np.int64)
     far = np.empty(n_rows, np.int64)
@@ -274,12 +275,7 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
                 values[row - n_ops, a] = c.pool_values[other, row - n_ops, a]
         changed += differs
         if distance < hops and (differs or distance == 0):
-            for k in range(n.ptr[row], n.ptr[row + 1]):
-                near = n.near[k]
-                if is_free[near] and not seen[near]:
-                    seen[near] = True
-                    queue[last], far[last] = near, distance + 1
-                    last += 1
+            last = _reach(n, row, distance + 1, seen, queue, far, last)
     return changed
 
 
@@ -305,7 +301,7 @@ def anneal(
     price = np.empty(2)
     for j in range(begin, end):
         now, then = w.near, w.far
-        _snapshot(p, m, w, c.ops[j], c.values[j], p.root, now)
+        price_from(p, m, w, c.ops[j], c.values[j], p.root, now)
         for _ in range(steps):
             ops[:] = c.ops[j]
             values[:] = c.values[j]
@@ -317,7 +313,7 @@ def anneal(
                 changed += _change(n, m, c.random[j], ops, values)
             if changed == 0:
                 continue
-            price[0], price[1] = _snapshot(p, m, w, ops, values, now, then)
+            price[0], price[1] = price_from(p, m, w, ops, values, now, then)
             c.priced[j] += 1
             if not _better(p, price, c.price[j], -warmth * math.log(max(random(c.random[j]), 1e-12))):
                 continue
@@ -329,16 +325,6 @@ def anneal(
                 c.best_ops[j] = ops
                 c.best_values[j] = values
                 c.best[j] = price
-
-
-@numba.njit(nogil=True)
-def _snapshot(
-    p: Pricing, m: Moves, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
-) -> tuple[float, float]:
-    time_s, peak_bytes, _ = reprice.reprice(
-        p.facts, p.rates, p.tables, p.memory, p.times, ops, values, m.axis_size, False, before, after, w.scratch
-    )
-    return time_s, peak_bytes
 
 
 Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows

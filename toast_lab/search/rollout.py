@@ -66,9 +66,10 @@ def reward_of(p: Pricing, s: Settings, time_s: float, peak_bytes: float, length:
 
 
 @numba.njit(nogil=True)
-def _price(
-    t: Tree, m: Moves, p: Pricing, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
+def price_from(
+    p: Pricing, m: Moves, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
 ) -> tuple[float, float]:
+    """(time_s, peak_bytes) of a state that differs little from that of ``before``; fills ``after``."""
     time_s, peak_bytes, _ = reprice.reprice(
         p.facts, p.rates, p.tables, p.memory, p.times, ops, values, m.axis_size, False, before, after, w.scratch
     )
@@ -148,7 +149,7 @@ def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, 
             at = slot(t.price_key, nonzero(key[0]))
             jobs.near_fresh[j] = t.price_key[at] == 0
             if jobs.near_fresh[j]:
-                jobs.near[j, 0], jobs.near[j, 1] = _price(t, m, p, w, ops, values, p.root, w.near)
+                jobs.near[j, 0], jobs.near[j, 1] = price_from(p, m, w, ops, values, p.root, w.near)
                 priced_here = True
             else:
                 jobs.near[j, 0], jobs.near[j, 1] = t.price[at, 0], t.price[at, 1]
@@ -174,8 +175,8 @@ def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, 
             jobs.far_fresh[j] = t.price_key[at] == 0
             if jobs.far_fresh[j]:
                 if priced_here:
-                    jobs.far[j, 0], jobs.far[j, 1] = _price(t, m, p, w, ops, values, w.near, w.far)
+                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, w.near, w.far)
                 else:
-                    jobs.far[j, 0], jobs.far[j, 1] = _price(t, m, p, w, ops, values, p.root, w.far)
+                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, p.root, w.far)
             else:
                 jobs.far[j, 0], jobs.far[j, 1] = t.price[at, 0], t.price[at, 1]

@@ -31,6 +31,13 @@ class Alike(NamedTuple):
     value_dim: np.ndarray  #: ... along this dim
     value_dim_size: np.ndarray
 
+    def over_ops(self, program: Program, rows: np.ndarray) -> np.ndarray:
+        """[O, A] name of each op on each axis, -1: none, from [K, A] names of the classes' first ops."""
+        label, first, start = self.ops.label, self.ops.first, program.factor_ptr
+        moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
+        found = rows[label]
+        return np.where(found >= 0, found + moved[:, None], np.int32(-1))
+
 
 def find_alike(
     program: Program,

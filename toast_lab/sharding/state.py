@@ -173,11 +173,7 @@ class State:
     @property
     def op_axis(self) -> np.ndarray:
         """[O, A] name along which each op is split on each axis, -1: none.  A new array at every call."""
-        label, first = self.space.alike.ops.label, self.space.alike.ops.first
-        start = self.space.analysis.program.factor_ptr
-        rows = self.ops[label]
-        moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
-        return np.where(rows >= 0, rows + moved[:, None], np.int32(-1))
+        return self.space.alike.over_ops(self.space.analysis.program, self.ops)
 
     @property
     def value_axis(self) -> np.ndarray:
