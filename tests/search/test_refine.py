@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed
+from toast_lab.cost import reprice
 from toast_lab.cost.problem import Problem, price
-from toast_lab.search import mcts, refine
+from toast_lab.search import mcts, refine, rollout
 from toast_lab.search import tree as tr
 from toast_lab.search.contract import Budget, Recorder, search
 from toast_lab.sharding.plan import ShardingPlan
@@ -116,12 +117,86 @@ def test_annealing_cools_down_and_the_worst_begin_again_where_the_best_are():
     assert heats == sorted(heats, reverse=True)
     assert heats[2] == pytest.approx(refine.COLDEST)
     n = refine.CHAINS
-    chains = refine.Chains(
-        *(np.arange(n, dtype=float).reshape(n, 1) for _ in range(6)), None, None, None, np.arange(n), None
-    )
-    refine.exchange(chains, np.array([5.0, 1, 9, 2, 8, 4, 3, 7])[:n])
-    assert chains.ops[:, 0].tolist() == [0, 1, 1, 3, 3, 5, 6, 7]
-    assert chains.origin.tolist() == [0, 1, 1, 3, 3, 5, 6, 7]
+    numbers = [np.arange(n, dtype=float).reshape(n, 1) for _ in range(7)]
+    pools = [np.full((n + 2, 1), -1.0) for _ in range(2)]
+    chains = refine.Chains(*numbers, *pools, np.arange(n), np.zeros(n))
+    scores = 10.0 + np.arange(n)
+    scores[[3, 5]], scores[[0, 1]] = (1, 2), (99, 98)
+    refine.exchange(chains, scores)
+    expected = [3, 5, *range(2, n - 2), 2, 4]  # a quarter: the best go where the worst were
+    expected[n - 1], expected[n - 2] = 2, 4
+    assert chains.ops[:, 0].tolist() == expected
+    assert chains.origin.tolist() == expected
+    chains.best_ops[:] *= 2
+    chains.best_values[:] *= 3
+    refine.mix(chains)
+    assert chains.pool_ops[:, 0].tolist() == [*(2.0 * x for x in expected), -1, -1]
+    assert chains.pool_values[:, 0].tolist() == [*(3.0 * x for x in expected), -1, -1]
+
+
+def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not(found):
+    problem, _ = found
+    fine, space = refine.make_fine(problem), problem.space
+    near, n_axes = fine.near, len(problem.mesh.axes)
+    alike, axis_size = space.alike, problem.mesh.array()
+    moves = tr.Moves(
+        axis_size, alike.op_ptr, alike.op, alike.op_name, space.analysis.dims.size, alike.value_ptr,
+        alike.value, alike.value_dim, alike.value_dim_size, space.n_names, 1, np.zeros(0, np.int64),
+    )  # fmt: skip
+    state = State(space)
+    for axis in range(n_axes):
+        rows = [r for r in legal_rows(state).tolist() if r[1] == axis]
+        state.apply_row(*max(rows, key=lambda r: int(space.alike.op_ptr[r[0] + 1] - space.alike.op_ptr[r[0]])))
+    ops, values = refine.rows_of(fine, state)
+    drawn, recoloured, emptied = np.array([77], np.uint64), 0, 0
+    for _ in range(300):
+        new_ops, new_values = ops.copy(), values.copy()
+        changed = refine._recolour(near, moves, drawn, new_ops, new_values)
+        rows = np.concatenate([new_ops != ops, new_values != values])
+        assert changed == rows.any(axis=1).sum()
+        assert rows.sum() == changed  # one axis of each
+        assert (rows.any(axis=0).sum() == 1) == (changed > 0)
+        before, after = np.concatenate([ops, values])[rows], np.concatenate([new_ops, new_values])[rows]
+        assert (before >= 0).all()
+        recoloured, emptied = recoloured + int((after >= 0).sum()), emptied + int((after < 0).sum())
+        ShardingPlan(
+            space.analysis.program, problem.mesh, *refine.whole(fine, space.analysis.program, new_ops, new_values)
+        ).check()
+    assert recoloured > 100
+    assert emptied > 100
+
+
+def test_half_of_the_chains_begin_with_the_first_quarter_of_the_actions(found):
+    problem, _ = found
+    part = search(problem, budget=Budget(seconds=None, evaluations=6000), seed=1, restarts=0)
+    while part.trace.memory["refine"][2] == 0:
+        part = search(problem, resume=part.trace, budget=Budget(seconds=None, evaluations=300))
+    lengths = np.diff([0, *part.trace.memory["origin.end"]]).tolist()
+    half = len(lengths) // 2
+    assert lengths[half:] == [(n + 3) // 4 for n in lengths[:half]]
+    assert max(lengths) > 4
+
+
+def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(found):
+    problem, _ = found
+    repricer = problem.pricer().repricer
+    folded, state = repricer.folded, State(problem.space)
+    time_s, peak_bytes, _, root = repricer.price(state.ops, state.values, None)
+    _, _, _, after = repricer.price(state.ops, state.values, root)
+    for enough_s, expected in ((np.inf, peak_bytes), (time_s, peak_bytes), (time_s * (1 - 1e-9), np.inf)):
+        found_s, found_bytes, _ = reprice.reprice(
+            folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, state.ops, state.values,
+            repricer.axis_size, enough_s, False, root, after, repricer._scratch(),
+        )  # fmt: skip
+        assert (found_s, found_bytes) == (time_s, expected)
+    limit = problem.memory_limit_bytes
+    pricing = rollout.Pricing(None, None, None, None, None, 2.0, 8 * limit, limit, 10.0, None)
+    for here in (np.array([1.0, limit * 0.5]), np.array([1.0, limit * 1.5])):
+        for allowance in (0.0, 0.1):
+            enough_s = refine._enough_s.py_func(pricing, here, allowance)
+            for there in (np.array([t, limit * m]) for t in (0.9, 1.05, 1.2, 5.0) for m in (0.9, 1.1)):
+                if refine._better.py_func(pricing, there, here, allowance):
+                    assert there[0] <= enough_s, (here, there, allowance)
 
 
 def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end(found):

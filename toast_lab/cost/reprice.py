@@ -85,7 +85,7 @@ class Repricer:
         )
         time_s, peak_bytes, n_ops = reprice(
             self.folded.facts, self.rates, t, self.folded.memory, self.folded.times, op_axis, value_axis,
-            self.axis_size, before is None, after if before is None else before, after, self._scratch(),
+            self.axis_size, np.inf, before is None, after if before is None else before, after, self._scratch(),
         )  # fmt: skip
         return time_s, peak_bytes, n_ops, after
 
@@ -101,12 +101,16 @@ def reprice(
     op_axis: np.ndarray,
     value_axis: np.ndarray,
     axis_size: np.ndarray,
+    enough_s: float,
     all_ops: bool,
     before: Snapshot,
     after: Snapshot,
     scratch: Scratch,
 ) -> tuple[float, float, int]:
-    """(time_s, peak_bytes, ops priced) of a state; fills ``after``.  With ``all_ops``, ``before`` is not looked at."""
+    """(time_s, peak_bytes, ops priced) of a state; fills ``after``.  With ``all_ops``, ``before`` is not looked at.
+
+    Memory is half the work: the peak of a state that takes more than ``enough_s`` is not worked out, but infinite.
+    """
     n_axes = axis_size.shape[0]
     n_ops = t.op_row.shape[0]
     steps = scratch.steps
@@ -132,6 +136,8 @@ def reprice(
     time_s = 0.0
     for op in range(n_ops):
         time_s += times[op] * after.prices.op_time_s[op]
+    if time_s > enough_s:
+        return time_s, np.inf, n
     peak, _ = kernel.live_bytes(
         f, m, t, after.kept, after.wanted, after.prices, axis_size, scratch.size, scratch.last, scratch.live
     )

@@ -313,12 +313,14 @@ class _Search:
         fine = self._prepare_refining()
         if not len(fine.near.free):
             return
-        n = min(refine.CHAINS, int(t["number"][tr.ELITES]))
-        self._set_origins([t["elite"][e, : t["elite_length"][e]] for e in range(n)])
+        n = min(refine.CHAINS // 2, int(t["number"][tr.ELITES]))
+        elites = [t["elite"][e, : t["elite_length"][e]] for e in range(n)]
+        # The later actions of a good plan hold it where it is: half of the chains begin without them.
+        self._set_origins([*elites, *(e[: (len(e) + 3) // 4] for e in elites)])
         rows = [refine.rows_of(fine, state) for state, _ in self.origins]
         prices = [fine.repricer.price(*r, None)[:2] for r in rows]
         seed = int(self.settings.seed) * 1000 + int(t["number"][tr.START])
-        self.chains = refine.start(rows, prices, [*self.archive, *rows], seed)
+        self.chains = refine.start(rows, prices, self.archive, seed)
         self.segment = 0
 
     def _prepare_refining(self) -> refine.Fine:
@@ -379,7 +381,10 @@ class _Search:
             self.refined += int(c.priced.sum())
             self.chains = None
             self._begin_anew()
-        elif self.segment % max(1, total // refine.EXCHANGES) == 0:
+            return
+        if self.segment % max(1, total // refine.MIXES) == 0:
+            refine.mix(c)
+        if self.segment % max(1, total // refine.EXCHANGES) == 0:
             refine.exchange(c, np.array([q.score + (0.0 if q.fits else 1e6) for q in quicks]))
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:

@@ -3,12 +3,15 @@
 A colour action treats every place of its colour alike, which is what makes the search quick, but the best plan may
 shard a colour in one part of a layer and not in another.  Refinement starts from a state of the tree search.  It picks
 a class of alike ops or values, a mesh axis, and either a move of the space or none, and gives the axis to that move's
-name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower; or it takes such a
-neighbourhood over from another good state.  Rows are finer than those of the search's states: ops that cost the same
+name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower; or it gives to one name
+what another has there; or it takes such a neighbourhood over from another good state.
+
+Rows are finer than those of the search's states: ops that cost the same
 under every plan (``cost.fold``) make up one, so that the layers still change together but the parts of a layer do not.
 
-Several states are changed side by side, by annealing from a low temperature; from time to time the worst ones begin
-again where the best ones are.
+Several states are changed side by side, by annealing from a low temperature.  What parts are taken over from are the
+best that each of them came by so far and those of earlier starts; from time to time the worst ones begin again where
+the best ones are.
 
 Arguments and results of the program stay in the rows that the search has (a parameter has to come back as it went in),
 and what loops and conditionals carry is left alone (one value seen at several places).
@@ -40,10 +43,12 @@ from toast_lab.sharding.alike import Alike, by_classes
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
 
-CHAINS, STEPS = 8, 16  #: states side by side, and steps of each in one batch
+CHAINS, STEPS = 16, 16  #: states side by side, and steps of each in one batch
 TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of another state
-WARMEST, COLDEST = 0.0005, 0.00001  #: mean of what a step may make worse, as a part of C(s)
+RECOLOURED = 0.1  #: share of the other proposals that let another name have an axis wherever one has it now
+WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
 EXCHANGES = 8  #: times that the worst begin again where the best are
+MIXES = 32  #: times that what may be taken over becomes the best that each came by
 
 
 class Near(NamedTuple):
@@ -70,7 +75,7 @@ class Chains(NamedTuple):
     best_values: np.ndarray  #: [K, rows, A]
     best: np.ndarray  #: [K, 2] time_s, peak_bytes
     random: np.ndarray  #: [K, 1] uint64
-    pool_ops: np.ndarray  #: [P, rows, A] other good states, of which neighbourhoods are taken over
+    pool_ops: np.ndarray  #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
     pool_values: np.ndarray  #: [P, rows, A]
     origin: np.ndarray  #: [K] the state that it began with
     priced: np.ndarray  #: [K] states priced
@@ -249,6 +254,43 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
 
 
 @numba.njit(nogil=True)
+def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
+    """Let another move have an axis where one has it now, and none where the other cannot; gives the rows changed."""
+    n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
+    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    axis = int(m.axis_size.shape[0] * random(drawn))
+    begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
+    old, new = -1, n.move[begin + int((end - begin) * random(drawn))]
+    for k in range(begin, end):
+        if _has(n, ops, values, middle, n.move[k], axis):
+            old = n.move[k]
+    if old < 0 or _has(n, ops, values, middle, new, axis):
+        return 0
+    hops = 1 + int(8 * random(drawn))
+    if hops == 8:
+        hops = n_rows
+    seen = np.zeros(n_rows, np.bool_)
+    queue = np.empty(n_rows, np.int64)
+    far = np.empty(n_rows, np.int64)
+    queue[0], far[0], seen[middle] = middle, 0, True
+    first, last, changed = 0, 1, 0
+    while first < last:
+        row, distance = queue[first], far[first]
+        first += 1
+        if not _has(n, ops, values, row, old, axis):
+            continue
+        if row < n_ops:
+            ops[row, axis] = -1
+        else:
+            values[row - n_ops, axis] = -1
+        _give(n, m, ops, values, row, new, axis)
+        changed += 1
+        if distance < hops:
+            last = _reach(n, row, distance + 1, seen, queue, far, last)
+    return changed
+
+
+@numba.njit(nogil=True)
 def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, c: Chains) -> int:
     """Take a neighbourhood over from another good state; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -288,6 +330,14 @@ def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -
     return score_of(p, there[0], there[1]) < score_of(p, here[0], here[1]) * (1.0 + allowance)
 
 
+@numba.njit(nogil=True)
+def _enough_s(p: Pricing, here: np.ndarray, allowance: float) -> float:
+    """Time from which on a state is not ``_better``, whatever its memory; C(s) is never below its relative time."""
+    if here[1] > p.limit_bytes or p.base_time_s <= 0:
+        return math.inf
+    return score_of(p, here[0], here[1]) * (1.0 + allowance) * p.base_time_s
+
+
 @depends_on(tree, rollout, reprice, kernel, st, collectives, tiles)
 @numba.njit(cache=True, nogil=True)
 def anneal(
@@ -307,15 +357,19 @@ def anneal(
             values[:] = c.values[j]
             if random(c.random[j]) < TAKEN_OVER:
                 changed = _take_over(n, c.random[j], ops, values, c)
+            elif random(c.random[j]) < RECOLOURED:
+                changed = _recolour(n, m, c.random[j], ops, values)
             else:
                 changed = _change(n, m, c.random[j], ops, values)
             if changed > 0 and random(c.random[j]) < 0.3:  # two changes that help only together
                 changed += _change(n, m, c.random[j], ops, values)
             if changed == 0:
                 continue
-            price[0], price[1] = price_from(p, m, w, ops, values, now, then)
+            allowance = -warmth * math.log(max(random(c.random[j]), 1e-12))
+            enough_s = _enough_s(p, c.price[j], allowance)
+            price[0], price[1] = price_from(p, m, w, ops, values, now, then, enough_s)
             c.priced[j] += 1
-            if not _better(p, price, c.price[j], -warmth * math.log(max(random(c.random[j]), 1e-12))):
+            if not _better(p, price, c.price[j], allowance):
                 continue
             now, then = then, now
             c.ops[j] = ops
@@ -330,22 +384,31 @@ def anneal(
 Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows
 
 
-def start(states: list[Rows], prices: list[tuple[float, float]], pool: list[Rows], seed: int) -> Chains:
-    """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes)."""
+def start(states: list[Rows], prices: list[tuple[float, float]], others: list[Rows], seed: int) -> Chains:
+    """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes).
+
+    ``others``: states whose parts may be taken over besides those of the chains.
+    """
     origin = np.arange(CHAINS) % len(states)
     ops = np.stack([states[i][0] for i in origin])
     values = np.stack([states[i][1] for i in origin])
     price = np.array([prices[i] for i in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
-        ops, values, price, ops.copy(), values.copy(), price.copy(), drawn, np.stack([s[0] for s in pool]),
-        np.stack([s[1] for s in pool]), origin, np.zeros(CHAINS, np.int64),
+        ops, values, price, ops.copy(), values.copy(), price.copy(), drawn, np.stack([*ops, *(s[0] for s in others)]),
+        np.stack([*values, *(s[1] for s in others)]), origin, np.zeros(CHAINS, np.int64),
     )  # fmt: skip
 
 
 def warmth(share: float) -> float:
     """How warm annealing is when this share of its steps is done."""
     return WARMEST * (COLDEST / WARMEST) ** share
+
+
+def mix(c: Chains) -> None:
+    """Let the chains take over from the best that each of them came by."""
+    c.pool_ops[:CHAINS] = c.best_ops
+    c.pool_values[:CHAINS] = c.best_values
 
 
 def exchange(c: Chains, scores: np.ndarray) -> None:

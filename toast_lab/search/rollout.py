@@ -67,11 +67,33 @@ def reward_of(p: Pricing, s: Settings, time_s: float, peak_bytes: float, length:
 
 @numba.njit(nogil=True)
 def price_from(
-    p: Pricing, m: Moves, w: Worker, ops: np.ndarray, values: np.ndarray, before: Snapshot, after: Snapshot
+    p: Pricing,
+    m: Moves,
+    w: Worker,
+    ops: np.ndarray,
+    values: np.ndarray,
+    before: Snapshot,
+    after: Snapshot,
+    enough_s: float = math.inf,
 ) -> tuple[float, float]:
-    """(time_s, peak_bytes) of a state that differs little from that of ``before``; fills ``after``."""
+    """(time_s, peak_bytes) of a state that differs little from that of ``before``; fills ``after``.
+
+    Of one that takes more than ``enough_s`` the peak is not worked out, but infinite.
+    """
     time_s, peak_bytes, _ = reprice.reprice(
-        p.facts, p.rates, p.tables, p.memory, p.times, ops, values, m.axis_size, False, before, after, w.scratch
+        p.facts,
+        p.rates,
+        p.tables,
+        p.memory,
+        p.times,
+        ops,
+        values,
+        m.axis_size,
+        enough_s,
+        False,
+        before,
+        after,
+        w.scratch,
     )
     return time_s, peak_bytes
 
