@@ -35,6 +35,10 @@ class Arguments:
     paths: list[list[str]]  #: of the leaves, per argument
     donated: tuple[int, ...]  #: argument positions
     notes: tuple[str, ...]
+    leaves: list[Any]  #: the caller's own arrays and numbers, in the order of ``given``'s leaves
+    structure: tuple[Any, ...]  #: all that decides what is traced but the shapes: structures, and what was bound
+    changed_at: list[Any]  #: where ``changed`` is, for ``store``; known like it
+    store: Callable[[Sequence[Any], Sequence[Any]], None]  #: puts values into the caller's modules: where, values
 
 
 def take_apart(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: Sequence[int]) -> Arguments:
@@ -68,6 +72,7 @@ def take_apart(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: Se
     given: list[Any] = []
     wrong: list[str] = []
     bound: list[str] = []
+    leaves: list[Any] = []
     for i, arg in enumerate(plain):
         flat: Any = jax.tree_util.tree_flatten_with_path(arg)
         found, tree = flat
@@ -87,6 +92,7 @@ def take_apart(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: Se
             else:
                 slots[i].append(None)
                 filled.append(array)
+                leaves.append(leaf)
                 paths[i].append(text)
         given.append(None if wrong else tree.unflatten(filled))
     if wrong:
@@ -112,12 +118,14 @@ def take_apart(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: Se
 
     call.__name__ = call.__qualname__ = name
     call.__signature__ = _signature(base)  # type: ignore[attr-defined]
+    structure = (*trees, *(_same(s[0]) if s else None for slot in slots for s in slot), nodes.graph)
     notes = []
     if bound:
         notes.append(f"bound, being no arrays: {', '.join(bound[:8])}{' ...' if len(bound) > 8 else ''}")
     return Arguments(
-        call, changed, tuple(given), paths, tuple(sorted(d for d in donated if d not in static)), tuple(notes)
-    )
+        call, changed, tuple(given), paths, tuple(sorted(d for d in donated if d not in static)), tuple(notes), leaves,
+        structure, nodes.changed_at, nodes.store,
+    )  # fmt: skip
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
@@ -210,6 +218,27 @@ def _is_result(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | complex) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
 
 
+class _Same:
+    """Stands for something that has no hash: equal to what stands for the very same thing."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def _same(thing: Any) -> Any:
+    try:
+        hash(thing)
+    except TypeError:
+        return _Same(thing)
+    return thing
+
+
 def _brief(leaf: Any) -> str:
     text = getattr(leaf, "__name__", None) or repr(leaf)
     return text if len(text) <= 40 else text[:37] + "..."
@@ -222,7 +251,9 @@ class _Nnx:
         import jax
 
         self.nnx: Any = sys.modules.get("flax.nnx")
+        self.changed_at: list[tuple[Any, ...]] = []  # paths within the state of all nodes
         self.places: dict[tuple[int, tuple[Any, ...]], int] = {}  # argument and path within it -> node
+        self.graph: Any = None
         if self.nnx is None:
             return
         nodes: list[Any] = []
@@ -232,7 +263,8 @@ class _Nnx:
                     self.places[i, path] = len(nodes)
                     nodes.append(part)
         if nodes:
-            self.graph, state = self.nnx.split(tuple(nodes))
+            self.nodes = tuple(nodes)
+            self.graph, state = self.nnx.split(self.nodes)
             # A node all of whose variables belong to an earlier one as well has no entry of its own.
             self.states = [state[n] if n in state else self.nnx.State({}) for n in range(len(nodes))]
 
@@ -288,11 +320,22 @@ class _Nnx:
         old = {id(leaf) for leaf in before}
         place = {node: where for where, node in self.places.items()}
         found = {}
+        self.changed_at.clear()
         for path, leaf in jax.tree_util.tree_flatten_with_path(self.nnx.split(self.live)[1])[0]:
             argument, at = place[path[0].key]
             if id(leaf) not in old:
                 found[base[argument] + str(jax.tree_util.keystr(at)) + _attributes(path[1:])] = leaf
+                self.changed_at.append(path)
         return found
+
+    def store(self, at: Sequence[Any], values: Sequence[Any]) -> None:
+        """Put values into the caller's modules."""
+        import jax
+
+        new = dict(zip(at, values, strict=True))
+        flat: Any = jax.tree_util.tree_flatten_with_path(self.nnx.split(self.nodes)[1])
+        found, tree = flat
+        self.nnx.update(self.nodes, tree.unflatten([new.get(path, leaf) for path, leaf in found]))
 
 
 def _attributes(path: tuple[Any, ...]) -> str:

@@ -141,6 +141,15 @@ class ShardingPlan:
         """Every place where a value's sharding is pinned: a list of (value, source line, PartitionSpec)."""
         return importlib.import_module("toast_lab.lowering.specs").constraints(self)
 
+    # -- applying ---------------------------------------------------------------------------------
+    def jit(self, fn: Any, **options: Any) -> Any:
+        """``fn`` as a function that runs this plan; see ``toast_lab.apply.jit.jit``."""
+        return importlib.import_module("toast_lab.apply.jit").jit(self, fn, **options)
+
+    def named_shardings(self, mesh: Any = None) -> Any:
+        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``, by default one of the first devices."""
+        return importlib.import_module("toast_lab.apply.jit").named_shardings(self, mesh)
+
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data; see ``load``."""

@@ -1,0 +1,262 @@
+"""``plan.jit(fn)``: the user's function, sharded as the plan says.
+
+    step = plan.jit(train_step)                   # or with donate_argnums=(0,)
+    params, loss = step(params, batch)            # arrays, pytrees and modules as ``train_step`` takes them
+
+What is compiled is the annotated program of ``tl.annotate``, whole: shardings of arguments, results and everything
+between are the plan's, with nothing left to propagation.  On its first call the function is traced once and compared
+with the plan's program; a function whose program is another one is refused.
+
+Under ``jax.grad``, ``jax.vjp`` and ``jax.jvp`` the values come from the planned program and the derivatives from ``fn``
+itself, traced by JAX with the plan's argument shardings and no constraint inside: a plan says nothing of a derivative
+that was not part of its program.  Whoever trains should plan the whole step.
+
+Start reading at ``jit``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toast_lab.apply import program_call
+from toast_lab.errors import InvalidPlan
+from toast_lab.frontends import arguments
+from toast_lab.frontends.model import Model, build
+from toast_lab.frontends.tracing import trace
+from toast_lab.frontends.user_code import function_name
+from toast_lab.lowering.annotate import annotate
+from toast_lab.lowering.specs import partition_specs, to_partition_spec
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    import jax
+
+
+class _Traced(NamedTuple):
+    """``fn`` for arguments of one structure."""
+
+    run: Callable[..., Any]  #: jitted; takes leaves, gives leaves
+    result_tree: Any
+    changed_at: Sequence[Any]  #: what ``fn`` changes of the caller's modules
+
+
+class Sharded:
+    """A function that runs a plan.  Called like the one that it was made of.
+
+    ``mesh`` is the ``jax.sharding.Mesh``, ``argument_shardings`` and ``result_shardings`` the NamedShardings by path.
+    """
+
+    def __init__(self, fn: Callable[..., Any], plan: ShardingPlan, mesh: Any, donate_argnums: Sequence[int]) -> None:
+        self.fn, self.plan, self.mesh, self.donate_argnums = fn, plan, mesh, tuple(donate_argnums)
+        self.argument_shardings = _named(plan.argument_specs(), mesh)
+        self.result_shardings = _named(plan.result_specs(), mesh)
+        self._traced: dict[Any, _Traced] = {}
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Any) -> Any:
+        """What ``fn(*args)`` gives, on the plan's devices."""
+        import jax
+
+        taken, traced = self._prepare(args)
+        results = traced.run(*map(_to_array, taken.leaves))
+        result = jax.tree_util.tree_unflatten(traced.result_tree, results)
+        if traced.changed_at:
+            result, new = result
+            taken.store(traced.changed_at, new)
+        return result
+
+    def lower(self, *args: Any) -> jax.stages.Lowered:
+        """As ``jax.jit(fn).lower``, of the function of the arguments' leaves."""
+        taken, traced = self._prepare(args)
+        lowered: Any = traced.run.lower(*map(_to_array, taken.leaves))  # type: ignore[attr-defined]
+        return lowered
+
+    def _prepare(self, args: tuple[Any, ...]) -> tuple[arguments.Arguments, _Traced]:
+        taken = arguments.take_apart(self.fn, args, self.donate_argnums)
+        shapes = tuple((tuple(x.shape), str(x.dtype)) for x in map(_to_array, taken.leaves))
+        key = (taken.structure, shapes)
+        if key not in self._traced:
+            self._traced[key] = self._trace(args, taken)
+        return taken, self._traced[key]
+
+    def _trace(self, args: tuple[Any, ...], taken: arguments.Arguments) -> _Traced:
+        import jax
+
+        plan, name = self.plan, function_name(self.fn)
+        model = build(trace(self.fn, args, self.donate_argnums), name, {}, f"function {name}")
+        if model.program.digest() != plan.program.digest():
+            raise InvalidPlan(different(plan, model))
+        result = jax.eval_shape(taken.call, *taken.given)
+        structs, result_tree = jax.tree_util.tree_flatten(result)
+        paths = [path for paths in taken.paths for path in paths]
+        donated = [i in taken.donated for i, some in enumerate(taken.paths) for _ in some]
+        ins = [self.argument_shardings[p] for p in paths]
+        kept = plan.value_specs()
+        outs = [_sharding(kept[int(v)], self.mesh) for v in plan.program.outputs]
+        callee = program_call.Callee(model.name, annotate(model, plan), plan.mesh, [_physical(s) for s in structs])
+        given_tree = jax.tree_util.tree_structure(taken.given)
+        call = taken.call
+
+        def plain(*leaves: Any) -> list[Any]:
+            held = [jax.lax.with_sharding_constraint(x, s) for x, s in zip(leaves, ins, strict=True)]
+            return jax.tree_util.tree_leaves(call(*jax.tree_util.tree_unflatten(given_tree, held)))
+
+        @jax.custom_jvp
+        def planned(*leaves: Any) -> list[Any]:
+            made = program_call.primitive().bind(*map(_key_data, leaves), callee=callee)
+            return [_key(x, s) for x, s in zip(made, structs, strict=True)]
+
+        @planned.defjvp
+        def _jvp(primals: Any, tangents: Any) -> Any:
+            return planned(*primals), jax.jvp(plain, primals, tangents)[1]
+
+        run = jax.jit(
+            planned,
+            in_shardings=tuple(ins),
+            out_shardings=list(outs),
+            donate_argnums=tuple(i for i, d in enumerate(donated) if d),
+            keep_unused=True,
+        )
+        return _Traced(run, result_tree, tuple(taken.changed_at))
+
+
+def jit(
+    plan: ShardingPlan,
+    fn: Callable[..., Any],
+    *,
+    mesh: jax.sharding.Mesh | None = None,
+    devices: Sequence[Any] | None = None,
+    donate_argnums: int | Sequence[int] = (),
+) -> Sharded:
+    """A function that runs ``plan``; see the module.
+
+    Args:
+        plan: of the program that ``fn`` traces to with the arguments that it will be called with.
+        fn: the user's function, jitted or not.
+        mesh: a ``jax.sharding.Mesh`` with the axes and sizes of the plan's; made of ``devices`` if not given.
+        devices: as many as the mesh has; the first of ``jax.devices()`` if not given.
+        donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
+
+    Raises:
+        InvalidPlan: mesh or devices are not those of the plan; on the first call also if ``fn`` is another program.
+    """
+    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    return Sharded(fn, plan, jax_mesh(plan, mesh, devices), donate)
+
+
+def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None = None) -> Any:
+    """A ``jax.sharding.Mesh`` of the plan's axes.
+
+    Raises:
+        InvalidPlan: there are too few devices, or the mesh given has other axes.
+    """
+    import jax
+    import numpy as np
+
+    wanted = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
+    if mesh is not None:
+        if devices is not None:
+            raise InvalidPlan("give a mesh or devices, not both")
+        if dict(mesh.shape) != wanted or tuple(mesh.axis_names) != plan.mesh.axes:
+            raise InvalidPlan(f"this plan is for the mesh {wanted}, the one given is {dict(mesh.shape)}")
+        return mesh
+    found = list(jax.devices() if devices is None else devices)
+    n = plan.mesh.n_devices
+    if len(found) < n or (devices is not None and len(found) != n):
+        raise InvalidPlan(
+            f"this plan is for {n} devices ({plan.mesh}), here are {len(found)}"
+            + (f" ({found[0].platform})" if found else "")
+            + f'. For virtual ones start Python with XLA_FLAGS="--xla_force_host_platform_device_count={n}".'
+        )
+    return jax.sharding.Mesh(np.asarray(found[:n]).reshape(plan.mesh.sizes), plan.mesh.axes)
+
+
+def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
+    """Pytrees of NamedShardings of arguments and results, for ``jax.device_put`` and ``jax.jit``.
+
+    Raises:
+        InvalidPlan: there are too few devices, or the mesh given has other axes.
+    """
+    import jax
+
+    mesh = jax_mesh(plan, mesh)
+    found: tuple[Any, Any] = jax.tree_util.tree_map(
+        lambda spec: jax.sharding.NamedSharding(mesh, spec),
+        partition_specs(plan),
+        is_leaf=lambda x: isinstance(x, jax.sharding.PartitionSpec),
+    )
+    return found
+
+
+def different(plan: ShardingPlan, model: Model) -> str:
+    """How the program of a function differs from the plan's, as far as arguments and results show it."""
+    ours, theirs = plan.program, model.program
+    text = f"this plan shards {ours.name} ({ours.digest()}), the function is {theirs.name} ({theirs.digest()})"
+    rows = []
+    mine = {ours.value_name[a]: (*ours.dims(a),) for a in range(ours.n_arguments)}
+    given = {theirs.value_name[a]: (*theirs.dims(a),) for a in range(theirs.n_arguments)}
+    for path in dict.fromkeys([*mine, *given]):
+        if mine.get(path) != given.get(path):
+            rows.append(f"{path}: {_shape(mine.get(path))} in the plan, {_shape(given.get(path))} here")
+    if rows:
+        more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
+        return f"{text}. Arguments differ: {'; '.join(rows[:10])}{more}."
+    counts = f"{ours.n_ops - ours.n_arguments} ops in the plan's, {theirs.n_ops - theirs.n_arguments} here"
+    return f"{text}. Their arguments are alike; {counts}. Was it planned with the same code and versions?"
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else str(list(shape))
+
+
+def _named(specs: dict[str, Any], mesh: Any) -> dict[str, Any]:
+    return {path: _sharding(spec, mesh) for path, spec in specs.items()}
+
+
+def _sharding(spec: Any, mesh: Any) -> Any:
+    import jax
+
+    return jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
+
+
+def _is_key(x: Any) -> bool:
+    import jax
+
+    return bool(jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def _to_array(leaf: Any) -> Any:
+    import jax
+
+    return leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf)
+
+
+def _key_data(x: Any) -> Any:
+    import jax
+
+    return jax.random.key_data(x) if _is_key(x) else x
+
+
+def _key(x: Any, struct: Any) -> Any:
+    import jax
+
+    return jax.random.wrap_key_data(x, impl=_implementation(struct.dtype)) if _is_key(struct) else x
+
+
+def _implementation(dtype: Any) -> str:
+    """The kind of random key that has this type, of those that JAX comes with."""
+    import jax
+
+    kinds = ("threefry2x32", "rbg", "unsafe_rbg")
+    for kind in kinds:
+        if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:
+            return kind
+    raise InvalidPlan(f"results of type {dtype} are random keys of a kind that is none of {', '.join(kinds)}")
+
+
+def _physical(struct: Any) -> Any:
+    import jax
+
+    return jax.eval_shape(jax.random.key_data, struct) if _is_key(struct) else struct

@@ -1,0 +1,103 @@
+"""The annotated program as one primitive: under any ``jax.jit`` it becomes a call of exactly that StableHLO.
+
+``jax.export`` can call a module, too, but takes only what its own serialisation lets through, which drops donations
+and shardings of ordinary ops.  Here the text is parsed into the module that is being built, with its mesh written into
+every sharding, as JAX itself does while it lowers; JAX then collects meshes of one shape and name under one symbol.
+
+Outside ``jit`` the primitive has no meaning and says so.  Derivatives and batching are not its business: see ``jit``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from toast_lab.errors import InvalidPlan
+from toast_lab.lowering.annotate import MESH_NAME
+from toast_lab.sharding.mesh import Mesh
+
+_INTERFACE = ("arg_attrs", "res_attrs")  # donations and shardings of @main: those of the caller count
+
+
+class Callee:
+    """What is called; compared by identity, so that JAX caches by it."""
+
+    def __init__(self, name: str, text: str, mesh: Mesh, results: Sequence[Any]) -> None:
+        """``results``: ShapeDtypeStructs."""
+        self.name, self.mesh, self.results = name, mesh, tuple(results)
+        self.text = with_mesh_inside(text, mesh)
+
+    def __repr__(self) -> str:
+        return f"{self.name} on {self.mesh}"
+
+
+def with_mesh_inside(text: str, mesh: Mesh) -> str:
+    """Annotated StableHLO with the mesh spelled out in each sharding, and no mesh symbol."""
+    axes = ", ".join(f'"{a}"={n}' for a, n in zip(mesh.axes, mesh.sizes, strict=True))
+    text = re.sub(rf"^\s*sdy\.mesh @{MESH_NAME} = .*$\n?", "", text, flags=re.MULTILINE)
+    return text.replace(f"<@{MESH_NAME}, ", f"<mesh<[{axes}]>, ")
+
+
+@functools.cache
+def primitive() -> Any:
+    """The primitive, made when JAX is first needed."""
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+
+    made = Primitive("toast_program")
+    made.multiple_results = True
+    made.def_abstract_eval(_abstract)
+    made.def_impl(_outside_jit)
+    mlir.register_lowering(made, _lower)
+    return made
+
+
+def _abstract(*_: Any, callee: Callee) -> list[Any]:
+    from jax.core import ShapedArray
+
+    return [ShapedArray(r.shape, r.dtype, weak_type=r.weak_type) for r in callee.results]
+
+
+def _outside_jit(*_: Any, callee: Callee) -> Any:
+    raise InvalidPlan(f"{callee.name} runs a sharding plan, which needs jax.jit around it")
+
+
+def _lower(ctx: Any, *arguments: Any, callee: Callee) -> Any:
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    target = ctx.module_context
+    count = _devices(target.axis_context)
+    if count not in (None, callee.mesh.n_devices):
+        raise InvalidPlan(
+            f"{callee.name}: the plan is for {callee.mesh.n_devices} devices ({callee.mesh}), "
+            f"the jit around it runs on {count}"
+        )
+    source = ir.Module.parse(callee.text, target.module.context)
+    main = None
+    for op in list(source.body.operations):
+        name = ir.StringAttr(op.attributes["sym_name"]).value
+        if name != "main":
+            raise InvalidPlan(f"{callee.name}: its module holds {name!r} beside @main")
+        main = op
+    assert main is not None
+    for attribute in _INTERFACE:
+        if attribute in main.operation.attributes:
+            del main.operation.attributes[attribute]
+    main.operation.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    main.operation.attributes["sym_name"] = ir.StringAttr.get(f"toast_{callee.name}")
+    main.operation.detach_from_parent()
+    target.module.body.append(main)
+    symbol = target.symbol_table.insert(main)  # made unique
+    types = [r.type for r in list(main.operation.regions[0].blocks[0].operations)[-1].operands]
+    called = func.CallOp(types, ir.FlatSymbolRefAttr.get(ir.StringAttr(symbol).value), list(arguments))
+    return list(called.results)
+
+
+def _devices(axis_context: Any) -> int | None:
+    count = getattr(axis_context, "num_devices", None)
+    if count is None and hasattr(axis_context, "mesh"):
+        count = axis_context.mesh.size
+    return None if count is None else int(count)
