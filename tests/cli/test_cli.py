@@ -445,7 +445,7 @@ def test_a_plan_of_another_program(toast: Any, tmp_path: Path) -> None:
     assert toast("price", "mlp", "--actions", "B->data", "--save", path)[0] == 0
     status, _, err = toast("price", "attention", "--plan", path)
     assert status == 2
-    assert "made for program" in err
+    assert "by more than their kind it knows" in err
 
 
 def test_failed_work_exits_with_1(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,10 @@ def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | Non
     from toast_lab.sharding.plan import ShardingPlan
 
     if args.plan:
-        return ShardingPlan.load(args.plan, problem)
+        plan = ShardingPlan.load(args.plan, problem)
+        for note in plan.notes:
+            print(f"{args.plan}: {note}", file=sys.stderr)
+        return plan
     if args.actions is not None:
         return ShardingPlan.from_actions(problem, args.actions)
     return None

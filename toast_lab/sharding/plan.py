@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.errors import InvalidPlan
+from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.ir.program import Program
-from toast_lab.sharding import steps
-from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding import portable, steps
+from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
 
 Spec = tuple[tuple[str, ...], ...]  # mesh axes per dim
-FORMAT = 1
+FORMAT = 2  #: of saved plans
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,6 +43,7 @@ class ShardingPlan:
     actions: tuple[str, ...] = ()  #: how it came about, as text; empty if it did not come from actions
     key: int = 0  #: 64-bit state key
     trees: Any = None  #: pytree structures of arguments and results, if known
+    notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
 
     # -- making -----------------------------------------------------------------------------------
     @classmethod
@@ -152,17 +153,14 @@ class ShardingPlan:
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data; see ``load``."""
+        """The plan as plain data, keyed by paths and names; see ``portable``."""
         return {
             "format": FORMAT,
-            "program": self.program.digest(),
+            "program": {"name": self.program.name, "digest": self.program.digest()},
             "mesh": dict(zip(self.mesh.axes, self.mesh.sizes, strict=True)),
             "actions": list(self.actions),
             "key": f"{self.key:016x}",
-            "arguments": {p: [list(d) for d in s] for p, s in self.argument_specs().items()},
-            "results": {p: [list(d) for d in s] for p, s in self.result_specs().items()},
-            "op_axis": _sparse(self.op_axis),
-            "value_axis": _sparse(self.value_axis),
+            **portable.to_json(self.program, self.mesh, self.op_axis, self.value_axis),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -170,7 +168,7 @@ class ShardingPlan:
         target = Path(path)
         with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".part", delete=False) as handle:
             try:
-                json.dump(self.to_json(), handle, indent=1)
+                handle.write(portable.text(self.to_json()))
             except BaseException:
                 os.unlink(handle.name)
                 raise
@@ -178,49 +176,48 @@ class ShardingPlan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> ShardingPlan:
-        """Read a plan of the same program back.
+        """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
 
-        Raises InvalidPlan if the file is not a plan, is cut off, or belongs to another program.
+        Raises InvalidPlan if the file is not a plan, is cut off, or is for another kind of program.
         """
-        found: Analysis = analysis if isinstance(analysis, Analysis) else analysis.analysis
         try:
             data = json.loads(Path(path).read_text())
         except (OSError, ValueError) as error:
             raise InvalidPlan(f"{path}: cannot read this plan: {error}") from None
-        return cls.from_json(data, found, str(path))
+        return cls.from_json(data, analysis, str(path))
 
     @classmethod
-    def from_json(cls, data: Any, analysis: Analysis, where: str = "plan") -> ShardingPlan:
-        """Rebuild a plan from ``to_json`` data, checked against the program."""
-        missing = [
-            k
-            for k in ("format", "program", "mesh", "op_axis", "value_axis")
-            if not isinstance(data, dict) or k not in data
-        ]
+    def from_json(cls, data: Any, analysis: Analysis | Problem, where: str = "plan") -> ShardingPlan:
+        """Rebuild a plan from ``to_json`` data.
+
+        The program may have other sizes or numbers of layers, and that of a Problem another mesh with the same axes;
+        what then does not fit is left out, and ``notes`` of the plan say so.
+        """
+        found: Analysis = analysis if isinstance(analysis, Analysis) else analysis.analysis
+        if not isinstance(data, dict) or "format" not in data:
+            raise InvalidPlan(f"{where}: not a TOAST Lab plan, it has no format")
+        if data["format"] != FORMAT:
+            raise InvalidPlan(
+                f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save it again with the "
+                "version that wrote it, or search again."
+            )
+        missing = [k for k in ("program", "mesh", "arguments", "ops") if k not in data]
         if missing:
             raise InvalidPlan(f"{where}: not a TOAST Lab plan, it lacks {', '.join(missing)}")
-        program = analysis.program
-        if data["program"] != program.digest():
-            raise InvalidPlan(
-                f"{where}: made for program {data['program']}, not for {program.name} ({program.digest()})"
-            )
-        from toast_lab.sharding.mesh import make_mesh
-
-        mesh = make_mesh(data["mesh"])
+        program = found.program
+        mesh = make_mesh(data["mesh"]) if isinstance(analysis, Analysis) else analysis.mesh
+        applied = portable.apply(data, program, mesh, where)
+        for array in applied[:2]:
+            array.flags.writeable = False
         try:
-            op_axis = _dense(data["op_axis"], (program.n_ops, len(mesh.axes)), np.int32)
-            value_axis = _dense(data["value_axis"], (program.n_values, len(mesh.axes)), np.int8)
-            plan = cls(
-                program,
-                mesh,
-                op_axis,
-                value_axis,
-                tuple(data.get("actions", ())),
-                int(data.get("key", "0"), 16),
-                analysis.trees,
-            )
-        except (TypeError, ValueError, IndexError) as error:
-            raise InvalidPlan(f"{where}: damaged plan: {error}") from None
+            same = data["program"]["digest"] == program.digest() and make_mesh(data["mesh"]) == mesh
+            key = int(data.get("key", "0"), 16) if same and not applied.notes else 0
+            actions = tuple(str(a) for a in data.get("actions", ()))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidPlan(f"{where}: damaged plan: {type(error).__name__}: {error}") from None
+        if same and applied.notes:
+            raise InvalidPlan(f"{where}: damaged plan: {join_offenders(list(applied.notes))}")
+        plan = cls(program, mesh, *applied[:2], actions, key, found.trees, applied.notes)
         plan.check()
         return plan
 
@@ -252,8 +249,6 @@ class ShardingPlan:
                     f'("{self.mesh.axes[a]}" and others on it)'
                 )
         if wrong:
-            from toast_lab.errors import join_offenders
-
             raise InvalidPlan("this plan cannot be carried out: " + join_offenders(sorted(set(wrong))))
 
 
@@ -276,17 +271,3 @@ def no_effect(problem: Problem, action: Action) -> str:
         text + f'everything of colour {group.name} (size {group.size}) already uses axis "{axis}" = {size}, '
         "or what is left of it no longer divides."
     )
-
-
-def _sparse(array: np.ndarray) -> list[list[int]]:
-    return [[int(i), int(a), int(array[i, a])] for i, a in np.argwhere(array >= 0)]
-
-
-def _dense(entries: list[list[int]], shape: tuple[int, int], dtype: Any) -> np.ndarray:
-    array = np.full(shape, -1, dtype=dtype)
-    for i, a, v in entries:
-        if not (0 <= i < shape[0] and 0 <= a < shape[1] and v >= 0):
-            raise ValueError(f"entry {[i, a, v]} outside {shape}")
-        array[i, a] = v
-    array.flags.writeable = False
-    return array

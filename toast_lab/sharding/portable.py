@@ -1,0 +1,308 @@
+"""A plan as JSON keyed by paths and names, which applies to the program's relatives, too.
+
+Plans are worth keeping longer than the program that they were searched for: the batch doubles, layers are added, the
+sequence grows.  So no number of an op or a value is kept.  An op is known by what it is and where it stands: its kind,
+its name stack, the ranks of what it reads and makes, and, in rounds, the same of its neighbours.  Ops alike in all
+rounds are one entry with their shardings in program order, one for each stretch of equal ones; argument paths are
+known by themselves first, and with other numbers in them after that (``layers[3]`` is like ``layers[2]``).
+
+Applied to the very program it came from, a plan comes back bit for bit.  Applied to another one, an op takes the
+sharding of the entry that it agrees with in the most rounds; where the sizes do not divide, the axis is left out, and
+the plan's ``notes`` say so, as they do of ops that nothing in the file is like.
+
+Start reading at ``to_json`` and ``apply``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab.errors import InvalidPlan, join_offenders
+from toast_lab.hashing import mix, rows
+from toast_lab.ir.program import Program
+from toast_lab.sharding.mesh import Mesh
+
+ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
+_JIT = re.compile(r"^jit\([^)]*\)/?")  # the user's own function, which may be called otherwise tomorrow
+_MOST = 10_000_000  # ops that one entry may stand for
+LEAST_KNOWN = 0.5  #: share of a program's arguments or ops that a plan must know by more than their kind
+
+Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ...]]
+"""An op's (axis, place) pairs and, for each result, its (axis, dim) pairs."""
+
+
+class Applied(NamedTuple):
+    """A plan on a program."""
+
+    op_axis: np.ndarray  #: [O, A] int32
+    value_axis: np.ndarray  #: [V, A] int8
+    notes: tuple[str, ...]  #: what of the plan was left out, and why
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+def labels(program: Program) -> np.ndarray:
+    """[ROUNDS, O] uint64: what each op is known by, equal in every process."""
+    n_ops = program.n_ops
+    texts = [
+        _numberless(program.value_name[program.results(op)[0]])
+        if op < program.n_arguments
+        else f"{program.kind[op]} {_numberless(_JIT.sub('', program.name_stack[op]))} {_ranks(program, op)}"
+        for op in range(n_ops)
+    ]
+    known = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") for text in set(texts)}
+    here = np.array([known[t] for t in texts], np.uint64)
+    user = np.repeat(np.arange(n_ops), np.diff(program.use_ptr))
+    place = np.arange(program.n_uses) - program.use_ptr[user]
+    maker = program.value_op[program.use_value]
+    found = [here]
+    with np.errstate(over="ignore"):  # hashes wrap around
+        for _ in range(ROUNDS - 1):
+            above = rows(program.use_ptr, here[maker])
+            # Each kind of use once: what every layer reads is to be known by the same name however many there are.
+            seen = mix(here[user] ^ mix(place.astype(np.uint64)))
+            _, first = np.unique(mix(seen ^ mix(maker.astype(np.uint64))), return_index=True)
+            below = np.zeros(n_ops, np.uint64)
+            np.add.at(below, maker[first], seen[first])
+            here = mix(here ^ mix(above ^ mix(below)))
+            found.append(here)
+    return np.stack(found)
+
+
+def _numberless(text: str) -> str:
+    return re.sub(r"\d+", "#", text)
+
+
+def _ranks(program: Program, op: int) -> str:
+    given = [len(program.dims(v)) for v in program.operands(op)]
+    return f"{given} -> {[len(program.dims(v)) for v in program.results(op)]}"
+
+
+def _places(program: Program, op: int) -> dict[int, str]:
+    """Each name that an op can be split along, as the first dim that carries it: ``r0.1`` result, ``o1.0`` operand."""
+    found: dict[int, str] = {}
+    for k, value in enumerate(program.results(op)):
+        for d, name in enumerate(program.def_names(value)):
+            found.setdefault(name, f"r{k}.{d}")
+    for k, use in enumerate(range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))):
+        for d, name in enumerate(program.use_names(use)):
+            found.setdefault(name, f"o{k}.{d}")
+    return found
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+def to_json(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray) -> dict[str, Any]:
+    """``ops`` and ``arguments`` of a plan as plain data."""
+    label = labels(program)
+    splits = [_split(program, mesh, op_axis, value_axis, op) for op in range(program.n_ops)]
+    arguments = {
+        program.value_name[program.results(op)[0]]: _plain(splits[op])[1][0] for op in range(program.n_arguments)
+    }
+    entries = []
+    for members in _members(label[-1]).values():
+        runs = [[len(list(same)), *_plain(split)] for split, same in itertools.groupby(splits[op] for op in members)]
+        if all(not split[0] and not any(split[1]) for split in (splits[op] for op in members)):
+            runs = [[len(members)]]  # nothing is sharded
+        op = members[0]
+        entries.append(
+            {
+                "op": program.kind[op],
+                "at": program.where(op),
+                "labels": [f"{int(x):016x}" for x in label[:, op]],
+                "runs": runs,
+            }
+        )
+    return {"arguments": arguments, "ops": entries}
+
+
+def _split(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray, op: int) -> Split:
+    axes = [a for a in range(len(mesh.axes)) if op_axis[op, a] >= 0]
+    places = _places(program, op) if axes else {}
+    kept = tuple(
+        tuple((mesh.axes[a], int(value_axis[v, a])) for a in range(len(mesh.axes)) if value_axis[v, a] >= 0)
+        for v in program.results(op)
+    )
+    return tuple((mesh.axes[a], places[int(op_axis[op, a])]) for a in axes), kept
+
+
+def _plain(split: Split) -> list[Any]:
+    return [dict(split[0]), [dict(kept) for kept in split[1]]]
+
+
+def _members(label: np.ndarray) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for op, one in enumerate(label.tolist()):
+        found[one].append(op)
+    return found
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> Applied:
+    """Apply what ``to_json`` gave to a program.
+
+    Raises:
+        InvalidPlan: the data are damaged, name axes that the mesh lacks, or are of a program that is no relative.
+    """
+    try:
+        known = _Known(data)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InvalidPlan(f"{where}: damaged plan: {type(error).__name__}: {error}") from None
+    missing = sorted(known.axes - set(mesh.axes))
+    if missing:
+        raise InvalidPlan(f"{where}: shards over {', '.join(map(repr, missing))}, the mesh has {', '.join(mesh.axes)}")
+    label = labels(program)
+    splits: list[Split | None] = [None] * program.n_ops
+    deepest = np.full(program.n_ops, -1)
+    for members in _members(label[-1]).values():
+        here, depth = known.find(label[:, members[0]].tolist(), len(members))
+        for op, split in zip(members, here, strict=True):
+            splits[op], deepest[op] = split, depth
+    for op in range(program.n_arguments):
+        exact = known.arguments.get(program.value_name[program.results(op)[0]])
+        if exact is not None and len(exact) <= len(program.dims(program.results(op)[0])):
+            splits[op], deepest[op] = exact, ROUNDS
+    at = program.n_arguments
+    ops, arguments = (float((part >= 1).mean()) if len(part) else 1.0 for part in (deepest[at:], deepest[:at]))
+    if max(ops, arguments) < LEAST_KNOWN:
+        raise InvalidPlan(
+            f"{where}: this plan is not for {program.name}: by more than their kind it knows {arguments:.0%} of its "
+            f"{at} arguments and {ops:.0%} of its {program.n_ops - at} ops"
+        )
+    return _Writer(program, mesh).write(splits, deepest)
+
+
+class _Known:
+    """The entries of a file by label, from the most rounds to the fewest."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.by_round: list[dict[int, list[Split]]] = [defaultdict(list) for _ in range(ROUNDS)]
+        self.axes: set[str] = set()
+        for entry in data["ops"]:
+            if sum(int(run[0]) for run in entry["runs"]) > _MOST:
+                raise ValueError(f"an entry stands for more than {_MOST} ops")
+            runs = [split for run in entry["runs"] for split in itertools.repeat(self._read(run[1:]), int(run[0]))]
+            for known, text in zip(self.by_round, entry["labels"], strict=True):
+                known[int(text, 16)].extend(runs)
+        self.arguments: dict[str, Split] = {}
+        for path, kept in data["arguments"].items():
+            dims = tuple((str(a), int(d)) for a, d in kept.items())
+            self.arguments[path] = (tuple((a, f"r0.{d}") for a, d in dims), (dims,))
+            self.axes |= {a for a, _ in dims}
+
+    def _read(self, run: Sequence[Any]) -> Split:
+        if not run:
+            return (), ()
+        split = tuple((str(a), str(place)) for a, place in run[0].items())
+        kept = tuple(tuple((str(a), int(d)) for a, d in one.items()) for one in run[1])
+        self.axes |= {a for a, _ in split} | {a for one in kept for a, _ in one}
+        return split, kept
+
+    def find(self, label: Sequence[int], n: int) -> tuple[list[Split | None], int]:
+        """Shardings of ``n`` alike ops in program order, and how far an entry agrees with them (-1: not at all)."""
+        for depth in reversed(range(ROUNDS)):
+            found = self.by_round[depth].get(label[depth])
+            if found:
+                return list(_stretched(found, n) if depth == ROUNDS - 1 else [_most(found)] * n), depth
+        return [None] * n, -1
+
+
+def _stretched(found: Sequence[Split], n: int) -> list[Split]:
+    """As many as wanted: repeated if they repeat themselves, as layers do, else each for its share of the program."""
+    if len(found) == n:
+        return list(found)
+    for period in range(1, len(found) // 2 + 1):
+        if len(found) % period == 0 and n % period == 0 and all(
+            a == b for a, b in zip(found, found[period:], strict=False)
+        ):  # fmt: skip
+            return [found[i % period] for i in range(n)]
+    return [found[i * len(found) // n] for i in range(n)]
+
+
+def _most(found: Iterable[Split]) -> Split:
+    return Counter(found).most_common(1)[0][0]
+
+
+class _Writer:
+    """Writes shardings onto a program as far as they fit."""
+
+    def __init__(self, program: Program, mesh: Mesh) -> None:
+        self.program, self.mesh = program, mesh
+        self.op_axis = np.full((program.n_ops, len(mesh.axes)), -1, np.int32)
+        self.value_axis = np.full((program.n_values, len(mesh.axes)), -1, np.int8)
+        self.left_out: Counter[str] = Counter()
+
+    def write(self, splits: Sequence[Split | None], deepest: np.ndarray) -> Applied:
+        program = self.program
+        for op, split in enumerate(splits):
+            if split is not None:
+                self._op(op, split)
+        # What a loop or a conditional hands on is one value that is seen at several places.
+        for op in np.flatnonzero(program.owner != np.arange(program.n_ops)).tolist():
+            owner = int(program.owner[op])
+            self.op_axis[op] = -1  # its names are the owner's
+            for mine, theirs in zip(program.results(op), program.results(owner), strict=False):
+                if program.dims(mine) == program.dims(theirs):
+                    self.value_axis[mine] = self.value_axis[theirs]
+        unknown = Counter(f"{program.kind[op]} ({program.where(op)})" for op in np.flatnonzero(deepest < 0).tolist())
+        notes = [f"{text}, {n} times" if n > 1 else text for text, n in self.left_out.items()]
+        if unknown:
+            rows_ = [f"{n} {text}" for text, n in unknown.most_common()]
+            notes.append(f"unsharded, since the plan knows nothing like them: {join_offenders(rows_, 10)}")
+        return Applied(self.op_axis, self.value_axis, tuple(notes))
+
+    def _op(self, op: int, split: Split) -> None:
+        program = self.program
+        names = {place: name for name, place in _places(program, op).items()}
+        for axis, place in split[0]:
+            name = names.get(place)
+            if name is None or program.factor_class[name] > 1:
+                self._leave_out(axis, f"{program.kind[op]} ({program.where(op)}) has no such dim")
+                continue
+            self._give(self.op_axis[op], axis, name, int(program.factor_size[name]), lambda: self._called(op))
+        for value, kept in zip(program.results(op), split[1], strict=False):
+            shape = program.dims(value)
+            for axis, dim in kept:
+                if dim >= len(shape):
+                    self._leave_out(axis, f"{self._called(op)} has no dimension {dim}")
+                    continue
+                self._give(self.value_axis[value], axis, dim, shape[dim], lambda: self._called(op))
+
+    def _give(self, row: np.ndarray, axis: str, what: int, size: int, called: Callable[[], str]) -> None:
+        at = self.mesh.axes.index(axis)
+        ways = int(np.prod([n for b, n in enumerate(self.mesh.sizes) if b == at or row[b] == what]))
+        if size % ways:
+            self._leave_out(axis, f"{called()}: size {size} is not divisible by {ways}")
+            return
+        row[at] = what
+
+    def _called(self, op: int) -> str:
+        program = self.program
+        if op < program.n_arguments:
+            return program.value_name[program.results(op)[0]]
+        return f"{program.kind[op]} ({program.where(op)})"
+
+    def _leave_out(self, axis: str, why: str) -> None:
+        self.left_out[f'axis "{axis}" left out: {why}'] += 1
+
+
+def text(data: Mapping[str, Any]) -> str:
+    """JSON with one entry a line, so that a plan can be read and compared line by line."""
+    lines = []
+    for key, value in data.items():
+        if key in ("ops", "arguments"):
+            items = (
+                value if isinstance(value, list) else [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+            )
+            body = ",\n  ".join(i if isinstance(i, str) else json.dumps(i) for i in items)
+            opening, closing = ("[", "]") if isinstance(value, list) else ("{", "}")
+            lines.append(f" {json.dumps(key)}: {opening}\n  {body}\n {closing}")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
