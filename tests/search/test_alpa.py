@@ -17,6 +17,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import run_many
 from toast_lab.search import alpa, integer_program
+from toast_lab.search import solver as solving
 from toast_lab.search.contract import Budget, Recorder, Status, search
 from toast_lab.search.descent import Descent
 from toast_lab.search.memory_rows import MemoryRows, crowded
@@ -174,7 +175,7 @@ def test_a_known_plan_rules_out_only_what_is_worse():
 def test_descent_sees_the_objective_and_never_makes_it_worse():
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     choices, rng = choices_of(problem), np.random.default_rng(2)
-    descent = Descent(choices, alpa._ties(problem, choices))
+    descent = Descent(choices, solving._ties(problem, choices))
     for _ in range(5):
         ops, values = random_choice(choices, rng)
         for _ in range(5):
@@ -319,8 +320,8 @@ def hang(*_):
 
 def test_cancel_reaches_the_solver(monkeypatch):
     """A solve in the child is killed, and what was found before is kept."""
-    monkeypatch.setattr(alpa, "_SMALL", 0)
-    monkeypatch.setattr(alpa, "_CHILD", "tests.search.test_alpa:hang")
+    monkeypatch.setattr(solving, "_SMALL", 0)
+    monkeypatch.setattr(solving, "_CHILD", "tests.search.test_alpa:hang")
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
     began = []
@@ -330,7 +331,7 @@ def test_cancel_reaches_the_solver(monkeypatch):
         began.append(time.monotonic())
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(alpa, "run_in_child", watched)
+    monkeypatch.setattr(solving, "run_in_child", watched)
     result = search(problem, "alpa", budget=BUDGET, cancel=lambda: bool(began) and time.monotonic() > began[0] + 0.2)
     assert result.status is Status.CANCELLED
     assert time.monotonic() - began[0] < 5.0
@@ -339,18 +340,18 @@ def test_cancel_reaches_the_solver(monkeypatch):
 
 
 def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
-    monkeypatch.setattr(alpa, "_SMALL", 0)
-    monkeypatch.setattr(alpa, "_CHILD", "os:abort")
+    monkeypatch.setattr(solving, "_SMALL", 0)
+    monkeypatch.setattr(solving, "_CHILD", "os:abort")
     problem = Problem(analysed("mlp"), {"a": 2})
     result = search(problem, "alpa", budget=BUDGET)
     assert result.status is Status.CRASHED
     assert result.cost.score < 1.0
 
 
-@pytest.mark.parametrize("child", [alpa._CHILD, "tests.search.test_alpa:hang"])
+@pytest.mark.parametrize("child", [solving._CHILD, "tests.search.test_alpa:hang"])
 def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
-    monkeypatch.setattr(alpa, "_SMALL", 0)
-    monkeypatch.setattr(alpa, "_CHILD", child)
+    monkeypatch.setattr(solving, "_SMALL", 0)
+    monkeypatch.setattr(solving, "_CHILD", child)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))
     began = time.monotonic()
@@ -362,8 +363,8 @@ def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
 def test_parts_of_a_program_too_large_to_solve_come_half_the_way_to_its_optimum():
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     choices = choices_of(problem)
-    effort = alpa._Effort(0.0, 10.0, None, None, until_s=60.0)
-    solver = alpa._Solver(Recorder(problem, Budget(60), None, None), choices, "colours", effort, 0)
+    effort = solving.Effort(0.0, 10.0, None, None, until_s=60.0)
+    solver = solving.Solver(Recorder(problem, Budget(60), None, None), choices, "colours", effort, 0)
     root = State(problem.space)
     solver.try_(choices.choice_of(root.op_axis, root.value_axis), "unsharded")
     ops, _ = solver._near(next(k for k, near in enumerate(solver.descent.links) if near))
@@ -382,8 +383,8 @@ def test_work_follows_a_budget_of_evaluations(monkeypatch):
         columns.append(len(program.cost))
         return real(program, *args)
 
-    monkeypatch.setattr(alpa.ip, "solve", watched)
-    monkeypatch.setattr(alpa, "_SMALL", 10**9)
+    monkeypatch.setattr(solving.ip, "solve", watched)
+    monkeypatch.setattr(solving, "_SMALL", 10**9)
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     for evaluations in (100, 400):
         columns.clear()
@@ -394,7 +395,7 @@ def test_work_follows_a_budget_of_evaluations(monkeypatch):
 
 def test_labels_say_the_gap_and_what_was_left_out(monkeypatch):
     real = integer_program.solve
-    monkeypatch.setattr(alpa.ip, "solve", lambda *args: real(*args)._replace(gap=0.25))
+    monkeypatch.setattr(solving.ip, "solve", lambda *args: real(*args)._replace(gap=0.25))
     problem = Problem(analysed("mlp"), {"a": 2, "c": 4})
     labels = [
         " ".join(s.actions)

@@ -125,6 +125,7 @@ class Recorder:
         self.pricer: Pricer = problem.pricer()
         self.prices: dict[int | bytes, Quick] = {}  # by state key: a sharding is priced once however it was reached
         self.counted = 0
+        self.undivided = False  # a step is under way that must not be ended half way by the number of evaluations
         self.round = 0
         self.bound: float | None = None
         self.best: Quick | None = None
@@ -152,7 +153,9 @@ class Recorder:
         b = self.budget
         return (
             math.inf if b.seconds is None else b.seconds - (self.elapsed_s - self._before_s),
-            math.inf if b.evaluations is None else b.evaluations - (self.evaluations - self._before_evaluations),
+            math.inf
+            if b.evaluations is None or self.undivided
+            else b.evaluations - (self.evaluations - self._before_evaluations),
         )
 
     def check(self) -> None:

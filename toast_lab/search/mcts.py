@@ -24,7 +24,8 @@ Where we differ from the paper, and why:
   two actions comes first decides who gets an axis, and such late changes are far apart in the tree.
 * It stops when a round brings nothing; we start anew a few times first, since plans of many actions that go together
   (two dozen in a graph network) have neighbours that are all worse, and one start in three ends in such a place.
-* The best plans of each start are refined: changed in one part of the program at a time (``refine``).
+* The best plans of each start are refined: changed in one part of the program at a time (``refine``).  The best of
+  these is where integer programs begin that choose on one axis for the whole program (``polish``).
 * Rewards are compared by how near they come to the best one, with four widths in turn, since C(s) spans decades while
   the plans worth telling apart differ by a percent.
 * A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over is not worth a
@@ -47,7 +48,7 @@ from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.errors import InvalidProblem
-from toast_lab.search import backup, refine, rollout, walk
+from toast_lab.search import backup, polish, refine, rollout, walk
 from toast_lab.search import tree as tr
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
@@ -73,6 +74,7 @@ def run(
     boldness: float = 0.4,
     restarts: int = 3,
     refine: int = 40,
+    solve: bool = True,
     min_names: int | None = None,
     threads: int | None = None,
 ) -> Status:
@@ -91,7 +93,8 @@ def run(
         boldness: chance of each further change to a trajectory that is varied.
         restarts: starts in a row that must bring nothing before the search stops early.
         refine: changes priced for each row of the state when the best plans of a start are refined (see ``refine``);
-            0 leaves that out, so that every plan is a sequence of actions.
+            0 leaves that out, and ``solve``, so that every plan is a sequence of actions.
+        solve: continue the best refined plan of each start with integer programs (see ``polish``).
         min_names: smallest colour group to act on; 10 by default, fewer for tiny programs.
         threads: that price; all cores by default.  The result does not depend on it.
     """
@@ -121,12 +124,15 @@ def run(
     settings = tr.Settings(np.uint64(seed), depth, exploration, length_penalty, prior_visits, vary, boldness)
     size = trajectories or max(512, 64 * n_actions)
     with ThreadPoolExecutor(max(1, (threads or n_cores()) - 1)) as pool:
-        search = _Search(recorder, settings, least, pool, threads or n_cores(), refine)
+        search = _Search(recorder, settings, least, pool, threads or n_cores(), refine, solve)
         try:
             while search.fruitless <= restarts:
                 recorder.check()
                 if search.closed:
                     return Status.COMPLETE
+                if search.solving:
+                    search.solve()
+                    continue
                 if search.chains is not None:
                     search.refine_on()
                     continue
@@ -154,6 +160,7 @@ class _Search:
         pool: ThreadPoolExecutor,
         threads: int,
         refine_steps: int = 0,
+        solve: bool = False,
     ) -> None:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
         problem, pricer = recorder.problem, recorder.pricer
@@ -195,7 +202,9 @@ class _Search:
         self.chains: refine.Chains | None = None
         self.origins: list[tuple[State, tuple[str, ...]]] = []
         self.segment = 0
-        self.refined = 0  # states priced by refinements that are over
+        self.refined = 0  # states priced by refinements and integer programs that are over
+        self.polish = polish.Polish(recorder) if solve else None
+        self.solving = False  # what stands last in the archive is to be solved from
         if memory:
             self._recall(memory)
         self.priced_before = self._priced()
@@ -380,12 +389,38 @@ class _Search:
             self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][-ARCHIVE:]
             self.refined += int(c.priced.sum())
             self.chains = None
-            self._begin_anew()
+            self.solving = self.polish is not None
+            if not self.solving:
+                self._begin_anew()
             return
         if self.segment % max(1, total // refine.MIXES) == 0:
             refine.mix(c)
         if self.segment % max(1, total // refine.EXCHANGES) == 0:
             refine.exchange(c, np.array([q.score + (0.0 if q.fits else 1e6) for q in quicks]))
+
+    def solve(self) -> None:
+        """Go on from the best refined plan with integer programs, and begin anew."""
+        recorder, fine, program = self.recorder, self._prepare_refining(), self.space.analysis.program
+        assert self.polish is not None
+        rows = self.archive[-1]
+        rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
+        # One step, as a batch is: the evaluations that it takes do not end it half way, where it could not go on.
+        known = set(recorder.prices)
+        recorder.undivided = True
+        try:
+            ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
+        finally:
+            recorder.undivided = False
+            for key in set(recorder.prices) - known:
+                del recorder.prices[key]
+                self.refined += 1
+            recorder.counted = self._priced() - self.priced_before
+            self.tree["number"][tr.BEST] = recorder.trace.row["best"][-1]
+        found = ops[fine.alike.ops.first], values[fine.alike.values.first]
+        if all((a == b).all() for a, b in zip(refine.whole(fine, program, *found), (ops, values), strict=True)):
+            self.archive[-1] = found  # else it tells apart what these rows do not
+        self.solving = False
+        self._begin_anew()
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
         score, _, _ = self.recorder.pricer.score(time_s, peak_bytes)
@@ -408,7 +443,8 @@ class _Search:
 
     def _recall(self, memory: dict[str, np.ndarray]) -> None:
         """Take up a refinement where it was."""
-        self.segment, self.refined, chains = (int(x) for x in memory["refine"])
+        self.segment, self.refined, chains, solving = (int(x) for x in memory["refine"])
+        self.solving = bool(solving)
         n = len(memory["archive.ops"])
         self.archive = [(memory["archive.ops"][i], memory["archive.values"][i]) for i in range(n)]
         if chains:
@@ -426,7 +462,7 @@ class _Search:
         kept["before"] = np.array([self.before, *self.best_before])
         for k, what in enumerate(("ops", "values")):
             kept[f"archive.{what}"] = np.stack([a[k] for a in self.archive]) if self.archive else np.zeros((0, 0, 0))
-        kept["refine"] = np.array([self.segment, self.refined, self.chains is not None])
+        kept["refine"] = np.array([self.segment, self.refined, self.chains is not None, self.solving])
         if self.chains is not None:
             kept |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
             kept["origin.code"] = np.concatenate(self.origin_codes)
