@@ -30,12 +30,15 @@ _NAMES = {
     "Compiled": "toast_lab.runtime.compiled:Compiled",
     "analyse": "toast_lab.pipeline:analyse",
     "annotate": "toast_lab.lowering.annotate:annotate",
+    "conflicts": "toast_lab.explain.board:conflicts",
+    "diff": "toast_lab.explain.difference:difference",
     "compile": "toast_lab.runtime.compile:compile_plan",
     "diff_compiled": "toast_lab.runtime.diff:diff_compiled",
     "explore": "toast_lab.app.explore:explore",
     "from_jax": "toast_lab.frontends:from_jax",
     "from_stablehlo": "toast_lab.frontends:from_stablehlo",
     "from_torch": "toast_lab.frontends:from_torch",
+    "why": "toast_lab.explain.why:why",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "price": "toast_lab.cost.problem:price",
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
     from toast_lab.cost.machines import Machine
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
+    from toast_lab.explain.board import conflicts
+    from toast_lab.explain.difference import difference as diff
+    from toast_lab.explain.why import why
     from toast_lab.frontends import Model, from_jax, from_stablehlo, from_torch, load
     from toast_lab.ir.program import Program
     from toast_lab.lowering.annotate import annotate
@@ -69,18 +75,22 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import replicated
 
 
-class _SearchStage(types.ModuleType):
-    """The stage ``toast_lab.search``, which is also the public function of that name."""
+_STAGES = ("search", "conflicts")  # which are public functions, too
+
+
+class _Stage(types.ModuleType):
+    """A stage such as ``toast_lab.search``, which is also the public function of that name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return importlib.import_module("toast_lab.search.contract").search(*args, **kwargs)
+        module, _, attribute = _NAMES[self.__name__.rpartition(".")[2]].partition(":")
+        return getattr(importlib.import_module(module), attribute)(*args, **kwargs)
 
 
 class _Package(types.ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         # Importing any file of a stage binds the stage here, over the function called like it.
-        if name == "search" and isinstance(value, types.ModuleType):
-            value.__class__ = _SearchStage
+        if name in _STAGES and isinstance(value, types.ModuleType):
+            value.__class__ = _Stage
         super().__setattr__(name, value)
 
 
@@ -92,8 +102,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'toast_lab' has no attribute {name!r}")
     module, _, attribute = _NAMES[name].partition(":")
     value = getattr(importlib.import_module(module), attribute)
-    if name == "search":
-        return globals()["search"]
+    if name in _STAGES:
+        importlib.import_module(f"{__name__}.{name}")
+        return globals()[name]
     globals()[name] = value
     return value
 

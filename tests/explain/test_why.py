@@ -1,0 +1,119 @@
+"""Why a collective is there, what undoing its causes costs, and what removes it."""
+
+import json
+
+import pytest
+
+import toast_lab as tl
+from tests.helpers import analysed, plan, small_transformer
+from toast_lab.cost.problem import Problem, price
+from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.explain import why as explained
+from toast_lab.explain.why import REFINED, why
+from toast_lab.search.contract import Budget, search
+from toast_lab.sharding.plan import ShardingPlan
+
+MESH = {"data": 2, "model": 4}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(small_transformer(layers=2, batch=16), MESH, "tpu-v3")
+
+
+def check(problem, asked, reasons):
+    """What must hold of every answer."""
+    cost = price(problem, asked)
+    for reason in reasons:
+        assert reason.causes
+        assert set(reason.causes) <= {*asked.actions, REFINED}
+        for change in (*reason.undoing, *([reason.cheapest] if reason.cheapest else [])):
+            there = price(problem, change.plan)
+            assert change.time_s == there.time_s
+            assert change.more_time_s == pytest.approx(there.time_s - cost.time_s, abs=1e-12)
+            assert change.more_peak_bytes == there.peak_bytes - cost.peak_bytes
+            row = reason.collective
+            left = [c for c in there.collectives if (c.op, c.value) == (row.op, row.value) and {*c.axes} & {*row.axes}]
+            assert change.removes == (not left)
+        if reason.cheapest:
+            assert reason.cheapest.removes
+        str(reason)
+
+
+def test_every_collective_of_a_plan_of_actions_has_an_answer(problem):
+    asked = plan(problem, ("batch", "data"), ("sequence", "model", 1), ("hidden", "model"))
+    reasons = [r for i in range(len(price(problem, asked).collectives)) for r in why(problem, asked, i)]
+    assert len(reasons) == len(price(problem, asked).collectives) > 20
+    check(problem, asked, reasons)
+    assert all(r.undoing for r in reasons)
+    assert sum(r.cheapest is not None for r in reasons) > 0.9 * len(reasons)
+    assert REFINED not in {c for r in reasons for c in r.causes}
+
+
+def test_partial_sums_come_from_the_action_that_split_what_is_summed(problem):
+    asked = plan(problem, ("batch", "data"), ("hidden", "model"))
+    for reason in why(problem, asked, "dot_general"):
+        row = reason.collective
+        assert row.kind == "all_reduce"
+        expected = "hidden->model" if row.axes == ("model",) else "batch->data"
+        assert reason.causes == (expected,)
+        assert f"over {row.axes[0]}" in reason.because
+        (undo,) = reason.undoing
+        assert undo.removes
+        others = [a for a in asked.actions if a != expected]
+        same = ShardingPlan.from_actions(problem, others)
+        assert (undo.plan.op_axis == same.op_axis).all()
+        assert (undo.plan.value_axis == same.value_axis).all()
+
+
+def test_a_conflict_that_decided_is_named_and_the_other_side_tried():
+    attention = Problem(analysed("attention"), {"d": 2}, "tpu-v3")
+    asked = plan(attention, ("S", "d", 1))
+    (gather,) = why(attention, asked, "all_gather")
+    assert "have one colour; S@1->d shards S#" in gather.conflict
+    assert gather.causes == ("S@1->d",)
+    other = plan(attention, ("S", "d", 0))
+    settled = list(explained._Asker(attention, asked, price(attention, asked))._settle(0, gather.collective))
+    (change,) = settled
+    assert change.text == "S@0->d instead of S@1->d"
+    assert (change.plan.op_axis == other.op_axis).all()
+    assert change.time_s == price(attention, other).time_s
+
+
+def test_every_collective_of_a_refined_plan_has_an_answer():
+    sizes = {"layers": 2, "batch": 16, "vocab": 4096, "sequence": 1024}
+    problem = Problem(analysed("transformer", **sizes), {"data": 8, "model": 2}, "tpu-v3")
+    asked = search(problem, seed=1, budget=Budget(seconds=None, evaluations=20_000), restarts=0, solve=False).plan
+    assert asked.actions[-1].startswith("refined in ")
+    rows = price(problem, asked).collectives
+    assert rows
+    reasons = [r for row in rows[:: len(rows) // 12] for r in why(problem, asked, row)]
+    check(problem, asked, reasons)
+    assert any(REFINED in r.causes for r in reasons)
+
+
+def test_a_plan_that_no_actions_made(problem):
+    made = search(problem, "alpa", budget=Budget(seconds=None, evaluations=40)).plan
+    reasons = [r for row in price(problem, made).collectives for r in why(problem, made, row)]
+    assert {c for r in reasons for c in r.causes} == {REFINED}
+    assert all(r.undoing == () for r in reasons)
+
+
+def test_questions(problem):
+    asked = plan(problem, ("batch", "data"), ("hidden", "model"))
+    rows = price(problem, asked).collectives
+    assert [r.collective for r in why(problem, asked, rows[3])] == [rows[3]]
+    assert [r.collective for r in why(problem, asked, 3)] == [rows[3]]
+    assert [r.collective for r in why(problem, asked, rows[3].value)] == [r for r in rows if r.value == rows[3].value]
+    line = rows[3].where.rpartition("/")[2]
+    assert {r.collective.where for r in why(problem, asked, line)} == {rows[3].where}
+    with pytest.raises(ToastError, match=rf"this plan has {len(rows)} collectives, there is no number 999"):
+        why(problem, asked, 999)
+    with pytest.raises(ToastError, match=r"did you mean.*all_reduce"):
+        why(problem, asked, "all_reduc")
+    with pytest.raises(ToastError, match="no such collective"):
+        why(problem, asked, rows[0]._replace(op=1))
+    with pytest.raises(InvalidPlan):
+        why(problem, tl.replicated(Problem(analysed("mlp"), MESH)), 0)
+    data = json.loads(json.dumps(explained.to_json(tl.why(problem, asked, 3))))
+    assert data[0]["causes"] == list(why(problem, asked, 3)[0].causes)
