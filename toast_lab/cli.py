@@ -136,6 +136,28 @@ def make_parser() -> argparse.ArgumentParser:
     _plan(p)
     _save(p)
 
+    p = _command(commands, "conflicts", "every conflict, with what each side costs on each mesh axis")
+    _model(p)
+    _problem(p)
+
+    p = _command(commands, "why", "why a plan has a collective, and what would remove it")
+    _model(p)
+    p.add_argument(
+        "question",
+        metavar="WHICH",
+        help="a kind (all_gather), a kind of op, a value, part of a source line (model.py:31), or a number",
+    )
+    _problem(p)
+    _plan(p)
+    _search(p, seconds=10.0)
+    _save(p)
+
+    p = _command(commands, "diff", "two saved plans side by side: tensors, collectives, time, memory")
+    _model(p)
+    p.add_argument("before", metavar="PLAN", help="a plan that --save wrote")
+    p.add_argument("after", metavar="OTHER", help="another one")
+    _problem(p)
+
     p = _command(
         commands,
         "list",

@@ -38,6 +38,8 @@ COMMANDS = {
     "compile": ["compile", *NET, "--actions", "S@1->data", "--topology", "cpu:4", "--no-cache"],
     "models": ["models"],
     "machines": ["machines"],
+    "conflicts": ["conflicts", *NET],
+    "why": ["why", NET[0], "all_gather", *NET[1:], "--actions", "S@1->data"],
 }
 
 
@@ -83,9 +85,38 @@ def test_help_names_every_command(toast: Any) -> None:
     status, out, _ = toast("--help")
     assert status == 0
     for name in (*COMMANDS, "serve", "sweep", "bench"):
-        assert re.search(rf"^    {name} ", out, re.MULTILINE), name
+        assert re.search(rf"^    {name}\s", out, re.MULTILINE), name
     for name in (*COMMANDS, "serve"):
         assert toast(name, "--help")[0] == 0
+
+
+# -- explain ------------------------------------------------------------------------------------------
+
+
+def test_why_names_the_action_and_the_conflict(toast: Any) -> None:
+    _, out, _ = toast(*COMMANDS["why"])
+    assert re.search(r"^all_gather \{data\} of k", out, re.MULTILINE)
+    assert re.search(r"^  from +S@1->data$", out, re.MULTILINE)
+    status, _, err = toast("why", NET[0], "all_gathr", *NET[1:], "--actions", "S@1->data")
+    assert status == 2
+    assert 'did you mean "all_gather"?' in err
+    data = json.loads(toast("why", NET[0], "0", *NET[1:], "--actions", "S@1->data", "--json")[1])
+    assert data["reasons"][0]["undoing"][0]["text"] == "without S@1->data"
+
+
+def test_diff_of_two_saved_plans(toast: Any, tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{i}.json") for i in range(2)]
+    for bit, path in enumerate(paths):
+        assert toast("price", *NET, "--actions", f"S@{bit}->data", "--save", path)[0] == 0
+    status, out, err = toast("diff", NET[0], *paths)
+    assert (status, err) == (0, "")
+    assert re.search(r"^all_reduce \{data\} .* 1 -> 0 ", out, re.MULTILINE)
+    data = json.loads(toast("diff", NET[0], *paths, "--json")[1])
+    assert data["problem"]["mesh"] == {"data": 2, "model": 2}
+    assert data["tensors"]
+    status, _, err = toast("diff", NET[0], paths[0], str(tmp_path / "none.json"))
+    assert status == 2
+    assert "none.json" in err
 
 
 # -- compile -----------------------------------------------------------------------------------------

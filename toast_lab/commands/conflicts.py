@@ -1,0 +1,18 @@
+"""``toast-lab conflicts``: every ambiguous choice of a model, with what each side costs on each mesh axis."""
+
+from __future__ import annotations
+
+import argparse
+
+from toast_lab.commands import common
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the conflict board."""
+    from toast_lab.explain.board import conflicts
+
+    model = common.load_model(args)
+    problem = common.make_problem(args, common.analyse(args, model))
+    board = conflicts(problem)
+    data = {"model": common.model_data(model), "problem": common.problem_data(problem), **board.to_json()}
+    return common.emit(args, data, lambda out: print(board))

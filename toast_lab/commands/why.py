@@ -1,0 +1,26 @@
+"""``toast-lab why``: from a collective of a plan to what caused it, and to what would remove it."""
+
+from __future__ import annotations
+
+import argparse
+
+from toast_lab.commands import common
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer for the collectives that the question names, of a plan given or of the one that a search finds."""
+    common.check_early(args)
+    from toast_lab.explain.why import to_json, why
+
+    model = common.load_model(args)
+    problem = common.make_problem(args, common.analyse(args, model))
+    plan, _ = common.plan_or_search(args, problem, model)
+    reasons = why(problem, plan, int(args.question) if args.question.isdigit() else args.question)
+    common.save_plan(args, plan)
+    data = {
+        "model": common.model_data(model),
+        "problem": common.problem_data(problem),
+        "plan": common.plan_data(plan),
+        "reasons": to_json(reasons),
+    }
+    return common.emit(args, data, lambda out: print("\n".join(map(str, reasons))))
