@@ -39,6 +39,7 @@ def test_at_least_as_good(found: Make, ours: dict[str, Any], met: bool) -> None:
     assert target.numbers[0] == f"{15 if met else 14} of 15 problems"
     assert "rivals: manual" in target.numbers
     assert any("T7B 2k on tpu-v3: mcts" in n for n in target.numbers) is not met
+    assert bool(target.reason) is not met
 
 
 def test_a_problem_without_rows_leaves_the_target_open(found: Make) -> None:
@@ -59,6 +60,7 @@ def test_times_slower(found: Make, theirs: float, met: bool) -> None:
     rows += [found("ITX", "p100", "mcts"), found("ITX", "p100", "automap", own=0.1)]
     target = targets.slower(rows)
     assert target.met is met
+    assert bool(target.reason) is not met
     first, second = target.numbers
     assert first == (
         f"UNet on a100: {theirs:.2f} s / 1.00 s = {theirs:.1f} (as good as AutoMap's best: 1.00 s, {theirs:.1f} times)"
@@ -112,6 +114,7 @@ def test_growth(found: Make, power: float, status: str, met: bool | None) -> Non
     target = targets.growth(rows)
     assert target.met is met
     assert target.numbers[0] == f"exponent {power:.2f}"
+    assert target.reason == ""
     assert targets.growth(rows[:1]).met is None
 
 

@@ -116,6 +116,9 @@ DEVICES = tuple(
     )
 )  # fmt: skip
 LARGE_MACHINE = "tpu-v4"  # a torus of 4096 chips in one pod
+#: Depth and devices are of the tree search over colour actions alone, as the paper has it, which ends by itself:
+#: refinement and integer programs use whatever time there is.
+PAPER_ONLY = {"refine": 0}
 
 #: The target of 10 seconds on 4x4.
 FOUR_BY_FOUR = Scale("T2B on 4x4", {"sequence": 2048, "batch": 16, "remat": True}, "data=4,model=4", 16)
@@ -218,13 +221,17 @@ class Choice(NamedTuple):
 
     def _depth(self) -> Iterator[Cell]:
         for s in self._first(DEPTHS):
-            yield self._cell("depth", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long)
+            yield self._cell(
+                "depth", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long,
+                options=PAPER_ONLY,
+            )  # fmt: skip
 
     def _devices(self) -> Iterator[Cell]:
         for s in self._first(DEVICES):
             yield self._cell(
-                "devices", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long
-            )
+                "devices", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long,
+                options=PAPER_ONLY,
+            )  # fmt: skip
 
     @property
     def _long(self) -> float:
@@ -243,11 +250,13 @@ class Choice(NamedTuple):
 
     def _cell(
         self, part: str, case: str, x: float, model: str, sizes: Mapping[str, Any], mesh: str, machine: str,
-        method: str, *, seed: int | None = None, seconds: float | None = None,
+        method: str, *, seed: int | None = None, seconds: float | None = None, options: Mapping[str, Any] = {},
     ) -> Cell:  # fmt: skip
         budget = (seconds or self.seconds) * (LONGER.get((method, model), 1.0) if part == "models" else 1.0)
         seed = self.seed if seed is None else seed
-        return Cell(part, case, x, Task.make(model, sizes, mesh, machine, method, seed=seed, seconds=budget))
+        return Cell(
+            part, case, x, Task.make(model, sizes, mesh, machine, method, seed=seed, seconds=budget, options=options)
+        )
 
 
 def _unknown(what: str, name: str, choices: Iterable[str]) -> str:

@@ -118,6 +118,8 @@ def _targets(targets: Sequence[Target]) -> str:
         if target.numbers:
             lines += ["", f"{target.text[0].upper()}{target.text[1:]}: **{target.verdict}**.", ""]
             lines += [f"- {number}" for number in target.numbers]
+        if target.reason:
+            lines += ["", f"Why: {target.reason}."]
     return "\n".join(lines)
 
 
@@ -264,9 +266,9 @@ def _growth(content: Content, link: str) -> str:
         f"![Search time against layers and devices]({link}growth.svg)",
         "",
         f"`{OURS}` on the T2B training step, {cases.LARGE_MACHINE}. Layers: sequence 2048, batch 16. Devices: sequence "
-        "4096, batch 256, the model's own remat. Seconds; *load* is tracing and reading, *search* the whole search, "
-        "which "
-        "ends by itself where the status is converged.",
+        "4096, batch 256, the model's own remat. The tree search alone, over colour actions as in the paper "
+        "(`refine=0`): refinement and integer programs use whatever time there is. Seconds; *load* is tracing and "
+        "reading, *search* the whole search, which ends by itself where the status is converged.",
         "",
         markdown(
             ("against", ">number", "mesh", ">ops", ">load", ">analyse", ">own best", ">search", ">priced", "status"),
