@@ -12,7 +12,7 @@ from toast_lab.search.contract import Budget, Recorder, Status, search
 from toast_lab.sharding.state import State
 
 MESH = {"data": 4, "model": 2}
-BUDGET = Budget(seconds=None, evaluations=12_000)
+BUDGET = Budget(seconds=None, evaluations=20_000)
 
 
 @pytest.fixture(scope="module")
