@@ -27,7 +27,7 @@ fi
 bash scripts/setup_venv.sh "$venv" "$interpreter" "" pytest pytest-timeout hypothesis syrupy
 
 suites=()
-for stage in ir nda conflicts sharding cost search lowering runtime paper certification/rules; do
+for stage in ir nda conflicts sharding cost search explain lowering apply runtime paper certification/rules; do
     if [ -n "$(find "tests/$stage" -name 'test_*.py' -print -quit 2>/dev/null)" ]; then
         suites+=("tests/$stage")
     fi
