@@ -325,7 +325,7 @@ def test_cancel_reaches_the_solver(monkeypatch):
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
     began = []
-    real = alpa.run_in_child
+    real = solving.run_in_child
 
     def watched(*args, **kwargs):
         began.append(time.monotonic())
