@@ -121,8 +121,9 @@ def sharding_per_value(shardings: Sequence[Any]) -> Any:
 
 # -- Shardy's own lowering, as an oracle ------------------------------------------------------------------
 
+PROPAGATION = "sdy-propagation-pipeline"
 SHARDY_LOWERING = (
-    "sdy-propagation-pipeline",
+    PROPAGATION,
     "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
     "canonicalize",
     "sdy-resolve-permutation-factors",
@@ -220,6 +221,31 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
 
     visit(main.operation.regions[0].blocks[0])
     return found
+
+
+def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
+    """Axes per dim in which every op that carries its number as integer attribute ``key`` reads its operands."""
+    found: dict[tuple[int, int], tuple[Axes, ...]] = {}
+
+    def visit(block: Any) -> None:
+        for op in block.operations:
+            operation = op.operation
+            if key in operation.attributes:
+                number = ir.IntegerAttr(operation.attributes[key]).value
+                for i, operand in enumerate(operation.operands):
+                    if isinstance(operand.type, ir.RankedTensorType):
+                        found[number, i] = _dim_axes(_sharding_of(operand, main), len(operand.type.shape))
+            for region in operation.regions:
+                for inner in region.blocks:
+                    visit(inner)
+
+    visit(main.operation.regions[0].blocks[0])
+    return found
+
+
+def propagate(module: ir.Module) -> None:
+    """Shardy's whole propagation, as XLA runs it, in place.  May abort the process."""
+    run_passes(module, f"builtin.module({PROPAGATION})")
 
 
 def _read_collective(op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -12,6 +12,13 @@ from toast_lab.ir.program import Program
 
 DimNames = Mapping[str, tuple[str, ...]]
 ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
+
+
+class Origin(NamedTuple):
+    """The function that a model was traced from, in a form that JAX takes."""
+
+    call: Callable[..., Any]  #: of pytrees of arrays; see ``arguments.Arguments``
+    given: tuple[Any, ...]  #: ShapeDtypeStructs and numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,6 +35,10 @@ class Model:
     expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)  #: actions by name, see ``registry.Example``
     parameter_count: int | None = None  #: trained numbers, if known
     paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
+    origin: Origin | None = None  #: not known of a model that was loaded in another process or from a file
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "origin": None}  # functions do not travel between processes
 
     def __str__(self) -> str:
         p = self.program

@@ -95,18 +95,18 @@ def annotate(
     if isinstance(model, str):
         canonical.canonicalise(module)
     with context, ir.Location.unknown(context):
-        writer = _Writer(plan, reuse, scattered, numbered, located)
+        writer = Writer(plan, reuse, scattered, numbered, located)
         main = canonical.main_function(module)
         writer.interface(main)
         writer.body(main)
-        _replace_meshes(module, plan)
+        replace_meshes(module, plan)
         module.operation.attributes["mhlo.num_replicas"] = _int32(1)
         module.operation.attributes["mhlo.num_partitions"] = _int32(plan.mesh.n_devices)
         module.operation.verify()
         return str(module.operation.get_asm(enable_debug_info=True))
 
 
-class _Writer:
+class Writer:
     """Puts one plan onto one module; ``made`` is the sharding on a value's op, ``kept`` the plan's."""
 
     def __init__(self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool, located: bool) -> None:
@@ -134,7 +134,7 @@ class _Writer:
             raise InvalidPlan(f"this plan shards {program.n_arguments} arguments, @main of this module has {n}")
         arguments = _attribute_dicts(main, "arg_attrs", program.n_arguments)
         for i, attributes in enumerate(arguments):
-            _forget(attributes)
+            forget_annotations(attributes)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
             if alias is not None and self.kept[outputs[ir.IntegerAttr(alias).value]] != self.kept[i]:
@@ -143,7 +143,7 @@ class _Writer:
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = _attribute_dicts(main, "res_attrs", len(outputs))
         for value, attributes in zip(outputs, results, strict=True):
-            _forget(attributes)
+            forget_annotations(attributes)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
         main.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(r) for r in results])
@@ -163,10 +163,10 @@ class _Writer:
                 self._number(number, item)
             if self.located:
                 self._locate(number, item)
-            self._operands(number, item, copies, region_end)
+            self.operands(number, item, copies, region_end)
         # Last, so that the results' users are rewritten once and the operands above are the original values.
         for number, item in zip(program.ops(), items, strict=True):
-            self._results(number, item)
+            self.results(number, item)
 
     def _number(self, number: int, item: walk.Item) -> None:
         """Several ops of ours may be one of the module's, a result each in this order: the first one's number."""
@@ -180,7 +180,7 @@ class _Writer:
             name = _LOCATED.format(number, self.plan.program.name_stack[number])
             item.operation.location = ir.Location.name(name, before)
 
-    def _operands(
+    def operands(
         self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
     ) -> None:
         program, operation = self.plan.program, item.operation
@@ -202,11 +202,11 @@ class _Writer:
                 copies[value, spec] = copy, number
             operation.operands[position] = copy
 
-    def _results(self, number: int, item: walk.Item) -> None:
+    def results(self, number: int, item: walk.Item) -> None:
         program, operation = self.plan.program, item.operation
         control = item.kind in kinds.CONTROL
         if not control:
-            _forget(operation.attributes)
+            forget_annotations(operation.attributes)
         values = program.results(number)
         if not len(values) or all(program.value_is_constant[v] for v in values):
             return
@@ -224,9 +224,9 @@ class _Writer:
             specs = [self.made[value]] if program.dims(value) else []
             if self.kept[value] != self.made[value]:
                 specs.append(self.kept[value])
-            self._pin(result, specs)
+            self.pin(result, specs)
 
-    def _pin(self, result: Any, specs: list[Spec]) -> None:
+    def pin(self, result: Any, specs: list[Spec]) -> None:
         """Lead every use of ``result`` through constraints to ``specs``, in this order."""
         if not specs or not isinstance(result.type, ir.RankedTensorType):
             return
@@ -298,13 +298,13 @@ def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
     return [{entry.name: entry.attr for entry in entries} for entries in dicts]
 
 
-def _forget(attributes: Any) -> None:
+def forget_annotations(attributes: Any) -> None:
     for key in _FOREIGN:
         if key in attributes:
             del attributes[key]
 
 
-def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
+def replace_meshes(module: Any, plan: ShardingPlan) -> None:
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":
             op.operation.erase()

@@ -1,0 +1,189 @@
+"""Put sharding constraints into a JAX function at places of its source, without touching the source.
+
+A place is an equation of the function's jaxpr, known by the source lines that lead to it, its primitive, whether it is
+part of a derivative's backward pass, and its shape; so one place is one expression in the source, however many layers
+run through it.  The function is traced, and its equations are evaluated again with ``with_sharding_constraint`` on the
+operands and results of those places, within loops, branches and inner jits, too.
+
+This file needs nothing but JAX: exported code carries it along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+
+_INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+_INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin")
+_OF_SCALARS = ("reduce", "scatter", "select_and_")  # the jaxpr in their parameters combines two numbers
+
+
+class Place(NamedTuple):
+    """Equations of a function that stand for one expression of its source."""
+
+    source: str  #: "model.py:31 < train.py:12": where it is computed < where that is called
+    primitive: str  #: "dot_general"
+    backward: bool  #: part of a derivative's backward pass
+    shape: tuple[int, ...]  #: of its first result
+
+
+class Rule(NamedTuple):
+    """What to pin at a place.  Specs have one entry per dim: None, a mesh axis, or a tuple of them."""
+
+    place: Place
+    operands: Mapping[int, tuple[Any, ...]]  #: operand number -> spec in which this equation reads it
+    results: Mapping[int, tuple[tuple[Any, ...], ...]]  #: result number -> specs that it is brought to, in order
+    occurrences: frozenset[int] | None = None  #: which equations of the place, in program order; None: all
+
+
+def constrain(fn: Callable[..., Any], rules: Sequence[Rule], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """``fn`` with sharding constraints at the places of ``rules``.
+
+    Raises:
+        ValueError: on tracing, if a rule finds no equation: the source has changed since the rules were made.
+    """
+
+    def constrained(*args: Any) -> Any:
+        closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+        walk = Walk(rules, mesh)
+        results = walk.closed(closed, jax.tree_util.tree_leaves(args))
+        walk.check()
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), results)
+
+    return constrained
+
+
+class Walk:
+    """Evaluates a jaxpr equation by equation."""
+
+    def __init__(self, rules: Sequence[Rule], mesh: Any) -> None:
+        self.mesh = mesh
+        self.rules: dict[Place, list[Rule]] = {}
+        for rule in rules:
+            self.rules.setdefault(rule.place, []).append(rule)
+        self.count: dict[Place, int] = {}
+        self.used: set[int] = set()
+
+    def closed(self, closed: Any, values: Sequence[Any]) -> list[Any]:
+        """Results of a closed jaxpr."""
+        return self.jaxpr(closed.jaxpr, closed.consts, values)
+
+    def jaxpr(self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """Results of a jaxpr."""
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, values, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+        for eqn in jaxpr.eqns:
+            made = self.equation(eqn, [read(atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, made, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """Results of one equation; what it calls is walked, too."""
+        name = eqn.primitive.name
+        if name in _INLINED:
+            inner = next(p for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if (p := eqn.params.get(key)) is not None)
+            return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
+        if not name.startswith(_OF_SCALARS) and any(map(_holds_jaxpr, eqn.params.values())):
+            return self.bind(eqn, values, {k: self.rewritten(p) for k, p in eqn.params.items()})
+        place = self.place(eqn)
+        number = self.count[place] = self.count.get(place, -1) + 1
+        rules = [r for r in self.rules.get(place, ()) if r.occurrences is None or number in r.occurrences]
+        for rule in rules:
+            self.used.add(id(rule))
+            for i, spec in rule.operands.items():
+                values[i] = self.pin(values[i], spec)
+        made = self.bind(eqn, values, eqn.params)
+        for rule in rules:
+            for i, specs in rule.results.items():
+                for spec in specs:
+                    made[i] = self.pin(made[i], spec)
+        return made
+
+    def place(self, eqn: Any) -> Place:
+        """The place of an equation."""
+        return place_of(eqn)
+
+    def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
+        """Evaluate one equation."""
+        taken = eqn.primitive.get_bind_params(dict(params))
+        functions, plain = taken if isinstance(taken, tuple) else ((), taken)  # older versions of JAX give both
+        with eqn.ctx.manager, _at(eqn):
+            made = eqn.primitive.bind(*functions, *values, **plain)
+        return list(made) if eqn.primitive.multiple_results else [made]
+
+    def rewritten(self, param: Any) -> Any:
+        """A parameter of an equation, with the jaxprs in it walked."""
+        if isinstance(param, tuple | list) and any(map(_holds_jaxpr, param)):
+            return type(param)(map(self.rewritten, param))
+        if not isinstance(param, core.Jaxpr | core.ClosedJaxpr):
+            return param
+        inner, consts = getattr(param, "jaxpr", param), getattr(param, "consts", ())
+        shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in inner.invars]
+        made = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*shapes)
+        return made.jaxpr if isinstance(param, core.Jaxpr) else made
+
+    def pin(self, value: Any, spec: Sequence[Any]) -> Any:
+        """``value`` with a constraint behind it."""
+        sharding = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*spec))
+        return jax.lax.with_sharding_constraint(value, sharding)
+
+    def check(self) -> None:
+        """Raise ValueError for rules that no equation was found for."""
+        lost = [r.place for rules in self.rules.values() for r in rules if id(r) not in self.used]
+        if lost:
+            raise ValueError(
+                "no equation is at these places, has the source changed since? "
+                + "; ".join(f"{p.primitive} {list(p.shape)} at {p.source}" for p in lost[:20])
+            )
+
+
+def place_of(eqn: Any) -> Place:
+    """The place of an equation."""
+    shape = tuple(map(int, getattr(eqn.outvars[0].aval, "shape", ()))) if eqn.outvars else ()
+    lines = source_lines(eqn.source_info.traceback)
+    backward = "transpose" in str(eqn.source_info.name_stack)
+    return Place(" < ".join(f"{os.path.basename(f)}:{n}" for f, n in lines), eqn.primitive.name, backward, shape)
+
+
+def source_lines(traceback: Any) -> list[tuple[str, int]]:
+    """(file, line) of the user's frames that lead to an equation, innermost first.
+
+    They end where JAX was called to trace: what is outside of that differs from one caller to the next.
+    """
+    found: list[tuple[str, int]] = []
+    for frame in traceback.frames if traceback is not None else ():
+        if frame.file_name.startswith(_INSIDE_JAX) or frame.file_name.startswith("<"):
+            if found:
+                break
+            continue
+        found.append((frame.file_name, frame.line_num))
+    return found
+
+
+def _at(eqn: Any) -> Any:
+    """Keeps the source line and name of an equation; where JAX hides how, profiles lose them and nothing else does."""
+    try:
+        from jax._src import source_info_util as info
+
+        return info.user_context(eqn.source_info.traceback, name_stack=_stack(info, eqn))
+    except Exception:
+        return contextlib.nullcontext()
+
+
+def _stack(info: Any, eqn: Any) -> Any:
+    return info.current_name_stack() + eqn.source_info.name_stack
+
+
+def _holds_jaxpr(param: Any) -> bool:
+    if isinstance(param, tuple | list):
+        return any(map(_holds_jaxpr, param))
+    return isinstance(param, core.Jaxpr | core.ClosedJaxpr)

@@ -1,0 +1,320 @@
+"""The fewest sharding constraints with which the user's own code becomes the plan.
+
+    found = plan.constraints(minimal=True)      # tries sets of places, in a child process
+    print(found)                                # each with source line, value and PartitionSpec
+    step = jax.jit(found.apply(train_step), in_shardings=..., out_shardings=...)
+
+Arguments and results carry the plan's shardings; propagation finds most of the rest by itself.  A constraint stands at
+a place of the source, so one covers all layers that run through that line.  How a set is judged and searched is told in
+``trial``; what remains different in the end is said in ``remaining``, never hidden.
+
+Reference: DESIGN (a plan to take home); propagation is Shardy's.  Start reading at ``minimal_constraints``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toast_lab import isolate
+from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.export import constrained, places, trial
+from toast_lab.export.constrained import Place, Rule
+from toast_lab.export.places import Equation
+from toast_lab.lowering.annotate import made_specs
+from toast_lab.lowering.specs import natural_specs
+from toast_lab.runtime import devices as dev
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+
+PROOFS = ("compiled", "propagated")
+
+
+class Target(NamedTuple):
+    """An operand or a result of the equations at one place."""
+
+    place: Place
+    side: str  #: "result" or "operand"
+    number: int
+    occurrences: frozenset[int] | None  #: which equations of the place; None: all
+
+
+class Pinned(NamedTuple):
+    """One constraint: on a value behind its expression, or on how some expressions read a value."""
+
+    targets: tuple[Target, ...]  #: one result, or one or more operands
+    specs: tuple[Spec, ...]  #: mesh axes per dim; a result is brought to one after the other
+    values: tuple[str, ...]  #: names of the values, one for each layer that it covers
+    where: str  #: "model.py:31"; where a value is read from several lines, the first
+    name_stack: str  #: of the first of them
+    frames: tuple[tuple[tuple[str, int, int, int, int], ...], ...]  #: per target: file, line, column, end line, column
+
+    @property
+    def backward(self) -> bool:
+        """Is it in the backward pass of a derivative alone?"""
+        return all(t.place.backward for t in self.targets)
+
+    def __str__(self) -> str:
+        more = f" and {len(self.values) - 1} alike" if len(self.values) > 1 else ""
+        phase = " (backward)" if self.backward else ""
+        first = self.targets[0]
+        what = first.place.primitive
+        if first.side == "operand":
+            kinds = dict.fromkeys(t.place.primitive for t in self.targets)
+            lines = {t.place.source.partition(" < ")[0] for t in self.targets} - {self.where}
+            also = f" (and at {', '.join(sorted(lines))})" if lines else ""
+            what = f"read by {', '.join(kinds)}{also},"
+        specs = " then ".join(spec_text(s) for s in self.specs)
+        return f"{self.where}{phase}: {what} {self.values[0]}{more}: {specs}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MinimalConstraints(Sequence[Pinned]):
+    """The constraints found, and how far they reproduce the plan."""
+
+    plan: ShardingPlan
+    rows: tuple[Pinned, ...]
+    proof: str  #: "compiled" or "propagated": the judge that agreed
+    found: trial.Found
+    applicable: bool  #: False: made for a program without its function, so ``apply`` cannot be used
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self.rows[i]
+
+    def __iter__(self) -> Iterator[Pinned]:
+        return iter(self.rows)
+
+    @property
+    def exact(self) -> bool:
+        """Does the judge see no difference to the plan?"""
+        return not self.remaining
+
+    @property
+    def remaining(self) -> list[str]:
+        """What differs from the plan with these constraints, a sentence each."""
+        found = self.found
+        if found.target is None or found.reached is None:
+            program = self.plan.program
+            return [
+                f"{program.kind[op]} ({program.where(op)}): propagation gives {'result' if result else 'operand'} {i} "
+                "another sharding"
+                for op, i, result in found.wrong
+            ]
+        return remaining(found.target, found.reached)
+
+    @property
+    def remaining_bytes(self) -> float:
+        """Bytes of collectives that one of the two programs has and the other has not; NaN if nothing was compiled."""
+        found = self.found
+        if found.target is None or found.reached is None:
+            return 0.0 if not found.wrong else float("nan")
+        return trial.difference_bytes(found.reached, found.target)
+
+    def remaining_time_s(self, machine: Any) -> float:
+        """Predicted seconds that the collectives take more than the plan's on ``machine`` (less: negative)."""
+        from toast_lab.export.pricing import collectives_time_s
+
+        if self.found.target is None or self.found.reached is None:
+            return 0.0 if not self.found.wrong else float("nan")
+        mesh = self.plan.mesh
+        return collectives_time_s(self.found.reached, mesh, machine) - collectives_time_s(
+            self.found.target, mesh, machine
+        )
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """As ``constrained.constrain`` takes them."""
+        merged: dict[tuple[Place, frozenset[int] | None], tuple[dict[int, Any], dict[int, Any]]] = {}
+        for row in self.rows:
+            entries = tuple(map(spec_entries, row.specs))
+            for place, side, number, some in row.targets:
+                operands, results = merged.setdefault((place, some), ({}, {}))
+                if side == "operand":
+                    operands[number] = entries[0]
+                else:
+                    results[number] = entries
+        return tuple(Rule(p, operands, results, some) for (p, some), (operands, results) in merged.items())
+
+    def apply(self, fn: Callable[..., Any], mesh: Any = None) -> Callable[..., Any]:
+        """``fn`` with these constraints in it, for the user's own ``jax.jit``.
+
+        Raises:
+            InvalidPlan: too few devices for the mesh, or the constraints are not for a function.
+        """
+        from toast_lab.apply.jit import jax_mesh
+
+        if not self.applicable:
+            raise InvalidPlan("these constraints were found for a program without its function; see annotate")
+        return constrained.constrain(fn, self.rules, jax_mesh(self.plan, mesh))
+
+    def __str__(self) -> str:
+        spread = sum(len(r.values) for r in self.rows)
+        head = f"{len(self.rows)} constraints for {spread} values of {self.plan.program.name} on {self.plan.mesh}"
+        how = "the compiler makes the same collectives" if self.proof == "compiled" else "propagation gives the plan"
+        left = self.remaining
+        state = how if not left else f"what remains different: {'; '.join(left[:10])}"
+        rest = "" if self.found.complete else "; time ran out before every constraint was tried"
+        return "\n".join([f"{head}; {state}{rest}", *(f"  {row}" for row in self.rows)])
+
+
+def minimal_constraints(
+    plan: ShardingPlan,
+    model: Model | None = None,
+    *,
+    proof: str = "compiled",
+    seconds: float = 300.0,
+    on_event: Callable[[Any], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> MinimalConstraints:
+    """Find the fewest constraints that reproduce ``plan`` under plain ``jax.jit``.
+
+    Args:
+        plan: of a model.
+        model: the model, if it is not the one last analysed of this program.
+        proof: "compiled": compile each set for virtual CPU devices and compare collectives, work and memory with
+            those of the whole plan; "propagated": let Shardy's propagation alone be the judge, which is quicker and
+            asks for more constraints.
+        seconds: after which the smallest set so far is given.
+        on_event: receives ``trial.Progress``.
+        cancel: polled; True ends the search with ``isolate.Cancelled``.
+
+    Raises:
+        InvalidPlan: the model is not at hand, or another one.
+        RunFailed: the compiler or a pass crashed.
+    """
+    if proof not in PROOFS:
+        raise InvalidProblem(f"proof {proof!r} is none of {', '.join(PROOFS)}")
+    model = model_of(plan, model)
+    equations = places.equations_of(plan.program, model.origin) if model.origin else None
+    rows = candidates(plan, equations if equations is not None else places.ops_as_equations(plan.program))
+    units = tuple(unit for _, unit in rows)
+    bare = dataclasses.replace(plan, trees=None)
+    request = trial.Request(model.stablehlo, bare, units, proof == "compiled", seconds)
+    found: trial.Found = isolate.run_in_child(
+        "toast_lab.export.trial:search", request, env=dev.environment(dev.Devices("cpu", plan.mesh.n_devices)),
+        time_limit_s=seconds + 600.0, on_event=on_event, cancel=cancel,
+        what=f"looking for the constraints of {model.name}",
+    )  # fmt: skip
+    chosen = tuple(rows[i][0] for i in found.chosen)
+    return MinimalConstraints(plan, chosen, proof, found, equations is not None)
+
+
+_KNOWN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def remember(model: Model) -> None:
+    """Let plans of this model find it as long as somebody holds it."""
+    _KNOWN[model.program.digest()] = model
+
+
+def model_of(plan: ShardingPlan, model: Model | None) -> Model:
+    """The model of a plan: the one given, or the one remembered.  Raises InvalidPlan."""
+    digest = plan.program.digest()
+    found = model if model is not None else _KNOWN.get(digest)
+    if found is None:
+        raise InvalidPlan(f"give model=, the model that this plan shards ({plan.program.name})")
+    if found.program is not plan.program and found.program.digest() != digest:
+        raise InvalidPlan(f"this plan shards {plan.program.name}, the model is {found.name}, another program")
+    return found
+
+
+def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[Pinned, trial.Unit]]:
+    """Every constraint that could be set, alike ones of several layers together.
+
+    A value that all its readers want in one sharding has that as its last; else those who want the same are one.
+    """
+    program = plan.program
+    kept, used, made, natural = plan.value_specs(), plan.use_specs(), made_specs(plan), natural_specs(plan)
+    wanted: dict[int, set[Spec]] = {}
+    for use, value in enumerate(map(int, program.use_value)):
+        wanted.setdefault(value, set()).add(used[use])
+    outputs = {int(v) for v in program.outputs}
+    source = {int(v): (e.place, i) for e in equations for i, v in enumerate(e.results) if v >= 0}
+    groups: dict[Any, list[tuple[Equation, Target, int, tuple[int, ...]]]] = {}
+    size: dict[Place, int] = {}
+    for e in equations:
+        size[e.place] = size.get(e.place, 0) + 1
+        for i, value in enumerate(e.results):
+            if value < 0 or not len(program.dims(value)):
+                continue
+            specs = [made[value], kept[value]]
+            if value not in outputs and len(wanted.get(value, ())) == 1:
+                specs += wanted[value]
+            specs = [s for j, s in enumerate(specs) if not j or s != specs[j - 1]]
+            target = Target(e.place, "result", i, None)
+            groups.setdefault(("result", e.place, i, tuple(specs)), []).append((e, target, value, ()))
+        for i, uses in enumerate(e.uses):
+            specs_here = {used[u] for u in uses}
+            if len(specs_here) != 1:
+                continue
+            (spec,), value = specs_here, int(program.use_value[uses[0]])
+            alone = value in source and value not in outputs and len(wanted[value]) == 1
+            if spec == kept[value] or alone:
+                continue
+            origin = source.get(value) or _family(program.value_name[value])
+            target = Target(e.place, "operand", i, None)
+            groups.setdefault(("operand", origin, (spec,)), []).append((e, target, value, uses))
+    return [_row(key, members, size, program, kept, natural, used) for key, members in groups.items()]
+
+
+def _row(
+    key: Any, members: list[Any], size: dict[Place, int], program: Any, kept: Any, natural: Any, used: Any
+) -> tuple[Pinned, trial.Unit]:
+    """One group of alike places as a constraint and as what is tried."""
+    side, specs, first = key[0], key[-1], members[0][0]
+    occurrences: dict[Target, set[int]] = {}
+    frames: dict[Target, Any] = {}
+    for e, target, _, _ in members:
+        occurrences.setdefault(target, set()).add(e.occurrence)
+        frames.setdefault(target, e.frames)
+    targets = tuple(
+        t._replace(occurrences=None if len(some) == size[t.place] else frozenset(some))
+        for t, some in occurrences.items()
+    )
+    values = tuple(dict.fromkeys(v for _, _, v, _ in members))
+    names = tuple(program.value_name[v] for v in values)
+    pinned = Pinned(targets, specs, names, first.where, first.name_stack, tuple(frames.values()))
+    if side == "operand":
+        uses = {u: specs[0] for _, _, _, some in members for u in some}
+        return pinned, trial.Unit({}, uses, True, 1.0 + 2.0 * pinned.backward)
+    reshards = len(specs) > 1 or any(kept[v] != natural[v] for v in values)
+    return pinned, trial.Unit(dict.fromkeys(values, specs), {}, reshards, 2.0 * pinned.backward + 0.5 * (not reshards))
+
+
+def _family(path: str) -> str:
+    """``params['layers'][3]['wq']`` as that of every layer."""
+    return re.sub(r"\d+", "*", path)
+
+
+def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
+    """How two compiled programs differ."""
+    found = []
+    for key in sorted({*target.collectives, *reached.collectives}, key=str):
+        a, b = target.collectives.get(key, 0.0), reached.collectives.get(key, 0.0)
+        if a != b:
+            kind, axes, size = key
+            over = "unknown axes" if axes is None else ", ".join(axes)
+            found.append(f"{kind} over {over} of {size} bytes: {a:g} in the plan, {b:g} with the constraints")
+    if reached.flops > trial.FLOPS_TOLERANCE * target.flops:
+        found.append(f"{reached.flops:.4g} floating point operations a device, {target.flops:.4g} in the plan")
+    if reached.peak_bytes > trial.PEAK_TOLERANCE * target.peak_bytes:
+        found.append(f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan")
+    return found
+
+
+def spec_entries(spec: Spec) -> tuple[Any, ...]:
+    """``(("d",), (), ("a", "b"))`` as ``("d", None, ("a", "b"))``."""
+    return tuple(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec)
+
+
+def spec_text(spec: Spec) -> str:
+    """``P('d', None, ('a', 'b'))``."""
+    return f"P({', '.join(map(repr, spec_entries(spec)))})"

@@ -1,0 +1,209 @@
+"""Which expressions of the user's source stand for which ops of the program.
+
+The function is traced once more with a number on each equation of its jaxpr, which the ops that it becomes carry in
+their names.  Constants aside (JAX makes them where it likes) the ops of both traces are the same in the same order,
+which is checked; so every op of the program has its equation, and every equation its place (see ``constrained``).
+
+Where there is no function (a StableHLO file) an op is its own equation, known by its source line, kind and shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toast_lab.errors import InvalidPlan
+from toast_lab.export.constrained import Place, Walk, place_of, source_lines
+from toast_lab.frontends import arguments
+from toast_lab.frontends.model import Origin
+from toast_lab.frontends.tracing import from_jax
+from toast_lab.ir import kinds
+from toast_lab.ir.program import Program
+
+_NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
+
+
+class Equation(NamedTuple):
+    """An equation of the function's jaxpr and what it became."""
+
+    place: Place
+    occurrence: int  #: among the equations of the place, in program order
+    ops: tuple[int, ...]
+    uses: tuple[tuple[int, ...], ...]  #: per operand, the program's uses that read it; empty where unknown
+    results: tuple[int, ...]  #: per result the program's value, -1: unknown
+    where: str  #: "model.py:31"
+    name_stack: str
+    frames: tuple[tuple[str, int, int, int, int], ...]  #: file, line, column, end line, end column; innermost first
+
+
+def equations_of(program: Program, origin: Origin) -> list[Equation]:
+    """The equations of a function that are in the program, in program order.
+
+    Args:
+        program: read from that function.
+        origin: the function and its arguments.
+
+    Raises:
+        InvalidPlan: the function is another program.
+    """
+    walk = _Numbering()
+    model = from_jax(_numbered(origin.call, walk), *origin.given)
+    ours, theirs = _signatures(program), _signatures(model.program)
+    if [s for _, s in ours] != [s for _, s in theirs]:
+        raise InvalidPlan(different(program, model.program))
+    of_eqn: dict[int, list[int]] = {}
+    for (op, _), (other, _) in zip(ours, theirs, strict=True):
+        numbers = _NUMBERED.findall(model.program.name_stack[other])
+        if numbers:
+            of_eqn.setdefault(int(numbers[-1]), []).append(op)
+    return [_equation(program, walk.seen[n], ops) for n, ops in sorted(of_eqn.items(), key=lambda item: item[1][0])]
+
+
+def ops_as_equations(program: Program) -> list[Equation]:
+    """Every op as an equation of its own, for programs whose function is not at hand."""
+    found, count = [], dict[Place, int]()
+    for op in program.ops():
+        values = program.results(op)
+        if program.kind[op] in kinds.CONTROL or not len(values) or program.value_is_constant[values[0]]:
+            continue
+        where = program.where(op)
+        shape = tuple(map(int, program.dims(int(values[0]))))
+        place = Place(where, program.kind[op], "transpose" in program.name_stack[op], shape)
+        count[place] = count.get(place, -1) + 1
+        uses = tuple((u,) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])))
+        results = tuple(map(int, values))
+        found.append(Equation(place, count[place], (op,), uses, results, where, program.name_stack[op], ()))
+    return found
+
+
+def different(mine: Program, other: Program) -> str:
+    """What to say when a function is another program than the plan's."""
+    ours, theirs = ([s for _, s in _signatures(p)] for p in (mine, other))
+    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    shown = [f"{s[first][0]} {list(s[first][1][0]) if s[first][1] else ''}" if first < len(s) else "the end"
+             for s in (ours, theirs)]  # fmt: skip
+    return (
+        f"this plan shards {mine.name}; the function given is another program: op {first} is {shown[0]} in the plan's, "
+        f"{shown[1]} in the function's (constants not counted). Was it planned with the same code, arguments and "
+        "versions?"
+    )
+
+
+class _Numbering(Walk):
+    """Evaluates a jaxpr with a number in the name of every equation."""
+
+    def __init__(self) -> None:
+        super().__init__((), None)
+        self.seen: list[tuple[Any, Place, int]] = []
+
+    def place(self, eqn: Any) -> Place:
+        """As the user's own trace has it, without our frame around the function."""
+        place = place_of(eqn)
+        lines = source_lines(eqn.source_info.traceback)
+        if len(lines) > 1 and lines[-1][0] == arguments.__file__:
+            return place._replace(source=place.source.rpartition(" < ")[0])
+        return place
+
+    def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
+        import jax
+
+        if params is not eqn.params:  # a loop or a branch: what is in it has its own numbers
+            return super().bind(eqn, values, params)
+        place = self.place(eqn)
+        self.seen.append((eqn, place, self.count.get(place, 0)))
+        with jax.named_scope(f"toast_eqn_{len(self.seen) - 1}"):
+            return super().bind(eqn, values, params)
+
+
+def _numbered(fn: Callable[..., Any], walk: _Numbering) -> Callable[..., Any]:
+    import jax
+
+    def numbered(*args: Any) -> Any:
+        closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+        walk.count.clear()
+        walk.seen.clear()  # where JAX traces more than once, the last time counts
+        results = walk.closed(closed, jax.tree_util.tree_leaves(args))
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), results)
+
+    return numbered
+
+
+def _signatures(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
+    """(op, kind and shapes) of every op that is not made of constants alone."""
+    found = []
+    for op in program.ops():
+        values = list(map(int, program.results(op)))
+        if values and all(program.value_is_constant[v] for v in values):
+            continue
+        shapes = tuple(tuple(map(int, program.dims(v))) for v in values)
+        found.append((op, (program.kind[op], shapes, tuple(program.value_dtype[v] for v in values))))
+    return found
+
+
+def _equation(program: Program, seen: tuple[Any, Place, int], ops: list[int]) -> Equation:
+    eqn, place, occurrence = seen
+    where = place.source.partition(" < ")[0] or "unknown line"
+    return Equation(
+        place, occurrence, tuple(ops), _operand_uses(program, eqn, ops), _result_values(program, eqn, ops),
+        where, str(eqn.source_info.name_stack), _ranges(eqn.source_info.traceback),
+    )  # fmt: skip
+
+
+def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
+    """Source ranges of ``source_lines``: file, line, column from 0, end line, end column; none where JAX hides them."""
+    wanted = [(file, line) for file, line in source_lines(traceback)]
+    try:
+        codes, offsets = traceback.raw_frames()
+        every = [
+            (code.co_filename, *traceback.code_addr2location(code, offset))
+            for code, offset in zip(codes, offsets, strict=True)
+        ]
+    except (AttributeError, TypeError):
+        return ()
+    found, rest = [], iter(every)
+    for file, line in wanted:
+        if file == arguments.__file__:
+            break
+        for frame in rest:
+            if frame[0] == file and frame[1] == line:
+                found.append(frame)
+                break
+    return tuple(found)
+
+
+def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...]:
+    """Per result the last value of its shape that the equation's ops make and no other op of it reads."""
+    inside = {int(program.use_value[u]) for op in ops for u in range(program.use_ptr[op], program.use_ptr[op + 1])}
+    made = [int(v) for op in ops for v in program.results(op)]
+    made = [v for v in made if v not in inside and not program.value_is_constant[v]]
+    shapes = [tuple(map(int, getattr(v.aval, "shape", ()))) for v in eqn.outvars]
+    if [tuple(map(int, program.dims(v))) for v in made] == shapes:
+        return tuple(made)
+    if len(shapes) == 1:
+        fitting = [v for v in made if tuple(map(int, program.dims(v))) == shapes[0]]
+        return (fitting[-1] if fitting else -1,)
+    return (-1,) * len(shapes)
+
+
+def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Per operand the uses that read it: values from outside, in the order in which the equation names them."""
+    made = {int(v) for op in ops for v in program.results(op)}
+    outside: dict[int, list[int]] = {}
+    for op in ops:
+        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+            value = int(program.use_value[use])
+            if value not in made and not program.value_is_constant[value]:
+                outside.setdefault(value, []).append(use)
+    nothing: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
+    only = ops[0] if len(ops) == 1 else -1
+    if only >= 0 and int(program.use_ptr[only + 1] - program.use_ptr[only]) == len(eqn.invars):
+        return tuple((u,) for u in range(int(program.use_ptr[only]), int(program.use_ptr[only + 1])))
+    variables = list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
+    if len(variables) != len(outside):
+        return nothing
+    groups = dict(zip(variables, outside.values(), strict=True))
+    for variable, value in zip(variables, outside, strict=True):
+        if tuple(map(int, getattr(variable.aval, "shape", ()))) != tuple(map(int, program.dims(value))):
+            return nothing
+    return tuple(tuple(groups[v]) if not hasattr(v, "val") else () for v in eqn.invars)

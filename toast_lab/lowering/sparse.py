@@ -1,0 +1,80 @@
+"""A program that carries a plan's shardings at its interface and a few constraints inside, as a user would write it.
+
+``annotate`` leaves nothing open; here propagation is meant to find the rest.  Start reading at ``constrain``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toast_lab import _jaxlib
+from toast_lab._jaxlib import ir
+from toast_lab.ir import canonical, kinds, walk
+from toast_lab.lowering.annotate import Writer, forget_annotations, replace_meshes
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+
+def constrain(
+    text: str,
+    plan: ShardingPlan,
+    results: Mapping[int, tuple[Spec, ...]],
+    operands: Mapping[int, Spec],
+    *,
+    numbered: bool = False,
+) -> str:
+    """The canonical module ``text`` with the plan's arguments and results and these constraints.
+
+    Args:
+        text: the module of the plan's program.
+        plan: says how arguments and results are sharded.
+        results: for a value the specs that it is brought to behind its op, one after the other.
+        operands: for a use the spec in which it reads its value.
+        numbered: leave its number on every op.
+    """
+    context = _jaxlib.make_context()
+    module = _jaxlib.parse_module(context, text)
+    with context, ir.Location.unknown(context):
+        writer = _Sparse(plan, results, operands, numbered)
+        main = canonical.main_function(module)
+        writer.interface(main)
+        writer.body(main)
+        replace_meshes(module, plan)
+        for name, count in (("mhlo.num_replicas", 1), ("mhlo.num_partitions", plan.mesh.n_devices)):
+            module.operation.attributes[name] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), count)
+        module.operation.verify()
+        return str(module.operation.get_asm(enable_debug_info=False))
+
+
+class _Sparse(Writer):
+    """Writes what it is told and nothing else."""
+
+    def __init__(
+        self,
+        plan: ShardingPlan,
+        at_results: Mapping[int, tuple[Spec, ...]],
+        at_operands: Mapping[int, Spec],
+        numbered: bool,
+    ) -> None:
+        super().__init__(plan, reuse=False, scattered=True, numbered=numbered, located=False)
+        self.at_results, self.at_operands = at_results, at_operands
+
+    def operands(self, number: int, item: walk.Item, copies: Any, region_end: Any) -> None:
+        """Constraints before the uses that have one."""
+        operation, first = item.operation, int(self.plan.program.use_ptr[number])
+        for i, position in enumerate(item.operands):
+            spec = self.at_operands.get(first + i)
+            if spec is not None and isinstance(operation.operands[position].type, ir.RankedTensorType):
+                with ir.InsertionPoint(operation), operation.location:
+                    operation.operands[position] = _jaxlib.sdy.sharding_constraint(
+                        operation.operands[position], self.attribute(spec)
+                    )
+
+    def results(self, number: int, item: walk.Item) -> None:
+        """Constraints behind the values that have one."""
+        if item.kind not in kinds.CONTROL:
+            forget_annotations(item.operation.attributes)
+        values = self.plan.program.results(number)
+        for i, result in enumerate((*item.results, *item.twins)):
+            value = int(values[min(i, len(values) - 1)])
+            self.pin(result, list(self.at_results.get(value, ())))
