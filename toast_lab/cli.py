@@ -123,6 +123,9 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
     p.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
     p.add_argument("--seconds", type=_positive, metavar="SECONDS", help="of each search (20)")
+    p.add_argument(
+        "--compile-seconds", type=_positive, metavar="SECONDS", help="of each search whose plan is compiled (--seconds)"
+    )
     p.add_argument("--quick", action="store_true", help="small sizes and 2 s: to try it out, not for numbers")
     p.add_argument(
         "--compile", action="store_true", help="also compile reduced models for TPU v3 and v5e (needs libtpu)"

@@ -67,6 +67,10 @@ def test_the_command_resumes_and_writes_everything(toast: Any, tmp_path: Path) -
     assert {f: Path(f).read_bytes() for f in again["files"]} == before, (
         "the same rows give the same files, byte for byte"
     )
+    other = Choice.make(["models"], ["gns"], ["tpu-v3"], ["random"], 0.5, quick=True)
+    paper.run_paper(other, tmp_path, command="other", cancel=lambda: True)
+    assert Path(data["files"][0]).read_bytes() == before[data["files"][0]], "rows of other parts stay in the tables"
+    assert "1 of its 3 are still missing" in (tmp_path / "evaluation.md").read_text()
 
 
 def test_unknown_names_are_said_at_once(toast: Any, tmp_path: Path) -> None:

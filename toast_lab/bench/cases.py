@@ -155,6 +155,7 @@ class Choice(NamedTuple):
     seconds: float = SECONDS
     quick: bool = False
     seed: int = 0
+    compile_seconds: float = SECONDS  #: of the searches whose plans are compiled
 
     @classmethod
     def make(
@@ -165,6 +166,7 @@ class Choice(NamedTuple):
         methods: Sequence[str] | None = None,
         seconds: float | None = None,
         quick: bool = False,
+        compile_seconds: float | None = None,
     ) -> Choice:
         """What names stand for.
 
@@ -189,7 +191,14 @@ class Choice(NamedTuple):
             tuple(dict.fromkeys(methods or (m for m in METHODS_COMPARED if m in METHODS))),
             seconds or (2.0 if quick else SECONDS),
             quick,
+            compile_seconds=compile_seconds or seconds or (2.0 if quick else SECONDS),
         )
+
+    def everything(self) -> Choice:
+        """All parts, models, machines and methods, with these settings: of which rows may be there already."""
+        full = Choice.make(seconds=self.seconds, quick=self.quick, compile_seconds=self.compile_seconds)
+        return full._replace(seed=self.seed, methods=tuple(dict.fromkeys((*full.methods, *METHODS))),
+                             machines=tuple(dict.fromkeys((*full.machines, *self.machines))))  # fmt: skip
 
     def cells(self) -> list[Cell]:
         """Every search of the chosen parts, those of one model together."""

@@ -58,7 +58,7 @@ def _jobs(choice: Choice) -> Iterator[Job]:
             for method in choice.methods:
                 sizes = case.quick if choice.quick else case.compiled
                 task = Task.make(
-                    case.model, sizes, MESH, machine, method, seed=choice.seed, seconds=choice.seconds
+                    case.model, sizes, MESH, machine, method, seed=choice.seed, seconds=choice.compile_seconds
                 )  # fmt: skip
                 yield Job(case, topology, task)
 

@@ -332,11 +332,23 @@ def _compiled(content: Content, target: Path) -> str:
         "together. "
         f"What compilers do otherwise, and why: {accuracy}.",
         "",
+        f"Compiled compute over predicted, lowest to highest: {_compute_ratios(content.compiled)}. A model whose "
+        "ratios lie far apart is one whose methods the cost model may rank wrongly.",
+        "",
         markdown(
             ("model", "slice", "method", ">memory", ">compiled", ">compute ms", ">compiled ms", ">collectives ms",
              "collectives", "compiled", ">bytes"), lines,
         ),
     ])  # fmt: skip
+
+
+def _compute_ratios(rows: Rows) -> str:
+    """Per model the range of compiled compute over predicted."""
+    found: dict[str, list[float]] = {}
+    for r in rows:
+        if r.get("compiled_compute_s") and r.get("compute_s"):
+            found.setdefault(r["case"], []).append(r["compiled_compute_s"] / r["compute_s"])
+    return ", ".join(f"{case} {min(some):.2f} to {max(some):.2f}" for case, some in found.items()) or "none yet"
 
 
 _SHORT = {

@@ -79,12 +79,15 @@ def run_paper(
         if compile_too and not (cancel is not None and cancel()):
             compiled.run_jobs(jobs, compiled_store, on_progress=on_compile, cancel=cancel)
     finally:  # whatever stops a compiler, searches that are done are written down
-        found = tables.join(cells, store.rows)
+        # Tables and page show every row in the folder, whatever was asked for this time.
+        shown = choice.everything()
+        found = tables.join(shown.cells(), store.rows)
         judged = targets(found, quick=choice.quick)
-        compiled_rows = compiled.table(jobs, compiled_store)
+        compiled_rows = compiled.table(compiled.jobs(shown), compiled_store)
+        lacking = len(cells) - len(tables.join(cells, store.rows))
         content = Content(
-            choice, command, found, len(cells), tables.step_times(found), tables.search_times(found), compiled_rows,
-            len(jobs) if compile_too or compiled_rows else 0, judged,
+            shown, command, found, len(found) + lacking, tables.step_times(found), tables.search_times(found),
+            compiled_rows, len(jobs) if compile_too or compiled_rows else 0, judged,
         )  # fmt: skip
         files, notes = write(content, folder, page_file or folder / "evaluation.md")
     missing = sum(job.digest not in compiled_store for job in jobs) if compile_too else 0

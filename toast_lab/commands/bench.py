@@ -23,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.bench.cases import COMPILED, Choice
     from toast_lab.bench.paper import run_paper
 
-    choice = Choice.make(args.parts, args.models, args.machines, args.methods, args.seconds, args.quick)
+    choice = Choice.make(
+        args.parts, args.models, args.machines, args.methods, args.seconds, args.quick, args.compile_seconds
+    )
     if (args.compile or COMPILED in choice.parts) and importlib.util.find_spec("libtpu") is None:
         raise InvalidProblem(
             'bench paper: --compile needs libtpu, though no TPU: pip install "toast-lab[tpu]". Without --compile the '
@@ -56,12 +58,18 @@ def run(args: argparse.Namespace) -> int:
 
 def command(args: argparse.Namespace) -> str:
     """The command that makes the same page, without folders of this machine."""
+    from toast_lab.bench.cases import COMPILED
+
     parts = ["toast-lab", "bench", "paper"]
+    if args.parts == [COMPILED]:  # beside the rows that are there, the page is that of everything
+        args = argparse.Namespace(**{**vars(args), "parts": None, "compile": True})
     for name in ("parts", "models", "machines", "methods"):
         if getattr(args, name):
             parts += [f"--{name}", *getattr(args, name)]
     if args.seconds:
         parts += ["--seconds", f"{args.seconds:g}"]
+    if args.compile_seconds:
+        parts += ["--compile-seconds", f"{args.compile_seconds:g}"]
     parts += [f"--{name}" for name in ("quick", "compile") if getattr(args, name)]
     return " ".join(shlex.quote(p) for p in [*parts, "--out", Path(args.out).name or "."])
 

@@ -19,6 +19,7 @@ import jax
 from jax.extend import core
 
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
+ENDS = {(lambda: 0).__code__.co_filename}  # files whose frames are not the user's, and end the chain of source lines
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin")
 _OF_SCALARS = ("reduce", "scatter", "select_and_")  # the jaxpr in their parameters combines two numbers
 
@@ -94,7 +95,7 @@ class Walk:
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
         if not name.startswith(_OF_SCALARS) and any(map(_holds_jaxpr, eqn.params.values())):
             return self.bind(eqn, values, {k: self.rewritten(p) for k, p in eqn.params.items()})
-        place = self.place(eqn)
+        place = place_of(eqn)
         number = self.count[place] = self.count.get(place, -1) + 1
         rules = [r for r in self.rules.get(place, ()) if r.occurrences is None or number in r.occurrences]
         for rule in rules:
@@ -107,10 +108,6 @@ class Walk:
                 for spec in specs:
                     made[i] = self.pin(made[i], spec)
         return made
-
-    def place(self, eqn: Any) -> Place:
-        """The place of an equation."""
-        return place_of(eqn)
 
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         """Evaluate one equation."""
@@ -127,7 +124,8 @@ class Walk:
         if not isinstance(param, core.Jaxpr | core.ClosedJaxpr):
             return param
         inner, consts = getattr(param, "jaxpr", param), getattr(param, "consts", ())
-        shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in inner.invars]
+        kinds: list[Any] = [v.aval for v in inner.invars]
+        shapes = [jax.ShapeDtypeStruct(k.shape, k.dtype, weak_type=k.weak_type) for k in kinds]
         made = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*shapes)
         return made.jaxpr if isinstance(param, core.Jaxpr) else made
 
@@ -161,7 +159,7 @@ def source_lines(traceback: Any) -> list[tuple[str, int]]:
     """
     found: list[tuple[str, int]] = []
     for frame in traceback.frames if traceback is not None else ():
-        if frame.file_name.startswith(_INSIDE_JAX) or frame.file_name.startswith("<"):
+        if frame.file_name in ENDS or frame.file_name.startswith((_INSIDE_JAX, "<frozen")):
             if found:
                 break
             continue

@@ -30,6 +30,7 @@ from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
     from toast_lab.frontends import Model
 
 PROOFS = ("compiled", "propagated")
@@ -118,16 +119,13 @@ class MinimalConstraints(Sequence[Pinned]):
             return 0.0 if not found.wrong else float("nan")
         return trial.difference_bytes(found.reached, found.target)
 
-    def remaining_time_s(self, machine: Any) -> float:
-        """Predicted seconds that the collectives take more than the plan's on ``machine`` (less: negative)."""
+    def remaining_time_s(self, problem: Problem) -> float:
+        """Predicted seconds of the compiled collectives beyond those of the plan; NaN if nothing was compiled."""
         from toast_lab.export.pricing import collectives_time_s
 
         if self.found.target is None or self.found.reached is None:
             return 0.0 if not self.found.wrong else float("nan")
-        mesh = self.plan.mesh
-        return collectives_time_s(self.found.reached, mesh, machine) - collectives_time_s(
-            self.found.target, mesh, machine
-        )
+        return collectives_time_s(self.found.reached, problem) - collectives_time_s(self.found.target, problem)
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.export.constrained import Place, Walk, place_of, source_lines
+from toast_lab.export.constrained import ENDS, Place, Walk, place_of, source_lines
 from toast_lab.frontends import arguments
 from toast_lab.frontends.model import Origin
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir import kinds
 from toast_lab.ir.program import Program
 
+ENDS.add(arguments.__file__)
 _NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
 
 
@@ -97,20 +98,12 @@ class _Numbering(Walk):
         super().__init__((), None)
         self.seen: list[tuple[Any, Place, int]] = []
 
-    def place(self, eqn: Any) -> Place:
-        """As the user's own trace has it, without our frame around the function."""
-        place = place_of(eqn)
-        lines = source_lines(eqn.source_info.traceback)
-        if len(lines) > 1 and lines[-1][0] == arguments.__file__:
-            return place._replace(source=place.source.rpartition(" < ")[0])
-        return place
-
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         import jax
 
         if params is not eqn.params:  # a loop or a branch: what is in it has its own numbers
             return super().bind(eqn, values, params)
-        place = self.place(eqn)
+        place = place_of(eqn)
         self.seen.append((eqn, place, self.count.get(place, 0)))
         with jax.named_scope(f"toast_eqn_{len(self.seen) - 1}"):
             return super().bind(eqn, values, params)
@@ -163,8 +156,6 @@ def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
         return ()
     found, rest = [], iter(every)
     for file, line in wanted:
-        if file == arguments.__file__:
-            break
         for frame in rest:
             if frame[0] == file and frame[1] == line:
                 found.append(frame)

@@ -68,9 +68,7 @@ def _traced(taken: arguments.Arguments, name: str) -> Traced:
         raise
     except Exception as error:
         bound = "".join(f". Is an array missing? {note}" for note in taken.notes)
-        raise FrontendError(
-            f"{name} does not trace: {user_code.short(error)}{user_code.line(error)}{bound}"
-        ) from error
+        raise FrontendError(f"{name} does not trace: {user_code.short(error)}{user_code.line(error)}{bound}") from error
     result = lowered.out_info[0] if taken.changed else lowered.out_info
     found, _ = jax.tree_util.tree_flatten_with_path(result)
     return Traced(

@@ -183,6 +183,7 @@ class Writer:
     def operands(
         self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
     ) -> None:
+        """Constraints before the op's uses."""
         program, operation = self.plan.program, item.operation
         first = int(program.use_ptr[number])
         # Uses beyond the operands are values that a region captures; propagation takes care of those.
@@ -203,6 +204,7 @@ class Writer:
             operation.operands[position] = copy
 
     def results(self, number: int, item: walk.Item) -> None:
+        """Constraints behind the op's results."""
         program, operation = self.plan.program, item.operation
         control = item.kind in kinds.CONTROL
         if not control:
@@ -299,12 +301,14 @@ def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
 
 
 def forget_annotations(attributes: Any) -> None:
+    """Drop the shardings that the input came with."""
     for key in _FOREIGN:
         if key in attributes:
             del attributes[key]
 
 
 def replace_meshes(module: Any, plan: ShardingPlan) -> None:
+    """Declare the plan's mesh in place of the input's own."""
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":
             op.operation.erase()

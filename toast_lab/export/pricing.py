@@ -1,0 +1,36 @@
+"""Predicted seconds of compiled collectives, by the evaluator's own formulas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toast_lab.cost.collectives import collective_time_s
+from toast_lab.cost.problem import Problem
+from toast_lab.sharding import steps
+
+if TYPE_CHECKING:
+    from toast_lab.export.trial import Signature
+
+_KINDS = {
+    "all_gather": steps.ALL_GATHER, "all_reduce": steps.ALL_REDUCE, "reduce_scatter": steps.REDUCE_SCATTER,
+    "all_to_all": steps.ALL_TO_ALL, "collective_permute": steps.PERMUTE,
+}  # fmt: skip
+
+
+def collectives_time_s(signature: Signature, problem: Problem) -> float:
+    """Seconds of all collectives; those over unknown axes as if over all."""
+    links, mesh = problem.links, problem.mesh
+    total = 0.0
+    for (kind, axes, size), times in signature.collectives.items():
+        if kind not in _KINDS:
+            continue
+        over = mesh.axes if axes is None else axes
+        mask = sum(1 << mesh.axes.index(a) for a in over)
+        ways = 1
+        for a in over:
+            ways *= mesh.size(a)
+        starts = size / ways if kind == "all_gather" else float(size)
+        total += times * collective_time_s(
+            _KINDS[kind], mask, starts, mesh.array(), links.bytes_per_s, links.latency_s, links.switched, links.shape
+        )
+    return total

@@ -1,0 +1,183 @@
+"""``plan.to_python()``: a file of Python that shards the user's function as the plan says, with nothing but JAX.
+
+    from my_sharding import shard
+    step = shard(train_step)            # jitted; arguments, results and constraints are in the file
+    params, loss = step(*step.place(params, batch))
+
+The file holds the PartitionSpecs of arguments and results by path (equal ones of all layers on one line), the
+constraints by place of the source, and the code that applies them: the sources of ``constrained`` and ``sharded``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+from toast_lab import __version__
+from toast_lab.errors import InvalidPlan
+from toast_lab.export import constrained, sharded
+from toast_lab.export.minimal import MinimalConstraints, model_of, spec_entries
+from toast_lab.export.sharded import Shardings
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+
+
+def shardings_of(
+    plan: ShardingPlan, model: Model | None = None, constraints: MinimalConstraints | None = None
+) -> Shardings:
+    """Everything that ``sharded.shard`` needs to carry out ``plan``.
+
+    Raises:
+        InvalidPlan: the model's function is not at hand.
+    """
+    import jax
+
+    model = model_of(plan, model)
+    if model.origin is None:
+        raise InvalidPlan(
+            f"{model.name} was not traced in this process, so its function is not known; use tl.from_jax, or take the "
+            "annotated StableHLO (tl.annotate)"
+        )
+    program, specs = plan.program, plan.value_specs()
+    arguments: list[dict[str, Any]] = []
+    where: dict[str, tuple[int, str]] = {}  # our path -> position and path within it
+    at = 0
+    for i, given in enumerate(model.origin.given):
+        arguments.append({})
+        for path, _ in jax.tree_util.tree_flatten_with_path(given)[0]:
+            text = str(jax.tree_util.keystr(path))
+            arguments[i][text] = spec_entries(specs[at])
+            where[program.value_name[at]] = i, text
+            at += 1
+    result: dict[str, Any] = {}
+    changed: list[dict[str, Any]] = [{} for _ in arguments]
+    for name, value in zip(program.output_paths, map(int, program.outputs), strict=True):
+        entries = spec_entries(specs[value])
+        if name in where:  # of a module that the function changes
+            i, text = where[name]
+            if arguments[i][text] != entries:
+                changed[i][text] = entries
+        else:
+            result[name.removeprefix("result")] = entries
+    donated = tuple(
+        i for i, specs_of in enumerate(arguments)
+        if specs_of and all(program.donated[_number(program, where, i, text)] for text in specs_of)
+    )  # fmt: skip
+    return Shardings(
+        dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)), tuple(map(_folded, arguments)), _folded(result),
+        tuple(changed), constraints.rules if constraints is not None else (), donated,
+    )  # fmt: skip
+
+
+def to_python(plan: ShardingPlan, constraints: MinimalConstraints, model: Model | None = None) -> str:
+    """A Python file that shards the function of ``model``.
+
+    Raises:
+        InvalidPlan: the model's function is not at hand.
+    """
+    data = shardings_of(plan, model, constraints)
+    name = plan.program.name
+    lines = [
+        f'"""Sharding of {name} on a mesh of {plan.mesh}, written by TOAST Lab {__version__}.',
+        "",
+        "    step = shard(fn)                  # fn, jitted and sharded",
+        "    result = step(*step.place(*args))  # place puts arguments where they belong; do it once",
+        "",
+        *_about(constraints),
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        *_imports(constrained, sharded),
+        "",
+        f"MESH = {_literal(data.mesh)}",
+        "",
+        "# Mesh axes per dim, by path within each argument; * stands for any number.",
+        f"ARGUMENTS = {_literal(list(data.arguments))}",
+        f"RESULT = {_literal(data.result)}",
+        f"CHANGED = {_literal(list(data.changed))}  # what is left of an argument, where that is another sharding",
+        f"DONATED = {data.donated!r}",
+        "",
+        *_body(constrained),
+        *_body(sharded),
+        "RULES = [",
+        *(f"    {_rule(r)}," for r in data.rules),
+        "]",
+        "SHARDINGS = Shardings(MESH, ARGUMENTS, RESULT, CHANGED, RULES, DONATED)",
+        "_shard = shard",
+        "",
+        "",
+        "def shard(fn, mesh=None, **options):",
+        f'    """``{name}`` as it was planned; ``options`` go to jax.jit."""',
+        "    return _shard(fn, SHARDINGS, mesh, **options)",
+    ]
+    text = "\n".join(lines) + "\n"
+    ast.parse(text)
+    return text
+
+
+def _number(program: Any, where: dict[str, tuple[int, str]], argument: int, text: str) -> int:
+    path = next(p for p, place in where.items() if place == (argument, text))
+    return int(program.value_name.index(path))
+
+
+def _folded(specs: dict[str, Any]) -> dict[str, Any]:
+    """Equal specs of paths that differ in numbers only, on one line."""
+    groups: dict[str, set[Any]] = {}
+    for path, spec in specs.items():
+        groups.setdefault(re.sub(r"\d+", "*", path), set()).add(spec)
+    found: dict[str, Any] = {}
+    for path, spec in specs.items():
+        family = re.sub(r"\d+", "*", path)
+        found[family if len(groups[family]) == 1 else path] = spec
+    return found
+
+
+def _about(constraints: MinimalConstraints) -> list[str]:
+    if constraints.exact:
+        judge = "compiled for virtual CPU devices, the collectives are" if constraints.proof == "compiled" else (
+            "by propagation the shardings are"
+        )  # fmt: skip
+        return [f"{len(constraints)} constraints; {judge} those of the plan."]
+    return [f"{len(constraints)} constraints. What remains different from the plan:", *constraints.remaining[:20]]
+
+
+def _literal(value: Any, indent: int = 0) -> str:
+    """A literal with one entry a line."""
+    pad = " " * (indent + 4)
+    if isinstance(value, dict) and value:
+        inner = "".join(f"{pad}{k!r}: {_literal(v, indent + 4)},\n" for k, v in value.items())
+        return "{\n" + inner + " " * indent + "}"
+    if isinstance(value, list) and value:
+        return "[\n" + "".join(f"{pad}{_literal(v, indent + 4)},\n" for v in value) + " " * indent + "]"
+    return repr(value)
+
+
+def _rule(rule: constrained.Rule) -> str:
+    place = f"Place({', '.join(map(repr, rule.place))})"
+    some = "" if rule.occurrences is None else f", frozenset({sorted(rule.occurrences)})"
+    return f"Rule({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
+
+
+def _imports(*modules: Any) -> list[str]:
+    """Imports of modules without those of each other."""
+    found = []
+    for module in modules:
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.Import) or (
+                isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(("toast_lab", "__future__"))
+            ):
+                found.append(ast.unparse(node))
+    return sorted(set(found), key=lambda line: (line.startswith("from"), line))
+
+
+def _body(module: Any) -> list[str]:
+    """The source of a module behind its docstring and imports."""
+    source = inspect.getsource(module)
+    nodes = ast.parse(source).body
+    last = max(i for i, n in enumerate(nodes) if isinstance(n, ast.Import | ast.ImportFrom))
+    return [*source.splitlines()[nodes[last].end_lineno :], "", ""]
