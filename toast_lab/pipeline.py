@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.frontends import Model
+from toast_lab.frontends.model import remember
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import Run, run
 from toast_lab.search.contract import Budget, Progress, SearchResult, search
@@ -28,6 +29,7 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
 
     ``phases="separate"`` never ties a forward conflict to a backward one; see ``analyse_program``.
     """
+    remember(model)
     return analyse_program(model.program, model.dim_names, phases=phases, trees=model.trees)
 
 

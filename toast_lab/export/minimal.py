@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import Place, Rule
 from toast_lab.export.places import Equation
+from toast_lab.frontends.model import model_of
 from toast_lab.lowering.annotate import made_specs
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.runtime import devices as dev
@@ -190,7 +190,7 @@ def minimal_constraints(
     """
     if proof not in PROOFS:
         raise InvalidProblem(f"proof {proof!r} is none of {', '.join(PROOFS)}")
-    model = model_of(plan, model)
+    model = model_of(plan.program, model)
     equations = places.equations_of(plan.program, model.origin) if model.origin else None
     rows = candidates(plan, equations if equations is not None else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)
@@ -203,25 +203,6 @@ def minimal_constraints(
     )  # fmt: skip
     chosen = tuple(rows[i][0] for i in found.chosen)
     return MinimalConstraints(plan, chosen, proof, found, equations is not None)
-
-
-_KNOWN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
-
-def remember(model: Model) -> None:
-    """Let plans of this model find it as long as somebody holds it."""
-    _KNOWN[model.program.digest()] = model
-
-
-def model_of(plan: ShardingPlan, model: Model | None) -> Model:
-    """The model of a plan: the one given, or the one remembered.  Raises InvalidPlan."""
-    digest = plan.program.digest()
-    found = model if model is not None else _KNOWN.get(digest)
-    if found is None:
-        raise InvalidPlan(f"give model=, the model that this plan shards ({plan.program.name})")
-    if found.program is not plan.program and found.program.digest() != digest:
-        raise InvalidPlan(f"this plan shards {plan.program.name}, the model is {found.name}, another program")
-    return found
 
 
 def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[Pinned, trial.Unit]]:

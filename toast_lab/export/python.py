@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
-from toast_lab.export.minimal import MinimalConstraints, model_of, spec_entries
+from toast_lab.export.minimal import MinimalConstraints, spec_entries
 from toast_lab.export.sharded import Shardings
+from toast_lab.frontends.model import model_of
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def shardings_of(
     """
     import jax
 
-    model = model_of(plan, model)
+    model = model_of(plan.program, model)
     if model.origin is None:
         raise InvalidPlan(
             f"{model.name} was not traced in this process, so its function is not known; use tl.from_jax, or take the "

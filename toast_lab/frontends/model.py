@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
+from toast_lab.errors import InvalidPlan
 from toast_lab.ir import read
 from toast_lab.ir.program import Program
 
@@ -46,6 +48,29 @@ class Model:
         if self.parameter_count is not None:
             text += f", {self.parameter_count:,} parameters"
         return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")
+
+
+_ANALYSED: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
+
+
+def remember(model: Model) -> None:
+    """Let what is made of this model's program find the model, for as long as somebody holds it."""
+    _ANALYSED[model.program.digest()] = model
+
+
+def model_of(program: Program, model: Model | None = None) -> Model:
+    """The model of a program: the one given, or the one last analysed.
+
+    Raises:
+        InvalidPlan: there is none, or it is of another program.
+    """
+    digest = program.digest()
+    found = model if model is not None else _ANALYSED.get(digest)
+    if found is None:
+        raise InvalidPlan(f"give model=, the model whose program this is ({program.name})")
+    if found.program is not program and found.program.digest() != digest:
+        raise InvalidPlan(f"this plan shards {program.name}, the model is {found.name}, another program")
+    return found
 
 
 class Traced(NamedTuple):

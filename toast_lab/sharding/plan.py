@@ -138,8 +138,14 @@ class ShardingPlan:
         """``(arguments, results)`` as PartitionSpecs, in the caller's pytrees where those are known."""
         return importlib.import_module("toast_lab.lowering.specs").partition_specs(self)
 
-    def constraints(self) -> Any:
-        """Every place where a value's sharding is pinned: a list of (value, source line, PartitionSpec)."""
+    def constraints(self, minimal: bool = False, **options: Any) -> Any:
+        """Where the plan pins a sharding.
+
+        By default every such place: a list of (value, source line, PartitionSpec).  With ``minimal`` the fewest that
+        the user's own code needs under ``jax.jit``; see ``toast_lab.export.minimal.minimal_constraints`` for options.
+        """
+        if minimal:
+            return importlib.import_module("toast_lab.export.minimal").minimal_constraints(self, **options)
         return importlib.import_module("toast_lab.lowering.specs").constraints(self)
 
     # -- applying ---------------------------------------------------------------------------------
@@ -150,6 +156,15 @@ class ShardingPlan:
     def named_shardings(self, mesh: Any = None) -> Any:
         """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``, by default one of the first devices."""
         return importlib.import_module("toast_lab.apply.jit").named_shardings(self, mesh)
+
+    def to_python(self, constraints: Any = None, model: Any = None) -> str:
+        """A file of Python that shards the function with JAX alone; see ``toast_lab.export.python.to_python``.
+
+        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
+        """
+        found = self.constraints(minimal=True, model=model) if constraints is None else constraints
+        text: str = importlib.import_module("toast_lab.export.python").to_python(self, found, model)
+        return text
 
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
