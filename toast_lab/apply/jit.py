@@ -203,6 +203,12 @@ def different(plan: ShardingPlan, model: Model) -> str:
     if rows:
         more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
         return f"{text}. Arguments differ: {'; '.join(rows[:10])}{more}."
+    donated = [{path for path, d in zip(mine, p.donated, strict=True) if d} for p in (ours, theirs)]
+    if donated[0] != donated[1]:
+        lost, added = sorted(donated[0] - donated[1]), sorted(donated[1] - donated[0])
+        said = [f"{what} {', '.join(some[:10])}{' ...' if len(some) > 10 else ''}"
+                for what, some in (("only in the plan", lost), ("only here", added)) if some]  # fmt: skip
+        return f"{text}. Donated {'; '.join(said)}: give the same donate_argnums."
     counts = f"{ours.n_ops - ours.n_arguments} ops in the plan's, {theirs.n_ops - theirs.n_arguments} here"
     return f"{text}. Their arguments are alike; {counts}. Was it planned with the same code and versions?"
 

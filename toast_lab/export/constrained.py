@@ -131,8 +131,7 @@ class Walk:
 
     def pin(self, value: Any, spec: Sequence[Any]) -> Any:
         """``value`` with a constraint behind it."""
-        sharding = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*spec))
-        return jax.lax.with_sharding_constraint(value, sharding)
+        return jax.lax.with_sharding_constraint(value, jax.sharding.NamedSharding(self.mesh, partition_spec(spec)))
 
     def check(self) -> None:
         """Raise ValueError for rules that no equation was found for."""
@@ -142,6 +141,12 @@ class Walk:
                 "no equation is at these places, has the source changed since? "
                 + "; ".join(f"{p.primitive} {list(p.shape)} at {p.source}" for p in lost[:20])
             )
+
+
+def partition_spec(entries: Sequence[Any]) -> jax.sharding.PartitionSpec:
+    """Entries per dim as a PartitionSpec; JAX hides the last dims of random keys, so nothing is said of whole ones."""
+    last = max((i + 1 for i, entry in enumerate(entries) if entry is not None), default=0)
+    return jax.sharding.PartitionSpec(*entries[:last])
 
 
 def place_of(eqn: Any) -> Place:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 
-from toast_lab.export.constrained import ENDS, Rule, constrain
+from toast_lab.export.constrained import ENDS, Rule, constrain, partition_spec
 
 ENDS.add((lambda: 0).__code__.co_filename)
 Specs = Mapping[str, tuple[Any, ...]]  # path of a leaf -> mesh axes per dim; "*" stands for any number
@@ -105,7 +105,7 @@ def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
         if found is None:
             lost.append(text or "the whole")
             found = ()
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*found))
+        return jax.sharding.NamedSharding(mesh, partition_spec(found))
 
     made = jax.tree_util.tree_map_with_path(of, tree)
     if lost:

@@ -166,6 +166,20 @@ class ShardingPlan:
         text: str = importlib.import_module("toast_lab.export.python").to_python(self, found, model)
         return text
 
+    def to_patch(self, constraints: Any = None, model: Any = None, **options: Any) -> Any:
+        """The constraints as a diff against the user's source; see ``toast_lab.export.patch.to_patch``."""
+        found = self.constraints(minimal=True, model=model) if constraints is None else constraints
+        return importlib.import_module("toast_lab.export.patch").to_patch(self, found, model, **options)
+
+    def to_axis_rules(self, names: Any = None, model: Any = None) -> Any:
+        """Logical-axis rules for flax users; see ``toast_lab.export.axis_rules.axis_rules``."""
+        return importlib.import_module("toast_lab.export.axis_rules").axis_rules(self, names, model)
+
+    def to_test(self, load: str, plan_file: str, **options: Any) -> str:
+        """A pytest file that fails when what is compiled drifts; see ``toast_lab.export.drift.to_test``."""
+        text: str = importlib.import_module("toast_lab.export.drift").to_test(self, load, plan_file, **options)
+        return text
+
     # -- keeping ----------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data, keyed by paths and names; see ``portable``."""

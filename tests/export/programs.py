@@ -1,0 +1,184 @@
+"""What the tests of ``export`` run: each function in a process of its own, on 8 virtual devices; gives plain data."""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import toast_lab as tl
+from tests.apply.programs import error_of, random_plan
+from toast_lab.export import trial
+from toast_lab.models.registry import make
+from toast_lab.runtime import hlo, inputs
+
+MESH = {"data": 4, "model": 2}
+
+
+def collectives(compiled: Any, mesh: dict[str, int]) -> dict[str, float]:
+    """Collectives of a compiled program by kind, axes and bytes."""
+    found = trial.signature_of(compiled.runtime_executable(), hlo.collectives(compiled.as_text(), mesh))
+    return {f"{kind} {axes} {size}": times for (kind, axes, size), times in found.collectives.items()}
+
+
+def imported(text: str, name: str = "exported") -> Any:
+    """Python that was exported, as a module."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return module
+
+
+def three_ways(
+    name: str, sizes: dict[str, Any], actions: list[Any] | int, mesh: dict[str, int] = MESH, **options: Any
+) -> dict[str, Any]:
+    """One plan of a model by ``plan.jit``, by its constraints under plain ``jax.jit``, and by exported Python."""
+    example = make(name, **sizes)
+    model = tl.from_jax(
+        example.fn, *example.args, donate_argnums=example.donate_argnums, dim_names=example.dim_names, name=name
+    )
+    problem = tl.Problem(tl.analyse(model), mesh, "cpu")
+    plan = random_plan(problem, actions) if isinstance(actions, int) else tl.Plan.from_actions(problem, actions)
+    return {**compare_ways(example.fn, example.args, model, plan, example.donate_argnums, **options)}
+
+
+def compare_ways(fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), **options: Any) -> dict[str, Any]:
+    """See ``three_ways``; the arguments are made up."""
+    sizes = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
+    found = plan.constraints(minimal=True, model=model, **options)
+    tree = jax.tree_util.tree_structure(args)
+
+    def fresh() -> Any:
+        return tree.unflatten([jnp.asarray(x) for x in inputs.draw(model.program, 0, non_negative=True)])
+
+    expected = jax.jit(fn)(*fresh())
+    by_plan = plan.jit(fn, donate_argnums=donated)
+    ins, outs = plan.named_shardings(by_plan.mesh)
+    by_hand = jax.jit(found.apply(fn, by_plan.mesh), in_shardings=ins, out_shardings=outs, donate_argnums=donated)
+    exported = imported(plan.to_python(found, model)).shard(fn, by_plan.mesh)
+    ways = {}
+    for way, run in (("jit", by_plan), ("constraints", by_hand), ("python", exported)):
+        given = fresh()
+        compiled = run.lower(*given).compile()
+        got = run(*given)
+        ways[way] = {
+            "error": error_of(got, expected),
+            "same_tree": jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected),
+            "collectives": collectives(compiled, sizes),
+            "arguments": [str(s.spec) for s in jax.tree_util.tree_leaves(compiled.input_shardings)],
+            "results": [str(x.sharding.spec) for x in jax.tree_util.tree_leaves(got)],
+        }
+    return {
+        "ways": ways, "constraints": len(found), "exact": found.exact, "remaining": found.remaining,
+        "rows": [str(r) for r in found], "places": collections.Counter(len(r.values) for r in found),
+    }  # fmt: skip
+
+
+def patched(
+    name: str, sizes: dict[str, Any], actions: list[Any], mesh: dict[str, int], **options: Any
+) -> dict[str, Any]:
+    """The patch of a model's source, applied and run under plain ``jax.jit``."""
+    from toast_lab.models import transformer
+
+    example = make(name, **sizes)
+    model = tl.from_jax(example.fn, *example.args, dim_names=example.dim_names, name=name)
+    problem = tl.Problem(tl.analyse(model), mesh, "cpu")
+    plan = tl.Plan.from_actions(problem, actions)
+    found = plan.constraints(minimal=True, model=model, **options)
+    patch = plan.to_patch(found, model, root=Path(transformer.__file__).parents[2])
+    (source,) = patch.sources.values()
+    changed = imported(source, "patched_transformer")
+    plan_jit = plan.jit(example.fn)
+    ins, outs = plan.named_shardings(plan_jit.mesh)
+    tree = jax.tree_util.tree_structure(example.args)
+    given = tree.unflatten([jnp.asarray(x) for x in inputs.draw(model.program, 0)])
+    function = getattr(changed, example.fn.__name__)
+    with plan_jit.mesh:  # so that a bare PartitionSpec has a mesh
+        run = jax.jit(function, in_shardings=ins, out_shardings=outs)
+        compiled = run.lower(*given).compile()
+        got = run(*given)
+    sizes_of = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
+    return {
+        "error": error_of(got, jax.jit(example.fn)(*given)),
+        "collectives": collectives(compiled, sizes_of),
+        "planned": collectives(plan_jit.lower(*given).compile(), sizes_of),
+        "text": patch.text, "left_out": patch.left_out, "n": len(found),
+    }  # fmt: skip
+
+
+def drift(folder: str) -> dict[str, Any]:
+    """Exported tests of a plan, run by pytest: as it is, with another record, and with a model that changed."""
+    import subprocess
+
+    model = tl.load("mlp")
+    problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2}, "cpu")
+    plan = tl.Plan.from_specs(problem, {"x": ("data", None), "w1": (None, "model")})
+    plan.save(Path(folder) / "plan.json")
+    text = plan.to_test("mlp", "plan.json")
+    found = {"text": text}
+    for name, written in (
+        ("same", text),
+        ("record", text.replace('"count": 1.0', '"count": 2.0', 1)),
+        ("model", text.replace("**{}", "**{'batch': 6}")),
+    ):
+        path = Path(folder) / f"test_{name}.py"
+        path.write_text(written)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
+            capture_output=True, text=True, timeout=300, cwd=folder, check=False,
+        )  # fmt: skip
+        found[name] = f"{done.returncode} {done.stdout}"
+    return found
+
+
+def flax_steps() -> dict[str, Any]:
+    """An nnx module and its optimizer, sharded by exported Python; both are changed in place."""
+    import numpy as np
+    import optax
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.layers = nnx.List([nnx.Linear(16, 32, rngs=rngs), nnx.Linear(32, 16, rngs=rngs)])
+
+        def __call__(self, x: Any) -> Any:
+            return self.layers[1](nnx.relu(self.layers[0](x)))
+
+    def step(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+        value, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
+        optimizer.update(model, gradients)
+        return value
+
+    def fresh() -> Any:
+        net = Net(nnx.Rngs(0))
+        return net, nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
+
+    rng = np.random.default_rng(0)
+    x, y = (jnp.asarray(rng.normal(size=(32, 16)), jnp.float32) for _ in range(2))
+    model = tl.from_jax(step, *fresh(), x, y)
+    problem = tl.Problem(tl.analyse(model), MESH, "cpu")
+    plan = tl.Plan.from_specs(problem, {"x": ("data", None), "model.layers[0].kernel": (None, "model")})
+    found = plan.constraints(minimal=True, model=model)
+    run = imported(plan.to_python(found, model)).shard(step)
+    mine, plain = fresh(), fresh()
+    x1, y1 = run.place(*mine, x, y)[2:]
+    losses = [float(run(*mine, x1, y1)) for _ in range(4)]
+    theirs = [float(step(*plain, x, y)) for _ in range(4)]
+    kernel = mine[0].layers[0].kernel.get_value()
+    return {
+        "losses": losses, "plain": theirs, "kernel": tuple(kernel.sharding.spec), "exact": found.exact,
+        "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
+        "moment": tuple(jax.tree_util.tree_leaves(nnx.state(mine[1]))[0].sharding.spec),
+    }  # fmt: skip

@@ -1,0 +1,94 @@
+"""A plan by ``plan.jit``, by its fewest constraints under ``jax.jit``, and by exported Python: the same program."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import SMALL
+from toast_lab import isolate
+from toast_lab.runtime.devices import Devices, environment
+
+DM = {"d": 2, "m": 4}
+SEQUENCE = [("batch", "d"), ("hidden", "m"), ("heads", "m"), ("vocab", "m"), ("sequence", "m", 1)]
+MEGATRON = SEQUENCE[:4]
+FSDP = [("batch", "d"), ("d_model", "d")]
+ONE = {**SMALL, "layers": 1}
+CASES = {
+    "mlp": ("mlp", {}, 0, {"data": 4, "model": 2}),
+    "attention": ("attention", {}, 1, {"data": 4, "model": 2}),
+    "fsdp": ("transformer", {**ONE, "mode": "forward"}, FSDP, DM),
+    "megatron, training": ("transformer", {**ONE, "mode": "train"}, MEGATRON, DM),
+    "scan": ("transformer", {**SMALL, "layers": 2, "mode": "forward", "scan": True}, SEQUENCE, DM),
+}
+
+
+def here(name: str, *args: Any, **options: Any) -> Any:
+    return isolate.run_in_child(f"tests.export.programs:{name}", *args, env=environment(Devices("cpu", 8)), **options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_shardings_collectives_and_numbers(case: str) -> None:
+    found = here("three_ways", *CASES[case])
+    ways = found["ways"]
+    for way in ("jit", "constraints", "python"):
+        assert ways[way]["error"] < 1e-4
+        assert ways[way]["same_tree"]
+        assert ways[way]["arguments"] == ways["jit"]["arguments"]
+        assert ways[way]["results"] == ways["jit"]["results"]
+    assert ways["python"]["collectives"] == ways["constraints"]["collectives"]
+    if found["exact"]:
+        assert ways["constraints"]["collectives"] == ways["jit"]["collectives"]
+    else:
+        assert ways["constraints"]["collectives"] != ways["jit"]["collectives"]
+        assert found["remaining"]
+    assert found["exact"]
+    assert sum(ways["jit"]["collectives"].values()) > 0
+    if case == "megatron, training":
+        assert found["constraints"] == 0  # propagation finds all of it
+
+
+def test_a_sequence_parallel_transformer_needs_four_places_a_layer() -> None:
+    sizes = {**SMALL, "layers": 2, "mode": "forward"}
+    found = here("three_ways", "transformer", sizes, SEQUENCE, DM)
+    assert found["exact"]
+    assert found["ways"]["constraints"]["collectives"] == found["ways"]["jit"]["collectives"]
+    per_layer = [row for row in found["rows"] if " and 1 alike" in row]
+    assert 1 <= len(per_layer) <= 4
+    assert len(found["rows"]) - len(per_layer) <= 2  # the embedding and the last norm
+
+
+def test_the_patch_applied_is_the_plan() -> None:
+    sizes = {**ONE, "mode": "forward"}
+    found = here("patched", "transformer", sizes, FSDP, DM, proof="propagated")
+    assert found["error"] < 1e-4
+    changed = [line for line in found["text"].splitlines() if line.startswith("+ ")]
+    assert any('with_sharding_constraint(p["wq"], P(None, None, None))' in line for line in changed)
+    gathered = {k: n for k, n in found["planned"].items() if k.startswith("all_gather")}
+    assert gathered
+    # Scales of norms are all that the patch leaves to the partitioner: 256 bytes.
+    differ = {
+        k for k in {*found["planned"], *found["collectives"]} if found["planned"].get(k) != found["collectives"].get(k)
+    }
+    assert {k.rpartition(" ")[2] for k in differ} <= {"256"}
+    assert all("transformer.py" in text for text in found["left_out"])
+
+
+def test_the_exported_test_fails_on_drift(tmp_path: Path) -> None:
+    found = here("drift", str(tmp_path))
+    assert found["same"].startswith("0 ")
+    assert found["record"].startswith("1 ")
+    assert "recorded" in found["record"]
+    assert found["model"].startswith("1 ")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="flax is not installed")
+def test_exported_python_changes_flax_modules_in_place() -> None:
+    found = here("flax_steps")
+    assert found["losses"] == pytest.approx(found["plain"], rel=1e-4)
+    assert found["losses"][-1] < found["losses"][0]
+    assert found["kernel"] == (None, "model")
+    assert found["weights"] < 1e-3

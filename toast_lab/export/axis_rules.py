@@ -1,0 +1,158 @@
+"""Logical-axis rules: a plan in the form in which flax users say it.
+
+flax gives every dim of a parameter a logical name and maps names to mesh axes by a list of rules, the same for all
+tensors.  A plan may shard two tensors with the same names differently, which no such list can say; what a list then
+gets wrong is named.  Rules apply in order, and one whose mesh axes are taken in a tensor is passed over, as in
+``flax.linen.logical_to_mesh_axes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toast_lab.conflicts.analysis import last_key
+from toast_lab.errors import InvalidProblem
+from toast_lab.export.minimal import spec_entries, spec_text
+from toast_lab.frontends.model import model_of
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+
+Rules = tuple[tuple[str, Any], ...]
+
+
+class AxisRules(NamedTuple):
+    """Rules for ``flax.linen.logical_axis_rules``, and the tensors for which they give something else than the plan."""
+
+    rules: Rules
+    wrong: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = ["LOGICAL_AXIS_RULES = (", *(f"    ({name!r}, {axes!r})," for name, axes in self.rules), ")"]
+        return "\n".join([*lines, *(f"# not as planned: {text}" for text in self.wrong)])
+
+
+class _Tensor(NamedTuple):
+    path: str
+    names: tuple[str | None, ...]
+    spec: Spec
+    bytes: float
+
+
+def axis_rules(
+    plan: ShardingPlan, names: Mapping[str, Sequence[str | None]] | None = None, model: Model | None = None
+) -> AxisRules:
+    """Rules that give the plan's argument shardings.
+
+    Args:
+        plan: of a model.
+        names: logical names of dims by argument path or by its last key; by default those that the arguments carry
+            (``flax.linen.with_logical_partitioning``, nnx variables with ``sharding_names``), else the model's
+            ``dim_names``.
+        model: see ``minimal_constraints``.
+
+    Raises:
+        InvalidProblem: no argument has names, or some have another number of names than dims.
+    """
+    program, specs = plan.program, plan.value_specs()
+    if names is None:
+        found = model_of(program, model)
+        names = {**found.dim_names, **(_carried(program, found.origin.given) if found.origin else {})}
+    tensors, wrong = [], []
+    for a in range(program.n_arguments):
+        path = program.value_name[a]
+        own = names.get(path, names.get(last_key(path)))
+        if own is None:
+            continue
+        if len(own) != len(specs[a]):
+            wrong.append(f"{path}: {len(own)} names for {len(specs[a])} dims")
+            continue
+        tensors.append(_Tensor(path, tuple(own), specs[a], float(program.nbytes(a))))
+    if wrong:
+        raise InvalidProblem("names of dims do not fit:\n" + "\n".join(wrong[:20]))
+    if not tensors:
+        raise InvalidProblem(
+            "no argument has names for its dims: give names={'w1': ('embed', 'mlp'), ...}, or dim_names to from_jax"
+        )
+    rules = _best(tensors)
+    lost = [
+        f"{t.path} {t.names}: {spec_text(resolve(t.names, rules))} instead of {spec_text(t.spec)}"
+        for t in tensors
+        if resolve(t.names, rules) != t.spec
+    ]
+    return AxisRules(rules, tuple(lost))
+
+
+def resolve(names: Sequence[str | None], rules: Iterable[tuple[str, Any]]) -> Spec:
+    """Mesh axes per dim of a tensor whose dims have these names."""
+    found: list[tuple[str, ...] | None] = [None] * len(names)
+    for name, axes in rules:
+        wanted = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+        taken = {axis for some in found for axis in some or ()}
+        for i, own in enumerate(names):
+            if own == name and found[i] is None and not taken & set(wanted):
+                found[i] = wanted
+                break
+    return tuple(some or () for some in found)
+
+
+def _best(tensors: Sequence[_Tensor]) -> Rules:
+    """For each name the axes that most bytes want; in the order that gets most bytes right."""
+    wanted: dict[str, dict[tuple[str, ...], float]] = {}
+    for t in tensors:
+        for name, axes in zip(t.names, t.spec, strict=True):
+            if name is not None:
+                by_axes = wanted.setdefault(name, {})
+                by_axes[axes] = by_axes.get(axes, 0.0) + t.bytes
+    rules: list[tuple[str, Any]] = []
+    for name, by_axes in wanted.items():
+        # Names that are whole here and split there keep their rule: where its axes are taken it is passed over.
+        split = {axes: size for axes, size in by_axes.items() if axes}
+        best = max(split, key=lambda axes: split[axes]) if split else ()
+        rules.append((name, spec_entries((best,))[0]))
+
+    def right(order: Sequence[tuple[str, Any]]) -> float:
+        return sum(t.bytes for t in tensors if resolve(t.names, order) == t.spec)
+
+    score, improved = right(rules), True
+    while improved:
+        improved = False
+        trials = [_moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j]
+        trials += [[*rules[:i], (rules[i][0], None), *rules[i + 1 :]] for i in range(len(rules)) if rules[i][1]]
+        for trial in trials:
+            if (now := right(trial)) > score:
+                rules, score, improved = trial, now, True
+                break
+    return tuple(rules)
+
+
+def _moved(rules: Sequence[Any], i: int, j: int) -> list[Any]:
+    rest = [*rules[:i], *rules[i + 1 :]]
+    return [*rest[:j], rules[i], *rest[j:]]
+
+
+def _carried(program: Any, given: Any) -> dict[str, tuple[str | None, ...]]:
+    """Names that boxes around the arguments carry, by our path."""
+    import jax
+
+    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda x: _names_of(x) is not None)
+    found, at = {}, 0
+    for part in flat:
+        names, count = _names_of(part), len(jax.tree_util.tree_leaves(part))
+        if names is not None and count == 1 and len(names) == len(program.dims(at)):
+            found[program.value_name[at]] = names
+        at += count
+    return found
+
+
+def _names_of(box: Any) -> tuple[str | None, ...] | None:
+    """Logical names of a flax box or nnx variable."""
+    if not type(box).__module__.startswith("flax."):
+        return None
+    for key in ("names", "sharding_names", "out_sharding", "sharding"):
+        names = getattr(box, key, None)
+        if isinstance(names, tuple) and names and all(n is None or isinstance(n, str) for n in names):
+            return names
+    return None

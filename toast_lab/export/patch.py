@@ -1,0 +1,290 @@
+"""``plan.to_patch()``: the constraints as a diff against the user's source.
+
+Each constraint becomes ``jax.lax.with_sharding_constraint`` around the expression that it stands for.  JAX tells where
+in the source an equation comes from, to the column, and who called that; the innermost expression is wrapped of which
+every value that it ever makes is to be sharded so (a function called from two places is wrapped where it is called).
+Autodiff then sees the constraint too: the gradient of a constrained value gets the same one, so constraints of the
+backward pass are left out here, as are those in libraries; ``left_out`` names them.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import linecache
+import os
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from toast_lab.errors import InvalidPlan
+from toast_lab.export import places
+from toast_lab.export.minimal import MinimalConstraints, Pinned, spec_entries
+from toast_lab.export.places import Equation
+from toast_lab.frontends.model import model_of
+from toast_lab.ir.program import Program
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+if TYPE_CHECKING:
+    from toast_lab.frontends import Model
+
+Range = tuple[str, int, int, int, int]  # file, line, column, end line, end column; columns count bytes from 0
+
+
+class Patch(NamedTuple):
+    """A diff, and what it lacks."""
+
+    text: str  #: unified diff, paths from ``root``; empty if there is nothing to change
+    sources: dict[str, str]  #: by file the changed source
+    left_out: tuple[str, ...]  #: constraints that are not in it, each with the reason
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Edit(NamedTuple):
+    at: Range
+    specs: tuple[Spec, ...]
+
+
+def to_patch(
+    plan: ShardingPlan,
+    constraints: MinimalConstraints,
+    model: Model | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+) -> Patch:
+    """The constraints as a diff.
+
+    Args:
+        plan: of the model.
+        constraints: what ``plan.constraints(minimal=True)`` gave.
+        model: see ``minimal_constraints``.
+        root: folder that paths in the diff start from; the current one by default.  Files outside are named whole.
+
+    Raises:
+        InvalidPlan: the model's function is not at hand.
+    """
+    model = model_of(plan.program, model)
+    if model.origin is None:
+        raise InvalidPlan(f"{model.name} was not traced in this process, so its source is not known; use tl.from_jax")
+    finder = _Finder(plan.program, places.equations_of(plan.program, model.origin))
+    edits: dict[_Edit, None] = {}
+    left_out = []
+    for row in constraints:
+        found, why = finder.edits(row, constraints)
+        edits.update(dict.fromkeys(found))
+        if why:
+            left_out.append(f"{row}: {why}")
+    by_file: dict[str, list[_Edit]] = {}
+    for edit in edits:
+        by_file.setdefault(edit.at[0], []).append(edit)
+    sources = {file: _rewritten(file, some) for file, some in by_file.items()}
+    top = Path(root if root is not None else ".").resolve()
+    texts = []
+    for file, new in sorted(sources.items()):
+        path = Path(file).resolve()
+        name = str(path.relative_to(top)) if path.is_relative_to(top) else str(path)
+        old = "".join(linecache.getlines(file))
+        texts.append("".join(difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+        )))  # fmt: skip
+    return Patch("".join(texts), sources, tuple(left_out))
+
+
+class _Finder:
+    """Finds the expressions that constraints stand for."""
+
+    def __init__(self, program: Program, equations: Sequence[Equation]) -> None:
+        self.program = program
+        self.equations = sorted(equations, key=lambda e: e.ops[0])
+        self.forward = [e for e in self.equations if not e.place.backward]
+        self.of_op = {op: e for e in self.equations for op in e.ops}
+        self.users: dict[int, list[int]] = {}
+        for op in program.ops():
+            for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+                self.users.setdefault(int(program.use_value[use]), []).append(op)
+        self.value = {name: v for v, name in enumerate(program.value_name)}
+
+    def edits(self, row: Pinned, every: Iterable[Pinned]) -> tuple[list[_Edit], str]:
+        """Edits that put ``row`` into the source; if something of it is left out, why."""
+        if row.backward:
+            return [], "it is in the backward pass, which has no source of its own"
+        if row.targets[0].side == "operand":
+            return self.at_operands(row)
+        wanted = {self.value[name] for other in every if other.specs == row.specs for name in other.values}
+        found: dict[_Edit, None] = {}
+        lost = 0
+        for name in row.values:
+            at = self.expression(self.value[name], wanted)
+            if at is None:
+                lost += 1
+            else:
+                found[_Edit(at, row.specs)] = None
+        why = f"{lost} of its values are made within expressions that also make others" if lost else ""
+        return list(found), why
+
+    def expression(self, value: int, wanted: set[int]) -> Range | None:
+        """The innermost expression of the user's that makes ``value``, and otherwise only such as are wanted alike."""
+        made_by = self.of_op[int(self.program.value_op[value])]
+        for at in made_by.frames:
+            if _is_library(at[0]) or _node(at) is None:
+                continue
+            values = self.values_of(at)
+            if value in values and values <= wanted:
+                return at
+        return None
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 (lives as long as one patch is made)
+    def values_of(self, at: Range) -> frozenset[int]:
+        """What an expression evaluates to, each time that it is evaluated in the forward pass."""
+        found: set[int] = set()
+        run: list[Equation] = []
+        outer: tuple[Range, ...] | None = None
+        for e in [*self.forward, None]:
+            around = e.frames[e.frames.index(at) + 1 :] if e is not None and at in e.frames else None
+            if run and around != outer:
+                found.update(self.outcome(run))
+                run = []
+            outer = around
+            if e is not None and around is not None:
+                run.append(e)
+        return frozenset(found)
+
+    def outcome(self, run: list[Equation]) -> list[int]:
+        """The value of an expression from its equations: the last one that the forward pass goes on with."""
+        inside = {op for e in run for op in e.ops}
+        for e in reversed(run):
+            for value in reversed(e.results):
+                if value < 0:
+                    continue
+                users = [op for op in self.users.get(value, ()) if op not in inside]
+                if value in map(int, self.program.outputs) or any(
+                    op not in self.of_op or not self.of_op[op].place.backward for op in users
+                ):
+                    return [value]
+        return []
+
+    def at_operands(self, row: Pinned) -> tuple[list[_Edit], str]:
+        """Wrap what the reading expressions read."""
+        found: dict[_Edit, None] = {}
+        lost = []
+        for target, frames in zip(row.targets, row.frames, strict=True):
+            if target.place.backward:
+                continue  # the gradient of a constrained operand is constrained alike
+            at = next((f for f in frames if not _is_library(f[0])), None)
+            operand = None if at is None else _operand(at, target.number)
+            if operand is None:
+                lost.append(target.place.source.partition(" < ")[0] or "unknown line")
+            else:
+                found[_Edit(operand, row.specs)] = None
+        why = f"the expression that reads it cannot be told apart at {', '.join(lost)}" if lost else ""
+        return list(found), why
+
+
+@functools.lru_cache(maxsize=256)
+def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[tuple[int, int, int, int], ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and node.end_lineno is not None and node.end_col_offset is not None:
+            found.setdefault((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset), node)
+    return found
+
+
+def _node(at: Range) -> ast.expr | None:
+    """The expression at a source range."""
+    file, line, column, end_line, end_column = at
+    return _nodes(file).get((line, column, end_line, end_column))
+
+
+def _operand(at: Range, number: int) -> Range | None:
+    """The sub-expression that is operand ``number`` of a product or a call."""
+    node = _node(at)
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.BinOp):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.Call):
+        parts = [a for a in node.args if not isinstance(a, ast.Constant | ast.Starred)]
+    elif isinstance(node, ast.Subscript):
+        parts = [node.value, node.slice]
+    if number >= len(parts):
+        return None
+    part = parts[number]
+    if part.end_lineno is None or part.end_col_offset is None:
+        return None
+    return at[0], part.lineno, part.col_offset, part.end_lineno, part.end_col_offset
+
+
+def _is_library(file: str) -> bool:
+    """Is this file none that a user would change?"""
+    paths = sysconfig.get_paths()
+    roots = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
+    return not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots)
+
+
+def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
+    """The source of ``file`` with expressions wrapped."""
+    rows = [row.encode() for row in linecache.getlines(file)]
+    starts = [0]
+    for row in rows:
+        starts.append(starts[-1] + len(row))
+    source = b"".join(rows)
+    tree = ast.parse(source)
+    short = not _binds(tree, "P")
+    spec_name = "P" if short else "jax.sharding.PartitionSpec"
+    inserts: list[tuple[int, int, int, bytes]] = []  # offset, closing ones first, larger expressions outside, text
+    for (_, line, column, end_line, end_column), specs in edits:
+        begin, end = starts[line - 1] + column, starts[end_line - 1] + end_column
+        inserts.append((begin, 1, begin - end, b"jax.lax.with_sharding_constraint(" * len(specs)))
+        closing = "".join(f", {spec_name}({', '.join(map(repr, spec_entries(spec)))}))" for spec in specs)
+        inserts.append((end, 0, end - begin, closing.encode()))
+    for offset, _, _, text in sorted(inserts, reverse=True):
+        source = source[:offset] + text + source[offset:]
+    return _with_imports(source.decode(), "from jax.sharding import PartitionSpec as P" if short else "")
+
+
+def _binds(tree: ast.Module, name: str) -> bool:
+    """Does a module use this name for anything of its own?"""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "jax.sharding":
+            continue
+        names = {getattr(node, key, None) for key in ("id", "arg", "name", "asname")}
+        if name in names and not isinstance(node, ast.alias):
+            return not _imports_spec(tree)
+    return False
+
+
+def _imports_spec(tree: ast.Module) -> bool:
+    """Is ``P`` the PartitionSpec already?"""
+    return any(
+        isinstance(n, ast.ImportFrom) and n.module == "jax.sharding" and any(a.asname == "P" for a in n.names)
+        for n in ast.walk(tree)
+    )
+
+
+def _with_imports(source: str, spec_import: str) -> str:
+    """What the constraints need at the top, as far as it is not there."""
+    tree = ast.parse(source)
+    has_jax = any(
+        isinstance(n, ast.Import) and any(a.name == "jax" and a.asname is None for a in n.names) for n in tree.body
+    )
+    missing = [] if has_jax else ["import jax"]
+    if spec_import and not _imports_spec(tree):
+        missing.append(spec_import)
+    if not missing:
+        return source
+    after = 0
+    for i, node in enumerate(tree.body):
+        is_text = i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+            after = node.end_lineno or 0
+        else:
+            break
+    lines = source.splitlines(keepends=True)
+    return "".join([*lines[:after], *(f"{line}\n" for line in missing), *lines[after:]])
