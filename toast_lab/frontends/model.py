@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -12,6 +12,32 @@ from toast_lab.ir.program import Program
 
 DimNames = Mapping[str, tuple[str, ...]]
 ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Function:
+    """The user's function behind a program, for whoever wants another program of it, such as its gradient.
+
+    It lives in the process that traced it: pickled, it becomes None.
+    """
+
+    call: Callable[..., Any]  #: see ``arguments.Arguments``; the program is that of ``call(*given)``
+    given: tuple[Any, ...]  #: pytrees of shapes and numbers
+    changes: bool  #: whether it changes modules among its arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+
+class Recipe(NamedTuple):
+    """How to make the function again in another process: ``loading.load(which, **sizes)``."""
+
+    which: str  #: "package.module:make"
+    sizes: dict[str, Any]
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,6 +54,7 @@ class Model:
     expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)  #: actions by name, see ``registry.Example``
     parameter_count: int | None = None  #: trained numbers, if known
     paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
+    function: Function | Recipe | None = None  #: None if it came from a file or was pickled
 
     def __str__(self) -> str:
         p = self.program
@@ -46,6 +73,7 @@ class Traced(NamedTuple):
     donated: Sequence[bool]
     trees: Any  #: as in Model
     notes: tuple[str, ...]
+    function: Function | None = None
 
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
@@ -58,7 +86,9 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         donated=traced.donated,
     )
     notes = (*traced.notes, *parsed.notes)
-    return Model(identifier(name), parsed.program, parsed.text, dim_names, traced.trees, source, notes)
+    return Model(
+        identifier(name), parsed.program, parsed.text, dim_names, traced.trees, source, notes, function=traced.function
+    )
 
 
 def identifier(name: str) -> str:

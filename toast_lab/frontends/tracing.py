@@ -10,7 +10,7 @@ from typing import Any
 
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import arguments, user_code
-from toast_lab.frontends.model import DimNames, Model, Traced, build
+from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
 
 
 def from_jax(
@@ -69,6 +69,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
         [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
         (*taken.notes, *_closed_over(traced)),
+        Function(taken.call, taken.given, bool(taken.changed)),
     )
 
 
