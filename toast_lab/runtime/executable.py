@@ -35,14 +35,11 @@ class Job:
     result_specs: tuple[Spec, ...]
 
 
-def whole_job(program: Program, text: str) -> Job:
-    """The unsharded program on one device."""
-    return Job(
-        text,
-        Mesh(("one",), (1,)),
-        tuple(((),) * len(program.dims(a)) for a in range(program.n_arguments)),
-        tuple(((),) * len(program.dims(int(v))) for v in program.outputs),
-    )
+def whole_job(program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None) -> Job:
+    """Unsharded, on one device: the program, or another with its arguments and the given results."""
+    shapes = [program.dims(int(v)) for v in program.outputs] if result_shapes is None else result_shapes
+    arguments = tuple(((),) * len(program.dims(a)) for a in range(program.n_arguments))
+    return Job(text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes))
 
 
 class Executable:
