@@ -45,6 +45,7 @@ _NAMES = {
     "load": "toast_lab.frontends:load",
     "price": "toast_lab.cost.problem:price",
     "race": "toast_lab.search.race:race",
+    "replay": "toast_lab.compare.replay:replay",
     "replicated": "toast_lab.sharding.plan:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.search.contract:search",
@@ -55,6 +56,7 @@ __all__ = ["__version__", *_NAMES]
 if TYPE_CHECKING:
     from toast_lab.app.explore import explore
     from toast_lab.compare.compare import compare
+    from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.cost.machines import Machine
