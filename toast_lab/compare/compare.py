@@ -114,7 +114,7 @@ def compare(
         False if inputs is not None or not reference else None,
         plan_time_limit_s or time_limit_s / len(entries),
     )  # fmt: skip
-    clock = measure.Clock(time_limit_s, on_event, cancel)
+    clock = (distributed.JointClock if together else measure.Clock)(time_limit_s, on_event, cancel)
     with tempfile.TemporaryDirectory(prefix="toast-compare-") as folder:
 
         def host(request: Request) -> measure.Host:

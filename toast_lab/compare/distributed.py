@@ -20,7 +20,7 @@ import numpy as np
 
 from toast_lab.compare.contender import Contender, Request
 from toast_lab.compare.measure import Clock
-from toast_lab.errors import InvalidProblem, RunFailed
+from toast_lab.errors import InvalidProblem, RunFailed, ToastError
 
 _COORDINATOR, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
@@ -71,6 +71,21 @@ def attached(count: int) -> list[Any]:
             "in all): start as many processes as the mesh needs"
         )
     return list(found[:count])
+
+
+class JointClock(Clock):
+    """Limits and cancel that all processes heed if one of them does: one alone would leave the others waiting."""
+
+    def check(self) -> None:
+        """Raises Cancelled or TimedOut, in all processes."""
+        mine: Exception | None = None
+        try:
+            super().check()
+        except ToastError as error:
+            mine = error
+        for error in exchange(mine):
+            if error is not None:
+                raise error
 
 
 class Here:

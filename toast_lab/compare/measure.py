@@ -297,7 +297,7 @@ class _Run:
         except isolate.Cancelled:
             raise
         except Exception as error:  # its times stand, whatever became of its gradient
-            if time.monotonic() > self.clock.deadline:
+            if isinstance(error, TimedOut) and time.monotonic() > self.clock.deadline:
                 raise
             entry.gradient_failure = str(error)
             return
