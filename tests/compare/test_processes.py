@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.compare.test_compare import plans_of, scores
-from toast_lab.compare import distributed
+from toast_lab.compare import distributed, measure
 from toast_lab.compare.compare import compare
 from toast_lab.errors import InvalidProblem
 
@@ -48,6 +48,15 @@ def test_a_mesh_over_two_processes_computes_what_one_device_does() -> None:
     assert both.argument_bytes == 1024 + 4096 + 1024
     assert found.reference is not None
     assert found.reference.n_processes == 1
+
+
+def test_one_process_that_crashes_ends_its_plan_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SERVE", "tests.compare.test_compare:serve_faulty")
+    model = scores()
+    plan = plans_of(model)["both"]
+    found = compare(model, {"crash": plan, "fine": plan}, processes=2, repeats=2, reference=False)
+    assert [row.status for row in found.rows] == ["crashed", "ok"]
+    assert "crash, process 1: its process crashed (SIGSEGV)" in found["crash"].message
 
 
 def test_launched_processes_share_a_mesh_and_the_first_one_keeps_it(tmp_path: Path) -> None:

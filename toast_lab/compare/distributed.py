@@ -83,9 +83,9 @@ class JointClock(Clock):
             super().check()
         except ToastError as error:
             mine = error
-        for error in exchange(mine):
-            if error is not None:
-                raise error
+        told: list[Exception] = [one for one in exchange(mine) if one is not None]
+        if told:
+            raise told[0]
 
 
 class Here:
