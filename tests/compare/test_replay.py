@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 import jax
@@ -32,20 +31,6 @@ def flops_of_a_device(plan: ShardingPlan) -> float:
     return float((plan.program.flops * plan.program.trips / ways).sum())
 
 
-def flops_of_products(text: str) -> float:
-    """Of all matrix products of a module without loops, from their shapes."""
-    total = 0
-    for line in text.splitlines():
-        if "stablehlo.dot" in line:
-            types = re.search(r" : \((tensor<\S+), tensor<\S+\) -> (tensor<\S+)", line)
-            assert types, line
-            left, result = ([int(n) for n in re.findall(r"(\d+)x", t)] for t in types.groups())
-            dims = re.search(r"contracting_dims = \[([\d, ]*)\]", line)  # plain dot: the last one
-            summed = [int(d) for d in dims.group(1).split(",") if d.strip()] if dims else [-1]
-            total += 2 * math.prod(result) * math.prod(left[d] for d in summed)
-    return float(total)
-
-
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, int], tuple[Any, ...]]] = {
     "mlp": ("mlp", {}, {"d": 2, "m": 2}, (("B", "d"), ("U", "m"))),
     "attention": ("attention", {}, {"d": 4}, ("S@1->d",)),
@@ -65,12 +50,13 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     found = replay.replay(built, sharded, problem=problem, repeats=3, warmup=1)
     whole = replay.replay(built, plan(Problem(analysed(which, **sizes), {"one": 1})), repeats=1, warmup=0)
     share = flops_of_a_device(sharded)
-    assert flops_of_products(divided(built, sharded).text) == share
+    assert found.product_flops == found.planned_product_flops == share
+    assert not found.divided_otherwise
     # XLA's count has every element-wise op, too.
     assert found.flops is not None
     assert whole.flops is not None
     assert share <= found.flops < share * 1.5
-    assert found.flops / whole.flops == pytest.approx(share / flops_of_a_device(plan(problem)), rel=0.1)
+    assert found.flops / whole.flops == pytest.approx(share / flops_of_a_device(plan(problem)), rel=0.2)
     assert whole.removed == ()
     assert found.removed
     assert found.finite
@@ -81,7 +67,7 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     assert found.priced_collectives_s == cost.comm_s > 0
     assert found.estimate_s == found.median_s + cost.comm_s
     assert found.predicted_time_s == cost.time_s
-    assert f"{sum(found.removed_counts.values())}" in str(found)
+    assert f"taken out: {', '.join(f'{n} {k}' for k, n in sorted(found.removed_counts.items()))}" in str(found)
     assert json.loads(json.dumps(found.to_json()))["estimate_s"] == found.estimate_s
 
 
@@ -93,6 +79,18 @@ def test_data_parallel_work_is_divided_exactly() -> None:
     ]
     assert flops[0]
     assert flops == [flops[0], flops[0] / 8, flops[0] / 64]
+
+
+def test_what_xla_divides_otherwise_is_told() -> None:
+    """Positions alone split over ``m``: in the backward pass XLA splits some products over the idle axis, too."""
+    built = model("transformer", **SMALL)
+    problem = Problem(analysed("transformer", **SMALL), {"data": 4, "model": 2})
+    sharded = plan(problem, *built.expert_plans["megatron+sp"])
+    found = replay.replay(built, sharded, problem=problem, repeats=1, warmup=0)
+    assert found.product_flops is not None
+    assert found.planned_product_flops == flops_of_a_device(sharded)
+    assert found.product_flops < found.planned_product_flops
+    assert "it divides some of them otherwise" in str(found)
 
 
 def divided(built: frontends.Model, sharded: ShardingPlan) -> local_program.LocalProgram:

@@ -81,10 +81,10 @@ def test_digests_tell_shardings_and_machines_apart() -> None:
 def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TOAST_LAB_RUNS", raising=False)
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert str(module.default_path()) == "/home/someone/.local/share/toast-lab/runs.sqlite"
-    monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert str(module.default_path()) == "/data/toast-lab/runs.sqlite"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert module.default_path() == tmp_path / ".local" / "share" / "toast-lab" / "runs.sqlite"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert module.default_path() == tmp_path / "data" / "toast-lab" / "runs.sqlite"
     monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "x"))
     assert Store().path == tmp_path / "x"
 

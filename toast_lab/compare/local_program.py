@@ -50,6 +50,7 @@ class LocalProgram(NamedTuple):
     removed: tuple[Removed, ...]  #: in program order, each once however often a loop runs it
     argument_shapes: tuple[tuple[int, ...], ...]
     result_shapes: tuple[tuple[int, ...], ...]
+    product_flops: float  #: of its matrix products, each once however often a loop runs it
 
 
 def flags(folder: str) -> str:
@@ -112,7 +113,11 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
     module.operation.verify()
     types = main.type
     return LocalProgram(
-        str(module.operation), tuple(removed), tuple(_shape(t) for t in types.inputs), tuple(map(_shape, types.results))
+        str(module.operation),
+        tuple(removed),
+        tuple(map(_shape, types.inputs)),
+        tuple(map(_shape, types.results)),
+        float(sum(_product_flops(op) for op in _every(module))),
     )
 
 
@@ -154,6 +159,17 @@ def _bytes(op: Any) -> int:
         return sum(math.prod(t.shape) * _width(t.element_type) for t in types)
 
     return max(size(op.operands), size(op.results))
+
+
+def _product_flops(op: Any) -> int:
+    if _kind(op) not in ("dot_general", "dot"):
+        return 0
+    left = _shape(op.operands[0].type)
+    summed = [len(left) - 1]
+    if _kind(op) == "dot_general":
+        numbers = _jaxlib.stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        summed = list(numbers.lhs_contracting_dimensions)
+    return 2 * math.prod(_shape(op.results[0].type)) * math.prod(left[d] for d in summed)
 
 
 def _width(element: Any) -> int:

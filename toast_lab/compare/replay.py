@@ -51,6 +51,8 @@ class Replay:
     step_times_s: tuple[float, ...]  #: of the local program, without collectives
     compile_s: float
     flops: float | None  #: of the compiled local program, by XLA's count; None if it does not say
+    product_flops: float | None  #: of the matrix products that XLA left to this device; None where there are loops
+    planned_product_flops: float | None  #: of those that the plan leaves to it, as prices count them
     peak_bytes: int  #: see ``runtime.Run``
     allocator_peak_bytes: int | None  #: None on CPU
     removed: tuple[Removed, ...]  #: XLA's collectives, which stand-ins took the place of
@@ -80,11 +82,16 @@ class Replay:
         """Number of XLA's collectives by kind."""
         return dict(collections.Counter(r.kind for r in self.removed))
 
+    @property
+    def divided_otherwise(self) -> bool:
+        """Has XLA divided some matrix product otherwise than the plan says, with other work for this device?"""
+        return self.product_flops != self.planned_product_flops
+
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the derived ones."""
         data = dataclasses.asdict(self)
         data["removed"] = [r._asdict() for r in self.removed]
-        for name in ("median_s", "spread_s", "estimate_s", "removed_counts"):
+        for name in ("median_s", "spread_s", "estimate_s", "removed_counts", "divided_otherwise"):
             data[name] = getattr(self, name)
         return data
 
@@ -99,6 +106,11 @@ class Replay:
             f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms predicted",
             f"memory        {bytes_text(memory)}",
         ]
+        if self.divided_otherwise:
+            lines.append(
+                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, the plan and its price "
+                f"{self.planned_product_flops:.4g}: it divides some of them otherwise"
+            )
         if not self.finite:
             lines.append("some results are not finite: some ops may have been slower than with real values")
         return "\n".join(lines)
@@ -187,6 +199,8 @@ def replay(
         step_times_s=measured.step_times_s,
         compile_s=measured.compile_s,
         flops=measured.flops,
+        product_flops=None if model.program.regions else local.product_flops,
+        planned_product_flops=None if model.program.regions else planned_product_flops(plan),
         peak_bytes=measured.memory["peak"],
         allocator_peak_bytes=measured.allocator_peak_bytes,
         removed=local.removed,
@@ -195,6 +209,14 @@ def replay(
         predicted_compute_s=cost.compute_s,
         predicted_time_s=cost.time_s,
     )
+
+
+def planned_product_flops(plan: ShardingPlan) -> float:
+    """FLOPs of one device's matrix products: each divided by the sizes of the axes that its op is split on."""
+    program, sizes = plan.program, np.asarray(plan.mesh.sizes)
+    ways = np.where(plan.op_axis >= 0, sizes, 1).prod(axis=1)
+    products = np.asarray([kind == "dot_general" for kind in program.kind])
+    return float((program.flops * program.trips / ways)[products].sum())
 
 
 def _divided(
