@@ -28,10 +28,12 @@ _NAMES = {
     "Status": "toast_lab.search.contract:Status",
     "ToastError": "toast_lab.errors:ToastError",
     "Compiled": "toast_lab.runtime.compiled:Compiled",
+    "Comparison": "toast_lab.compare.result:Comparison",
     "analyse": "toast_lab.pipeline:analyse",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "conflicts": "toast_lab.explain.board:conflicts",
     "diff": "toast_lab.explain.difference:difference",
+    "compare": "toast_lab.compare.compare:compare",
     "compile": "toast_lab.runtime.compile:compile_plan",
     "diff_compiled": "toast_lab.runtime.diff:diff_compiled",
     "explore": "toast_lab.app.explore:explore",
@@ -43,6 +45,7 @@ _NAMES = {
     "load": "toast_lab.frontends:load",
     "price": "toast_lab.cost.problem:price",
     "race": "toast_lab.search.race:race",
+    "replay": "toast_lab.compare.replay:replay",
     "replicated": "toast_lab.sharding.plan:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.search.contract:search",
@@ -52,6 +55,9 @@ __all__ = ["__version__", *_NAMES]
 
 if TYPE_CHECKING:
     from toast_lab.app.explore import explore
+    from toast_lab.compare.compare import compare
+    from toast_lab.compare.replay import replay
+    from toast_lab.compare.result import Comparison
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.cost.machines import Machine
     from toast_lab.cost.problem import Cost, Problem, price
@@ -75,7 +81,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import replicated
 
 
-_STAGES = ("search", "conflicts")  # which are public functions, too
+_STAGES = ("search", "conflicts", "compare")  # which are public functions, too
 
 
 class _Stage(types.ModuleType):

@@ -49,6 +49,32 @@ def parse_module(context: ir.Context, text: str | bytes, file: str = "") -> ir.M
         return ir.Module.parseFile(file) if file else ir.Module.parse(text)
 
 
+def stablehlo_of_hlo(data: bytes) -> bytes:
+    """An HLO module as XLA dumps it (a serialised HloProto) as StableHLO bytecode.  Raises ValueError."""
+    from jaxlib import _jax
+
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        size, at = _varint(data, at)
+        if key == 1 << 3 | 2:  # field 1, a message: the HloModuleProto
+            return bytes(_jax.mlir.hlo_to_stablehlo(data[at : at + size]))
+        at += size
+    raise ValueError("no HLO module in this dump")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A protocol-buffer number, and where the next byte is."""
+    value, shift = 0, 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
+
+
 def run_passes(module: ir.Module, pipeline: str) -> None:
     """Run a textual pass pipeline in place, for instance ``builtin.module(canonicalize)``."""
     with module.context:

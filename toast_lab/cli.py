@@ -186,6 +186,33 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps (%(default)s)")
     _save(p)
 
+    p = _command(commands, "compare", "measure saved plans side by side; Ctrl-C keeps what was measured")
+    _model(p)
+    p.add_argument("plans", metavar="PLAN", nargs="+", help="plans that --save wrote, each on its own mesh")
+    p.add_argument(
+        "--devices",
+        default="cpu",
+        help='"cpu:8" (virtual devices), "gpu", "tpu", "auto", or "distributed" under srun or mpirun (%(default)s)',
+    )
+    p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps of each plan (%(default)s)")
+    p.add_argument("--rounds", type=_positive_int, help="that they are divided into (5, and 3 on accelerators)")
+    p.add_argument(
+        "--processes", type=_positive_int, default=1, metavar="P", help="divide virtual devices among processes"
+    )
+    p.add_argument("--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml')
+    p.add_argument("--no-gradients", action="store_true", help="compare outputs only with the unsharded program")
+    p.add_argument("--seed", type=int, default=0, help="of inputs and order (%(default)s)")
+    p.add_argument("--plan-time-limit", type=_positive, metavar="SECONDS", help="for one plan (its share)")
+    p.add_argument("--csv", metavar="FILE", help="write a line for each plan")
+    p.add_argument("--store", metavar="FILE", help='keep the results here, or "none" (see runs)')
+
+    p = _command(commands, "runs", "what compare has measured and kept")
+    p.add_argument("show", metavar="show ID", nargs="*", help="all of one row")
+    p.add_argument("--model", help="rows of this model only")
+    p.add_argument("--limit", type=_positive_int, metavar="N", help="the newest ones (20; all with --csv)")
+    p.add_argument("--csv", metavar="FILE", help="write the rows")
+    p.add_argument("--store", metavar="FILE", help="($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)")
+
     p = _command(
         commands,
         "compile",

@@ -50,6 +50,10 @@ class SessionError(ToastError):
     """A saved state of the explorer is malformed, too large or of an unknown version."""
 
 
+class StoreError(ToastError):
+    """The file of kept results cannot be opened, read or written."""
+
+
 def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
     """Write offenders one a line; beyond `limit` of them, say how many are left out.
 

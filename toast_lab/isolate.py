@@ -4,7 +4,7 @@ Compiles, MLIR passes on foreign input and user code can crash or hang a process
 A crash, a hang, running out of memory and an exception each become a clear error in the parent.
 
 ``run_in_child("package.module:function", ...)`` imports the function in the child, which may call ``report(event)``
-to send progress.
+to send progress.  ``Worker`` is such a child that stays and takes commands.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 from toast_lab import errors
 
 _CHANNEL: Any = None  # in a child: the pipe to the parent
+_COMMANDS: Any = None  # in a child: the pipe from the parent
 
 
 class Cancelled(errors.ToastError):
@@ -37,6 +38,11 @@ def report(event: Any) -> None:
     """Send a progress event to the parent; does nothing outside a child."""
     if _CHANNEL is not None:
         _send(_CHANNEL, ("event", event))
+
+
+def next_command() -> Any:
+    """The next thing that the parent's ``Worker.command`` says; None: there is no parent any more."""
+    return None if _COMMANDS is None else _receive(_COMMANDS)
 
 
 def run_in_child(
@@ -66,66 +72,115 @@ def run_in_child(
     Raises:
         ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of memory, Cancelled.
     """
+    deadline = time.monotonic() + time_limit_s
     what = what or target
-    read_fd, write_fd = os.pipe()
-    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as log:
-        pickle.dump((target, args, kwargs, memory_limit_bytes, list(sys.path)), request)
-        request.seek(0)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "toast_lab.isolate", str(write_fd)],
-            stdin=request, stdout=log, stderr=log, pass_fds=(write_fd,), env=_environment(env),
-            start_new_session=True,
-        )  # fmt: skip
+    with Worker(target, *args, env=env, memory_limit_bytes=memory_limit_bytes, what=what, **kwargs) as worker:
+        while True:
+            for at, message in worker.arrived(0.1):
+                if at > deadline:  # too late, even if a busy machine let us look only now
+                    break
+                if message[0] == "event" and on_event is not None:
+                    on_event(message[1])
+                elif message[0] == "result":
+                    return message[1]
+                elif message[0] in ("error", "end"):
+                    raise worker.failure(message)
+            if cancel is not None and cancel():
+                raise Cancelled(f"{what}: cancelled")
+            if time.monotonic() > deadline:
+                raise errors.RunFailed(
+                    f"{what}: no result within {time_limit_s:g} s, stopped. "
+                    "Raise the time limit or make the work smaller."
+                )
+
+
+class Worker:
+    """A child process that a target runs in, and that may be told things while it does.
+
+    The target reads commands with ``next_command`` and answers with ``report``; it ends with its result, or when it is
+    stopped.  ``run_in_child`` is the case without commands.  A context: leaving it kills what still runs.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *args: Any,
+        env: Mapping[str, str] | None = None,
+        memory_limit_bytes: int | None = None,
+        what: str = "",
+        **kwargs: Any,
+    ) -> None:
+        self.what = what or target
+        read_fd, write_fd = os.pipe()
+        command_fd, self._command_fd = os.pipe()
+        self._log = tempfile.TemporaryFile()
+        with tempfile.TemporaryFile() as request:
+            pickle.dump((target, args, kwargs, memory_limit_bytes, list(sys.path)), request)
+            request.seek(0)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "toast_lab.isolate", str(write_fd), str(command_fd)],
+                stdin=request, stdout=self._log, stderr=self._log, pass_fds=(write_fd, command_fd),
+                env=_environment(env), start_new_session=True,
+            )  # fmt: skip
         os.close(write_fd)
-        messages: list[tuple[float, tuple[Any, ...]]] = []  # with the time of arrival
-        arrived = threading.Event()
+        os.close(command_fd)
+        self._messages: list[tuple[float, tuple[Any, ...]]] = []  # with the time of arrival
+        self._seen = 0
+        self._arrived = threading.Event()
+        self._listener = threading.Thread(target=self._listen, args=(read_fd,), daemon=True)
+        self._listener.start()
 
-        def listen() -> None:
-            with os.fdopen(read_fd, "rb") as pipe:
-                while True:
-                    message = _receive(pipe)
-                    if message is None:
-                        break
-                    messages.append((time.monotonic(), message))
-                    arrived.set()
-            messages.append((time.monotonic(), ("end",)))
-            arrived.set()
+    def __enter__(self) -> Worker:
+        return self
 
-        listener = threading.Thread(target=listen, daemon=True)
-        listener.start()
-        deadline = time.monotonic() + time_limit_s
-        seen = 0
-        try:
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def _listen(self, read_fd: int) -> None:
+        with os.fdopen(read_fd, "rb") as pipe:
             while True:
-                arrived.wait(0.1)
-                arrived.clear()
-                while seen < len(messages):
-                    at, message = messages[seen]
-                    seen += 1
-                    if at > deadline:  # too late, even if a busy machine let us look only now
-                        break
-                    if message[0] == "event" and on_event is not None:
-                        on_event(message[1])
-                    elif message[0] == "result":
-                        return message[1]
-                    elif message[0] == "error":
-                        raise _rebuild(message, what)
-                    elif message[0] == "end":
-                        child.wait(10)
-                        raise errors.RunFailed(f"{what}: {_death(child.returncode)}{_tail(log)}")
-                if cancel is not None and cancel():
-                    raise Cancelled(f"{what}: cancelled")
-                if time.monotonic() > deadline:
-                    raise errors.RunFailed(
-                        f"{what}: no result within {time_limit_s:g} s, stopped. "
-                        "Raise the time limit or make the work smaller."
-                    )
-        finally:
-            if child.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            listener.join(1)
+                message = _receive(pipe)
+                if message is None:
+                    break
+                self._messages.append((time.monotonic(), message))
+                self._arrived.set()
+        self._messages.append((time.monotonic(), ("end",)))
+        self._arrived.set()
+
+    def arrived(self, wait_s: float) -> list[tuple[float, tuple[Any, ...]]]:
+        """New messages with the time of their arrival; waits up to ``wait_s`` for the first one."""
+        if self._seen == len(self._messages):
+            self._arrived.wait(wait_s)
+        self._arrived.clear()
+        new = self._messages[self._seen :]
+        self._seen += len(new)
+        return new
+
+    def command(self, command: Any) -> None:
+        """Tell the child something; nothing happens if it is gone, which ``arrived`` says."""
+        data = _packed(command)
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._command_fd, data) :]
+
+    def failure(self, message: tuple[Any, ...]) -> Exception:
+        """The error that an "error" or "end" message means."""
+        if message[0] == "error":
+            return _rebuild(message, self.what)
+        self.process.wait(10)
+        return errors.RunFailed(f"{self.what}: {_death(self.process.returncode)}{_tail(self._log)}")
+
+    def stop(self) -> None:
+        """Kill the child and its children, if it still runs."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._listener.join(1)
+        self._log.close()
+        if self._command_fd >= 0:
+            os.close(self._command_fd)
+            self._command_fd = -1
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
@@ -165,13 +220,18 @@ def _tail(log: Any) -> str:
     return ". Last output: " + " | ".join(lines[-4:])[:800] if lines else ""
 
 
-def _send(pipe: Any, message: tuple[Any, ...]) -> None:
+def _packed(message: Any) -> bytes:
     data = pickle.dumps(message)
-    pipe.write(struct.pack("<Q", len(data)) + data)
+    return struct.pack("<Q", len(data)) + data
+
+
+def _send(pipe: Any, message: tuple[Any, ...]) -> None:
+    pipe.write(_packed(message))
     pipe.flush()
 
 
-def _receive(pipe: Any) -> tuple[Any, ...] | None:
+def _receive(pipe: Any) -> Any:
+    """The next message, None at the end of the pipe."""
     head = pipe.read(8)
     if len(head) < 8:
         return None
@@ -181,10 +241,11 @@ def _receive(pipe: Any) -> tuple[Any, ...] | None:
 
 
 def _main() -> None:
-    global _CHANNEL
+    global _CHANNEL, _COMMANDS
     # Under -m this file is a module of its own (__main__); report() must find the channel in the imported one.
     own = importlib.import_module("toast_lab.isolate")
     own.__dict__["_CHANNEL"] = _CHANNEL = os.fdopen(int(sys.argv[1]), "wb")
+    own.__dict__["_COMMANDS"] = _COMMANDS = os.fdopen(int(sys.argv[2]), "rb")
     target, args, kwargs, memory_limit, path = pickle.load(sys.stdin.buffer)
     sys.path[:] = path + [p for p in sys.path if p not in path]
     if memory_limit:

@@ -97,7 +97,7 @@ def patched(
     problem = tl.Problem(tl.analyse(model), mesh, "cpu")
     plan = tl.Plan.from_actions(problem, actions)
     found = plan.constraints(minimal=True, model=model, **options)
-    patch = plan.to_patch(found, model, root=Path(transformer.__file__).parents[2])
+    patch = plan.to_patch(found, root=Path(transformer.__file__).parents[2])
     (source,) = patch.sources.values()
     changed = imported(source, "patched_transformer")
     plan_jit = plan.jit(example.fn)

@@ -51,7 +51,7 @@ def check_early(args: argparse.Namespace) -> None:
     if args.mesh:
         lay_out(found, make_mesh(args.mesh))
     if getattr(args, "plan", None):
-        _mesh_of(args.plan)
+        mesh_of(args.plan)
     for flag in ("save", "trace"):
         check_folder(getattr(args, flag, None), f"--{flag}")
     if hasattr(args, "method"):
@@ -195,12 +195,13 @@ def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
 
     mesh = args.mesh
     if mesh is None and getattr(args, "plan", None):
-        mesh = _mesh_of(args.plan)
+        mesh = mesh_of(args.plan)
     limit = args.memory_limit * 2.0**30 if args.memory_limit else None
     return Problem(analysis, mesh or DEFAULT_MESH, args.machine, memory_limit_bytes=limit)
 
 
-def _mesh_of(path: str) -> Any:
+def mesh_of(path: str) -> Any:
+    """The mesh of a saved plan, as axes and sizes."""
     try:
         data = json.loads(Path(path).read_text())
         return {str(a): s for a, s in data["mesh"].items()}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab.conflicts.analysis import last_key
 from toast_lab.errors import InvalidProblem
 from toast_lab.export.minimal import spec_entries, spec_text
+from toast_lab.export.places import source_of
 from toast_lab.frontends.model import model_of
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
@@ -59,7 +60,8 @@ def axis_rules(
     program, specs = plan.program, plan.value_specs()
     if names is None:
         found = model_of(program, model)
-        names = {**found.dim_names, **(_carried(program, found.origin.given) if found.origin else {})}
+        source = source_of(program, found)
+        names = {**found.dim_names, **(source.names if source else {})}
     tensors, wrong = [], []
     for a in range(program.n_arguments):
         path = program.value_name[a]
@@ -131,28 +133,3 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
 def _moved(rules: Sequence[Any], i: int, j: int) -> list[Any]:
     rest = [*rules[:i], *rules[i + 1 :]]
     return [*rest[:j], rules[i], *rest[j:]]
-
-
-def _carried(program: Any, given: Any) -> dict[str, tuple[str | None, ...]]:
-    """Names that boxes around the arguments carry, by our path."""
-    import jax
-
-    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda x: _names_of(x) is not None)
-    found, at = {}, 0
-    for part in flat:
-        names, count = _names_of(part), len(jax.tree_util.tree_leaves(part))
-        if names is not None and count == 1 and len(names) == len(program.dims(at)):
-            found[program.value_name[at]] = names
-        at += count
-    return found
-
-
-def _names_of(box: Any) -> tuple[str | None, ...] | None:
-    """Logical names of a flax box or nnx variable."""
-    if not type(box).__module__.startswith("flax."):
-        return None
-    for key in ("names", "sharding_names", "out_sharding", "sharding"):
-        names = getattr(box, key, None)
-        if isinstance(names, tuple) and names and all(n is None or isinstance(n, str) for n in names):
-            return names
-    return None

@@ -82,7 +82,7 @@ class MinimalConstraints(Sequence[Pinned]):
     rows: tuple[Pinned, ...]
     proof: str  #: "compiled" or "propagated": the judge that agreed
     found: trial.Found
-    applicable: bool  #: False: made for a program without its function, so ``apply`` cannot be used
+    source: places.Source | None  #: None: made for a program without its function, so ``apply`` cannot be used
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -149,7 +149,7 @@ class MinimalConstraints(Sequence[Pinned]):
         """
         from toast_lab.apply.jit import jax_mesh
 
-        if not self.applicable:
+        if self.source is None:
             raise InvalidPlan("these constraints were found for a program without its function; see annotate")
         return constrained.constrain(fn, self.rules, jax_mesh(self.plan, mesh))
 
@@ -191,8 +191,8 @@ def minimal_constraints(
     if proof not in PROOFS:
         raise InvalidProblem(f"proof {proof!r} is none of {', '.join(PROOFS)}")
     model = model_of(plan.program, model)
-    equations = places.equations_of(plan.program, model.origin) if model.origin else None
-    rows = candidates(plan, equations if equations is not None else places.ops_as_equations(plan.program))
+    source = places.source_of(plan.program, model)
+    rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)
     bare = dataclasses.replace(plan, trees=None)
     request = trial.Request(model.stablehlo, bare, units, proof == "compiled", seconds)
@@ -202,7 +202,7 @@ def minimal_constraints(
         what=f"looking for the constraints of {model.name}",
     )  # fmt: skip
     chosen = tuple(rows[i][0] for i in found.chosen)
-    return MinimalConstraints(plan, chosen, proof, found, equations is not None)
+    return MinimalConstraints(plan, chosen, proof, found, source)
 
 
 def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[Pinned, trial.Unit]]:

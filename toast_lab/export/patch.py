@@ -17,18 +17,13 @@ import os
 import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.export import places
 from toast_lab.export.minimal import MinimalConstraints, Pinned, spec_entries
 from toast_lab.export.places import Equation
-from toast_lab.frontends.model import model_of
 from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import ShardingPlan, Spec
-
-if TYPE_CHECKING:
-    from toast_lab.frontends import Model
 
 Range = tuple[str, int, int, int, int]  # file, line, column, end line, end column; columns count bytes from 0
 
@@ -52,7 +47,6 @@ class _Edit(NamedTuple):
 def to_patch(
     plan: ShardingPlan,
     constraints: MinimalConstraints,
-    model: Model | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
 ) -> Patch:
@@ -61,16 +55,14 @@ def to_patch(
     Args:
         plan: of the model.
         constraints: what ``plan.constraints(minimal=True)`` gave.
-        model: see ``minimal_constraints``.
         root: folder that paths in the diff start from; the current one by default.  Files outside are named whole.
 
     Raises:
-        InvalidPlan: the model's function is not at hand.
+        InvalidPlan: the program came without its function.
     """
-    model = model_of(plan.program, model)
-    if model.origin is None:
-        raise InvalidPlan(f"{model.name} was not traced in this process, so its source is not known; use tl.from_jax")
-    finder = _Finder(plan.program, places.equations_of(plan.program, model.origin))
+    if constraints.source is None:
+        raise InvalidPlan(f"{plan.program.name} came without its function, so its source is not known; use tl.from_jax")
+    finder = _Finder(plan.program, constraints.source.equations)
     edits: dict[_Edit, None] = {}
     left_out = []
     for row in constraints:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.constrained import ENDS, Place, Walk, place_of, source_lines
 from toast_lab.frontends import arguments
-from toast_lab.frontends.model import Origin
+from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.model import Function, Model, Recipe, in_child
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir import kinds
 from toast_lab.ir.program import Program
@@ -38,18 +39,57 @@ class Equation(NamedTuple):
     frames: tuple[tuple[str, int, int, int, int], ...]  #: file, line, column, end line, end column; innermost first
 
 
-def equations_of(program: Program, origin: Origin) -> list[Equation]:
-    """The equations of a function that are in the program, in program order.
+class Source(NamedTuple):
+    """What the user's function says of a program, as plain data."""
 
-    Args:
-        program: read from that function.
-        origin: the function and its arguments.
+    equations: list[Equation]  #: those that are in the program, in program order
+    argument_keys: list[list[str]]  #: for each positional argument the paths of its leaves, as JAX writes them
+    names: dict[str, tuple[str | None, ...]]  #: logical names of dims that arguments carry, by our path
+
+
+def source_of(program: Program, model: Model) -> Source | None:
+    """What the function of ``model`` says of its program; None if there is no function, as with a StableHLO file.
+
+    User code that is not loaded in this process is run in a child.
+
+    Raises:
+        InvalidPlan: the function is another program.
+        FrontendError, RunFailed: it cannot be made again.
+    """
+    if isinstance(model.function, Recipe):
+        found: Source = in_child(
+            "toast_lab.export.places:source_in_child", program, model.function, what=f"tracing {model.function.which}"
+        )
+        return found
+    return _source(program, model.function) if model.function else None
+
+
+def source_in_child(program: Program, recipe: Recipe) -> Source:
+    """``source_of`` where the user's code may be run."""
+    function = function_of(recipe)
+    if function is None:
+        raise InvalidPlan(f"{recipe.which} is no function that JAX traces")
+    return _source(program, function)
+
+
+def _source(program: Program, function: Function) -> Source:
+    import jax
+
+    keys = [
+        [str(jax.tree_util.keystr(path)) for path, _ in jax.tree_util.tree_flatten_with_path(given)[0]]
+        for given in function.given
+    ]
+    return Source(equations_of(program, function), keys, _carried(program, function.given))
+
+
+def equations_of(program: Program, function: Function) -> list[Equation]:
+    """The equations of a function that are in the program, in program order.
 
     Raises:
         InvalidPlan: the function is another program.
     """
     walk = _Numbering()
-    model = from_jax(_numbered(origin.call, walk), *origin.given)
+    model = from_jax(_numbered(function.call, walk), *function.given)
     ours, theirs = _signatures(program), _signatures(model.program)
     if [s for _, s in ours] != [s for _, s in theirs]:
         raise InvalidPlan(different(program, model.program))
@@ -198,3 +238,28 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
         if tuple(map(int, getattr(variable.aval, "shape", ()))) != tuple(map(int, program.dims(value))):
             return nothing
     return tuple(tuple(groups[v]) if not hasattr(v, "val") else () for v in eqn.invars)
+
+
+def _carried(program: Any, given: Any) -> dict[str, tuple[str | None, ...]]:
+    """Names that boxes around the arguments carry, by our path."""
+    import jax
+
+    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda x: _names_of(x) is not None)
+    found, at = {}, 0
+    for part in flat:
+        names, count = _names_of(part), len(jax.tree_util.tree_leaves(part))
+        if names is not None and count == 1 and len(names) == len(program.dims(at)):
+            found[program.value_name[at]] = names
+        at += count
+    return found
+
+
+def _names_of(box: Any) -> tuple[str | None, ...] | None:
+    """Logical names of a flax box or nnx variable."""
+    if not type(box).__module__.startswith("flax."):
+        return None
+    for key in ("names", "sharding_names", "out_sharding", "sharding"):
+        names = getattr(box, key, None)
+        if isinstance(names, tuple) and names and all(n is None or isinstance(n, str) for n in names):
+            return names
+    return None

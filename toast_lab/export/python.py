@@ -13,44 +13,34 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toast_lab import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
 from toast_lab.export.minimal import MinimalConstraints, spec_entries
 from toast_lab.export.sharded import Shardings
-from toast_lab.frontends.model import model_of
 from toast_lab.sharding.plan import ShardingPlan
 
-if TYPE_CHECKING:
-    from toast_lab.frontends import Model
 
-
-def shardings_of(
-    plan: ShardingPlan, model: Model | None = None, constraints: MinimalConstraints | None = None
-) -> Shardings:
+def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardings:
     """Everything that ``sharded.shard`` needs to carry out ``plan``.
 
     Raises:
-        InvalidPlan: the model's function is not at hand.
+        InvalidPlan: the program came without its function.
     """
-    import jax
-
-    model = model_of(plan.program, model)
-    if model.origin is None:
+    if constraints.source is None:
         raise InvalidPlan(
-            f"{model.name} was not traced in this process, so its function is not known; use tl.from_jax, or take the "
-            "annotated StableHLO (tl.annotate)"
+            f"{plan.program.name} came without its function; use tl.from_jax, or take the annotated StableHLO "
+            "(tl.annotate)"
         )
     program, specs = plan.program, plan.value_specs()
     arguments: list[dict[str, Any]] = []
     where: dict[str, tuple[int, str]] = {}  # our path -> position and path within it
     at = 0
-    for i, given in enumerate(model.origin.given):
+    for i, keys in enumerate(constraints.source.argument_keys):
         arguments.append({})
-        for path, _ in jax.tree_util.tree_flatten_with_path(given)[0]:
-            text = str(jax.tree_util.keystr(path))
+        for text in keys:
             arguments[i][text] = spec_entries(specs[at])
             where[program.value_name[at]] = i, text
             at += 1
@@ -70,17 +60,17 @@ def shardings_of(
     )  # fmt: skip
     return Shardings(
         dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)), tuple(map(_folded, arguments)), _folded(result),
-        tuple(changed), constraints.rules if constraints is not None else (), donated,
+        tuple(changed), constraints.rules, donated,
     )  # fmt: skip
 
 
-def to_python(plan: ShardingPlan, constraints: MinimalConstraints, model: Model | None = None) -> str:
-    """A Python file that shards the function of ``model``.
+def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
+    """A Python file that shards the function that ``plan`` is of.
 
     Raises:
-        InvalidPlan: the model's function is not at hand.
+        InvalidPlan: the program came without its function.
     """
-    data = shardings_of(plan, model, constraints)
+    data = shardings_of(plan, constraints)
     name = plan.program.name
     lines = [
         f'"""Sharding of {name} on a mesh of {plan.mesh}, written by TOAST Lab {__version__}.',

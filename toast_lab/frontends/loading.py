@@ -12,7 +12,7 @@ from typing import Any
 from toast_lab import isolate
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import user_code
-from toast_lab.frontends.model import Model, Traced, build, in_child
+from toast_lab.frontends.model import Model, Recipe, Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
 
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")  #: what a user's make may add
@@ -58,8 +58,17 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
     )
     model = build(traced, name, options.get("dim_names", {}), which)
     return dataclasses.replace(
-        model, expert_plans=options.get("expert_plans", {}), parameter_count=options.get("parameter_count")
+        model,
+        expert_plans=options.get("expert_plans", {}),
+        parameter_count=options.get("parameter_count"),
+        function=None if options["is_torch"] else Recipe(which, sizes),
     )
+
+
+def function_of(recipe: Recipe) -> Any:
+    """The ``Function`` of a recipe, made anew in this process.  Raises FrontendError as ``load`` does."""
+    fn, args, *_ = _made(*recipe)
+    return trace(fn, tuple(args) if isinstance(args, tuple | list) else (args,), ()).function
 
 
 def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
@@ -85,7 +94,7 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
     except Exception:
         traced = traced._replace(trees=None)  # custom pytree nodes do not survive the trip; paths still do
     kept = {k: dict(options.get(k) or {}) for k in ("dim_names", "expert_plans")}
-    return traced, name, {**kept, "parameter_count": options.get("parameter_count")}
+    return traced, name, {**kept, "parameter_count": options.get("parameter_count"), "is_torch": is_torch}
 
 
 def _made(which: str, sizes: dict[str, Any]) -> Any:

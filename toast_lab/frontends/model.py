@@ -16,11 +16,30 @@ DimNames = Mapping[str, tuple[str, ...]]
 ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
 
 
-class Origin(NamedTuple):
-    """The function that a model was traced from, in a form that JAX takes."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Function:
+    """The user's function behind a program, for whoever wants another program of it, such as its gradient.
 
-    call: Callable[..., Any]  #: of pytrees of arrays; see ``arguments.Arguments``
-    given: tuple[Any, ...]  #: ShapeDtypeStructs and numbers
+    It lives in the process that traced it: pickled, it becomes None.
+    """
+
+    call: Callable[..., Any]  #: see ``arguments.Arguments``; the program is that of ``call(*given)``
+    given: tuple[Any, ...]  #: pytrees of shapes and numbers
+    changes: bool  #: whether it changes modules among its arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+
+class Recipe(NamedTuple):
+    """How to make the function again in another process: ``loading.load(which, **sizes)``."""
+
+    which: str  #: "package.module:make"
+    sizes: dict[str, Any]
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,10 +56,7 @@ class Model:
     expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)  #: actions by name, see ``registry.Example``
     parameter_count: int | None = None  #: trained numbers, if known
     paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
-    origin: Origin | None = None  #: not known of a model that was loaded in another process or from a file
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "origin": None}  # functions do not travel between processes
+    function: Function | Recipe | None = None  #: None if it came from a file or was pickled
 
     def __str__(self) -> str:
         p = self.program
@@ -82,6 +98,7 @@ class Traced(NamedTuple):
     donated: Sequence[bool]
     trees: Any  #: as in Model
     notes: tuple[str, ...]
+    function: Function | None = None
 
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
@@ -94,7 +111,9 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         donated=traced.donated,
     )
     notes = (*traced.notes, *parsed.notes)
-    return Model(identifier(name), parsed.program, parsed.text, dim_names, traced.trees, source, notes)
+    return Model(
+        identifier(name), parsed.program, parsed.text, dim_names, traced.trees, source, notes, function=traced.function
+    )
 
 
 def identifier(name: str) -> str:

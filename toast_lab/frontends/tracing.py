@@ -5,13 +5,12 @@ What the caller's arguments are made of is ``arguments.py``'s business; here the
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import arguments, user_code
-from toast_lab.frontends.model import DimNames, Model, Origin, Traced, build
+from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
 
 
 def from_jax(
@@ -39,27 +38,17 @@ def from_jax(
         FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for JAX, or ``fn`` calls
             back to the host (all offenders are listed).
     """
-    taken = _take_apart(fn, args, donate_argnums)
+    traced = trace(fn, args, donate_argnums)
     called = user_code.function_name(fn)
-    model = build(_traced(taken, called), name or called, dim_names or {}, f"function {called}")
-    return dataclasses.replace(model, origin=Origin(taken.call, taken.given))
+    return build(traced, name or called, dim_names or {}, f"function {called}")
 
 
 def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]) -> Traced:
     """StableHLO of ``fn``, with argument and result paths.  Raises FrontendError as ``from_jax`` does."""
-    return _traced(_take_apart(fn, args, donate_argnums), user_code.function_name(fn))
-
-
-def _take_apart(
-    fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]
-) -> arguments.Arguments:
-    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    return arguments.take_apart(fn, args, donate)
-
-
-def _traced(taken: arguments.Arguments, name: str) -> Traced:
     import jax
 
+    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    taken = arguments.take_apart(fn, args, donate)
     try:
         traced = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated).trace(*taken.given)
         lowered = traced.lower()
@@ -68,7 +57,9 @@ def _traced(taken: arguments.Arguments, name: str) -> Traced:
         raise
     except Exception as error:
         bound = "".join(f". Is an array missing? {note}" for note in taken.notes)
-        raise FrontendError(f"{name} does not trace: {user_code.short(error)}{user_code.line(error)}{bound}") from error
+        raise FrontendError(
+            f"{user_code.function_name(fn)} does not trace: {user_code.short(error)}{user_code.line(error)}{bound}"
+        ) from error
     result = lowered.out_info[0] if taken.changed else lowered.out_info
     found, _ = jax.tree_util.tree_flatten_with_path(result)
     return Traced(
@@ -78,6 +69,7 @@ def _traced(taken: arguments.Arguments, name: str) -> Traced:
         [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
         (*taken.notes, *_closed_over(traced)),
+        Function(taken.call, taken.given, bool(taken.changed)),
     )
 
 

@@ -62,6 +62,21 @@ def optimised_hlo(executable: Any) -> str:
     return "\n".join(module.to_string() for module in executable.hlo_modules())
 
 
+def flops(executable: Any) -> float | None:
+    """Floating-point operations of one device by XLA's own count; None if it does not say.
+
+    A loop's body counts once, whatever its number of rounds.
+    """
+    try:
+        found = executable.cost_analysis()
+    except Exception:
+        return None
+    if isinstance(found, list | tuple):
+        found = found[0] if found else {}
+    value = found.get("flops")
+    return None if value is None or value < 0 else float(value)
+
+
 def memory_stats(executable: Any) -> dict[str, int]:
     """Bytes of one device that the compiled program holds while it runs, from XLA's buffer assignment.
 

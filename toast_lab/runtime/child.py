@@ -3,15 +3,11 @@
 ``execute`` is the one entry point; it takes a ``Request`` and gives plain data, and sends ``Progress`` on the
 way.  The reference is the program as it was read, with no annotation on it, compiled for one device; it
 runs first, because its results decide which made-up inputs are usable.
-
-Donated arguments stay donated, so that memory is what the real program needs.  An execution then consumes
-them: they are put on the devices again before every execution, outside the timed section.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,10 +15,9 @@ import numpy as np
 
 from toast_lab import isolate
 from toast_lab.ir.program import Program
-from toast_lab.runtime import _jax_private, hlo, inputs
 from toast_lab.runtime import devices as dev
-from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.plan import Spec
+from toast_lab.runtime import hlo, inputs
+from toast_lab.runtime.executable import Executable, Job, allocator_peak, whole_job
 
 
 class Progress(NamedTuple):
@@ -30,16 +25,6 @@ class Progress(NamedTuple):
 
     stage: str  #: "compiling sharded", "running 3/10"
     fraction: float  #: 0 to 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One sharded program to compile and run."""
-
-    text: str  #: annotated StableHLO
-    mesh: Mesh
-    argument_specs: tuple[Spec, ...]
-    result_specs: tuple[Spec, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +83,7 @@ def execute(request: Request) -> Report:
     reference, expected, failure = None, None, ""
     if request.reference is not None:
         reference, expected, failure = _try_reference(request, found[0], arrays)
-        if expected is not None and request.arrays is None and not _all_finite(expected):
+        if expected is not None and request.arrays is None and not all_finite(expected):
             arrays, used = inputs.draw(request.program, request.seed, non_negative=True), "non-negative"
             reference, expected, failure = _try_reference(request, found[0], arrays)
     measured = []
@@ -107,7 +92,7 @@ def execute(request: Request) -> Report:
         share = (1 - start) / len(request.jobs)
         stages = _Stages("sharded", start + share * number, share)
         measured.append(_measure(request, job, found, arrays, expected, stages))
-    peak = _allocator_peak(found[-1])
+    peak = allocator_peak(found[-1])
     return Report(found[0].device_kind, used, reference, failure, tuple(measured), peak)
 
 
@@ -128,13 +113,7 @@ class _Stages:
 def _try_reference(
     request: Request, device: Any, arrays: Sequence[np.ndarray]
 ) -> tuple[Measured | None, list[np.ndarray] | None, str]:
-    program = request.program
-    whole = Job(
-        request.reference or "",
-        Mesh(("one",), (1,)),
-        tuple(((),) * len(program.dims(a)) for a in range(program.n_arguments)),
-        tuple(((),) * len(program.dims(int(v))) for v in program.outputs),
-    )
+    whole = whole_job(request.program, request.reference or "")
     results: list[np.ndarray] = []
     try:
         stages = _Stages("unsharded", 0.0, 0.2)
@@ -156,53 +135,25 @@ def _measure(
     results: list[np.ndarray] | None = None,
 ) -> Measured:
     """Compile and time one job; ``results``, if given, receives the first execution's outputs."""
-    import jax
-    from jax.sharding import NamedSharding
-
-    from toast_lab.lowering.specs import to_partition_spec
-
-    program = request.program
     stages.compiling()
-    started = time.perf_counter()
-    executable = _jax_private.compile_module(job.text, found)
-    compile_s = time.perf_counter() - started
-    mesh = jax.sharding.Mesh(np.asarray(found).reshape(job.mesh.sizes), job.mesh.axes)
-
-    def sharding(spec: Spec) -> Any:
-        return NamedSharding(mesh, to_partition_spec(spec))
-
-    put: list[Any] = [None] * program.n_arguments
+    executable = Executable.of_program(job, request.program, found)
     times, errors = [], None
     total = request.warmup + request.repeats
     for number in range(total):
         stages.running(number + 1, total)
-        for i, array in enumerate(arrays):
-            if put[i] is None or program.donated[i] or put[i].is_deleted():
-                put[i] = None  # frees it before the copy is made
-                put[i] = jax.device_put(array, sharding(job.argument_specs[i]))
-        jax.block_until_ready(put)
-        started = time.perf_counter()
-        outputs = _jax_private.execute(executable, put)
-        jax.block_until_ready(outputs)
-        times.append(time.perf_counter() - started)
+        executable.put(arrays)
+        time_s, outputs = executable.step()
+        times.append(time_s)
         if number == 0 and (expected is not None or results is not None):
-            whole = [
-                np.asarray(jax.make_array_from_single_device_arrays(program.dims(int(v)), sharding(spec), parts))
-                for v, spec, parts in zip(program.outputs, job.result_specs, outputs, strict=True)
-            ]
+            whole = [np.asarray(array) for array in executable.results(outputs)]
             if results is not None:
                 results.extend(whole)
             if expected is not None:
-                pairs = zip(program.output_paths, whole, expected, strict=True)
+                pairs = zip(request.program.output_paths, whole, expected, strict=True)
                 errors = {path: relative_error(a, b) for path, a, b in pairs}
         del outputs
-    sizes = dict(zip(job.mesh.axes, job.mesh.sizes, strict=True))
     return Measured(
-        compile_s,
-        tuple(times[request.warmup :]),
-        _jax_private.memory_stats(executable),
-        tuple(hlo.collectives(_jax_private.optimised_hlo(executable), sizes)),
-        errors,
+        executable.compile_s, tuple(times[request.warmup :]), executable.memory(), executable.collectives(), errors
     )
 
 
@@ -225,11 +176,6 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.abs(a[finite] - b[finite]))) / (scale or 1.0)
 
 
-def _all_finite(arrays: Sequence[np.ndarray]) -> bool:
+def all_finite(arrays: Sequence[np.ndarray]) -> bool:
+    """Are there no infinities and no NaN?"""
     return all(bool(np.isfinite(a.astype(np.complex128)).all()) for a in arrays)
-
-
-def _allocator_peak(device: Any) -> int | None:
-    stats = device.memory_stats() or {} if device.platform != "cpu" else {}
-    peak = stats.get("peak_bytes_in_use")
-    return None if peak is None else int(peak)

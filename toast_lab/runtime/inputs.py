@@ -49,13 +49,20 @@ def dtype_of(element: str) -> np.dtype[Any]:
     raise UnsupportedOp(f"no array has element type {element}")
 
 
-def draw(program: Program, seed: int = 0, *, non_negative: bool = False) -> list[np.ndarray]:
+def draw(
+    program: Program,
+    seed: int = 0,
+    *,
+    non_negative: bool = False,
+    shapes: Sequence[tuple[int, ...]] | None = None,
+) -> list[np.ndarray]:
     """One array for each argument of ``program``, whole and unsharded.
 
     Args:
         program: its argument shapes and types are used, and what its gathers and scatters index.
         seed: the same seed gives the same arrays.
         non_negative: absolute values of the same floats.
+        shapes: make arrays of these shapes instead, such as those of one shard; the numbers are others then.
 
     Raises:
         UnsupportedOp: an argument is no array.
@@ -65,7 +72,8 @@ def draw(program: Program, seed: int = 0, *, non_negative: bool = False) -> list
     for argument in range(program.n_arguments):
         rng = np.random.default_rng([seed, argument])
         dtype = dtype_of(program.value_dtype[argument])
-        array = _draw_one(rng, program.dims(argument), dtype, bounds.get(argument))
+        shape = program.dims(argument) if shapes is None else shapes[argument]
+        array = _draw_one(rng, shape, dtype, bounds.get(argument))
         if _is_float(dtype) and argument in rooted:
             array = _off_zero(array)
         arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)

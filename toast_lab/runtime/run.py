@@ -25,6 +25,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
+from toast_lab.runtime.executable import Job
 from toast_lab.runtime.hlo import Collective
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
@@ -169,8 +170,8 @@ def run_many(
         )  # fmt: skip
     request = child.Request(
         model.program,
-        _unsharded_text(model, plans[0]) if reference else None,
-        tuple(_job(model, plan) for plan in plans),
+        unsharded_text(model, plans[0]) if reference else None,
+        tuple(job_of(model, plan) for plan in plans),
         chosen,
         repeats,
         warmup,
@@ -199,9 +200,10 @@ def _checked(model: Model, arrays: Sequence[Any]) -> list[np.ndarray]:
     return made_up.check(model.program, arrays)
 
 
-def _job(model: Model, plan: ShardingPlan) -> child.Job:
+def job_of(model: Model, plan: ShardingPlan) -> Job:
+    """What a child needs to compile and run ``plan``."""
     kept = plan.value_specs()
-    return child.Job(
+    return Job(
         annotate(model, plan, located=True),
         plan.mesh,
         tuple(kept[: plan.program.n_arguments]),
@@ -209,7 +211,7 @@ def _job(model: Model, plan: ShardingPlan) -> child.Job:
     )
 
 
-def _unsharded_text(model: Model, plan: ShardingPlan) -> str:
+def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     """The program as it was read; if it came with shardings of its own, with those taken off."""
     if model.program.digest() != plan.program.digest():
         raise InvalidPlan(f"this plan shards {plan.program.name}, the model is {model.name}")

@@ -163,13 +163,13 @@ class ShardingPlan:
         ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
         """
         found = self.constraints(minimal=True, model=model) if constraints is None else constraints
-        text: str = importlib.import_module("toast_lab.export.python").to_python(self, found, model)
+        text: str = importlib.import_module("toast_lab.export.python").to_python(self, found)
         return text
 
     def to_patch(self, constraints: Any = None, model: Any = None, **options: Any) -> Any:
         """The constraints as a diff against the user's source; see ``toast_lab.export.patch.to_patch``."""
         found = self.constraints(minimal=True, model=model) if constraints is None else constraints
-        return importlib.import_module("toast_lab.export.patch").to_patch(self, found, model, **options)
+        return importlib.import_module("toast_lab.export.patch").to_patch(self, found, **options)
 
     def to_axis_rules(self, names: Any = None, model: Any = None) -> Any:
         """Logical-axis rules for flax users; see ``toast_lab.export.axis_rules.axis_rules``."""

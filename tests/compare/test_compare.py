@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.compare import own_models
+from toast_lab import frontends, isolate
+from toast_lab.compare import compare as module
+from toast_lab.compare import contender, measure
+from toast_lab.compare.compare import compare
+from toast_lab.compare.result import Comparison
+from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.cost.problem import Problem, price
+from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.frontends import Model
+from toast_lab.runtime.child import Progress, relative_error
+from toast_lab.sharding.plan import ShardingPlan
+
+MESH = {"d": 2, "m": 2}
+_, SCORES, OPTIONS = own_models.make_scores()
+
+
+def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
+    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh)
+
+
+def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPlan:
+    return ShardingPlan.from_actions(problem_of(model, mesh), actions)
+
+
+def scores() -> Model:
+    return frontends.from_jax(own_models.scores, *SCORES, **OPTIONS)
+
+
+def plans_of(model: Model) -> dict[str, ShardingPlan]:
+    return {
+        "data": plan_of(model, MESH, ("batch", "d")),
+        "both": plan_of(model, MESH, ("batch", "d"), ("hidden", "m")),
+    }
+
+
+@pytest.fixture(scope="module")
+def done() -> Comparison:
+    model = scores()
+    return compare(model, plans_of(model), repeats=7, rounds=3, problem=problem_of(model, MESH))
+
+
+def test_rows_hold_times_memory_collectives_and_prices(done: Comparison) -> None:
+    assert [(row.name, row.status, row.message) for row in done.rows] == [("data", "ok", ""), ("both", "ok", "")]
+    data, both = done.rows
+    assert [len(b) for b in data.batches_s] == [3, 2, 2]
+    assert data.collective_counts == {}
+    assert both.collective_counts == {"all_reduce": 1}
+    # x and w whole are 2048, 8192 and 2048 bytes; batch halves the first, hidden the others.
+    assert data.argument_bytes == 1024 + 8192 + 2048
+    assert both.argument_bytes == 1024 + 4096 + 1024
+    for row in (*done.rows, done.reference):
+        assert row is not None
+        assert row.median_s is not None
+        assert min(row.step_times_s) <= row.median_s <= max(row.step_times_s)
+        assert row.spread_s is not None
+        assert 0 <= row.spread_s <= max(row.step_times_s)
+        assert row.compile_s
+    model = scores()
+    cost = price(problem_of(model, MESH), plans_of(model)["both"])
+    assert both.predicted is not None
+    assert (both.predicted.time_s, both.predicted.peak_bytes) == (cost.time_s, cost.peak_bytes)
+    assert both.predicted.collective_counts == {"all_reduce": 1}
+    assert done.fastest in done.rows
+    assert done.order.startswith("3 rounds of 2 or 3 steps")
+
+
+def test_the_certificate_holds_outputs_loss_gradients_and_a_step(done: Comparison) -> None:
+    found = done["both"].certificate
+    assert found is not None
+    assert set(found.outputs or {}) == {"result"}
+    parts = ["w['in']", "w['out']", "x"]
+    assert set(found.gradients or {}) == {
+        "loss", *(f"gradient of {p}" for p in parts), *(f"{p} after a step" for p in parts)
+    }  # fmt: skip
+    assert found.passed
+    assert found.tolerance == pytest.approx(2**-11.5)
+    assert found.not_checked == ()
+    assert "mean of squares" in found.checked[1]
+    assert done.reference is not None
+    assert done.reference.certificate is None
+
+
+def test_the_gradients_are_those_of_the_function() -> None:
+    """Checked against jax.grad itself: both sides of the certificate could be wrong alike."""
+    model = scores()
+    made = module.gradients.prepare(model, [plans_of(model)["both"]])
+    arrays = module.made_up.draw(model.program, 0)
+    assert made.reference is not None
+    request = contender.Request(
+        "g", model.program, made.reference, True, None, (), (), module.dev.Devices("cpu", 1), 0, arrays
+    )
+    executable = contender.Executable(made.reference, made.shapes, [False] * 3, jax.devices()[:1])
+    executable.put(request.arrays or [])
+    found = dict(zip(made.names, executable.results(executable.step()[1]), strict=True))
+    weights = {"in": arrays[0], "out": arrays[1]}
+    value, gradient = jax.value_and_grad(own_models.loss)(weights, arrays[2])
+    assert relative_error(np.asarray(found["loss"]), np.asarray(value)) < 1e-6
+    assert relative_error(np.asarray(found["gradient of w['in']"]), np.asarray(gradient["in"])) < 1e-5
+    after = weights["out"] - module.gradients.RATE * gradient["out"]
+    assert relative_error(np.asarray(found["w['out'] after a step"]), np.asarray(after)) < 1e-6
+
+
+def test_a_wrong_program_fails_its_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One plan computes something else: its row says so, and it is not the fastest, however quick."""
+
+    def other(model: Model, plan: ShardingPlan) -> Any:
+        job = module.run_job(model, plan)
+        return dataclasses.replace(job, text=job.text.replace("stablehlo.tanh", "stablehlo.sine"))
+
+    monkeypatch.setattr(module, "run_job", module.job_of, raising=False)
+    monkeypatch.setattr(module, "job_of", other)
+    model = scores()
+    found = compare(model, [plans_of(model)["data"]], repeats=1, gradients=False)
+    for row in found.rows:
+        assert row.certificate is not None
+        assert row.certificate.passed is False
+        assert "DIFFERS" in str(row.certificate)
+        assert row.certificate.not_checked == ("gradients: gradients were not asked for",)
+    assert found.fastest is None
+
+
+def test_a_training_step_needs_no_gradients() -> None:
+    shapes = [jax.ShapeDtypeStruct(s, "float32") for s in ((32, 64), (32, 64), (16, 32))]
+    names = {"w": ("inner", "outer"), "moment": ("inner", "outer"), "x": ("batch", "inner")}
+    model = frontends.from_jax(own_models.step, *shapes, donate_argnums=(0,), dim_names=names)
+    found = compare(model, [plan_of(model, MESH, ("outer", "m"))], repeats=2)
+    certificate = found["plan 1"].certificate
+    assert certificate is not None
+    assert certificate.passed
+    assert len(certificate.outputs or {}) == 2
+    assert "the outputs include the update" in certificate.not_checked[0]
+
+
+def test_gradients_of_files_and_of_modules() -> None:
+    model = scores()
+    plans = plans_of(model)
+    from_file = frontends.from_stablehlo(model.stablehlo)
+    assert "brings no function" in module.gradients.prepare(from_file, list(plans.values())).why_not
+    own = frontends.load("tests.compare.own_models:make_scores", batch=16)
+    made = module.gradients.prepare(own, [plan_of(own, MESH, ("batch", "d"))])
+    assert made.why_not == ""
+    assert made.notes == ("",)
+    assert made.planned[0] is not None
+    assert "sdy.sharding" in made.planned[0].text
+    integers = frontends.from_jax(lambda n: n + 1, jax.ShapeDtypeStruct((8,), "int32"))
+    assert "no argument" in module.gradients.prepare(integers, []).why_not
+
+
+class Faulty(contender.Contender):
+    """A contender that goes wrong in a way that its name says; runs in the child."""
+
+    def batch(self, steps: int) -> tuple[float, ...]:
+        if self.request.name == "crash" and (self.request.process is None or self.request.process.number == 1):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.request.name == "hang":
+            signal.pause()
+        if self.request.name == "memory":
+            raise MemoryError("RESOURCE_EXHAUSTED: 1 TiB")
+        return super().batch(steps)
+
+
+def serve_faulty(request: contender.Request) -> None:
+    contender.Contender = Faulty  # type: ignore[misc]
+    contender.serve(request)
+
+
+def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SERVE", "tests.compare.test_compare:serve_faulty")
+    model = scores()
+    plan = plans_of(model)["data"]
+    names = ("fine", "crash", "hang", "memory", "fine too")
+    found = compare(
+        model, {n: plan for n in names}, repeats=4, warmup=1, gradients=False, plan_time_limit_s=10, reference=False
+    )
+    assert [row.status for row in found.rows] == ["ok", "crashed", "timeout", "out of memory", "ok"]
+    assert "SIGSEGV" in found["crash"].message
+    assert "'batch'" in found["hang"].message
+    assert len(found["fine too"].step_times_s) == 4
+    assert found["crash"].median_s is None
+    assert found["crash"].compile_s is not None
+    assert "crash: crashed: crash: its process crashed (SIGSEGV)" in str(found)
+
+
+def test_plans_take_turns_in_a_changing_order_and_a_cancel_keeps_what_was_measured() -> None:
+    model = scores()
+    events: list[Progress] = []
+    found = compare(
+        model, plans_of(model), repeats=1000, rounds=1000, gradients=False, on_event=events.append,
+        cancel=lambda: len(events) > 3 + 3 * 8,
+    )  # fmt: skip
+    assert {row.status for row in found.rows} == {"cancelled"}
+    assert all(8 <= len(row.step_times_s) < 1000 for row in found.rows)
+    assert all(row.certificate is not None and row.certificate.outputs for row in found.rows)
+    assert events[0].stage == "compiling (unsharded)"
+    fractions = [e.fraction for e in events]
+    assert fractions == sorted(fractions)
+    rounds = [tuple(e.stage for e in events[i : i + 3]) for i in range(3, 3 + 3 * 8, 3)]
+    for number, some in enumerate(rounds):
+        assert {s.split(",")[0] for s in some} == {"running data", "running both", "running (unsharded)"}
+        assert all(s.endswith(f"round {number + 1}/1000") for s in some)
+    assert len({some[0].split(",")[0] for some in rounds}) > 1, "one plan always went first"
+
+
+def test_the_time_limit_ends_it_with_rows() -> None:
+    model = scores()
+    started = time.monotonic()
+    found = compare(
+        model, plans_of(model), repeats=10**6, rounds=10**6, gradients=False, time_limit_s=6, plan_time_limit_s=60
+    )
+    assert time.monotonic() - started < 30
+    assert {row.status for row in found.rows} == {"timeout"}
+    assert "limit of all plans together" in found.rows[0].message
+
+
+def test_apart_there_is_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How accelerators are measured, on the CPU."""
+    alive: list[str] = []
+    most = []
+
+    class Watched(measure.Children):
+        def __init__(self, request: contender.Request, *args: Any) -> None:
+            alive.append(request.name)
+            most.append(len(alive))
+            super().__init__(request, *args)
+
+        def stop(self) -> None:
+            super().stop()
+            alive.pop()
+
+    monkeypatch.setattr(measure, "Children", Watched)
+    monkeypatch.setattr(module, "_apart", lambda platform: True)
+    model = scores()
+    found = compare(model, plans_of(model), repeats=4, rounds=2)
+    assert most == [1] * 6
+    assert [row.status for row in found.rows] == ["ok", "ok"]
+    assert [row.certificate.passed for row in found.rows if row.certificate] == [True, True]
+    assert all(len(row.certificate.gradients or {}) == 7 for row in found.rows if row.certificate)
+    assert [len(b) for b in found["both"].batches_s] == [2, 2]
+    assert "one after the other" in found.order
+
+
+def test_a_result_is_plain_data_a_table_and_csv(done: Comparison, tmp_path: Any) -> None:
+    data = json.loads(json.dumps(done.to_json(), allow_nan=False))
+    assert [row["name"] for row in data["rows"]] == ["data", "both"]
+    assert data["rows"][1]["certificate"]["passed"] is True
+    assert data["rows"][1]["plan"]["mesh"] == MESH
+    text = done.to_csv(tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text() == text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert rows[1]["collectives"] == "all_reduce=1"
+    assert float(rows[0]["median_s"]) == done["data"].median_s
+    assert "agrees" in str(done)
+    with pytest.raises(KeyError, match="there are data, both"):
+        done["neither"]
+
+
+def test_wrong_requests() -> None:
+    model = scores()
+    plans = plans_of(model)
+    with pytest.raises(InvalidProblem, match="no plan to compare"):
+        compare(model, [])
+    other = frontends.load("mlp")
+    with pytest.raises(InvalidPlan, match=r"(?s)plans of another program.*\n  a: shards mlp.*\n  b: shards mlp"):
+        compare(model, {"a": plan_of(other, MESH), "b": plan_of(other, MESH), "c": plans["data"]})
+    with pytest.raises(InvalidProblem, match="the mesh needs 4 devices"):
+        compare(model, plans, "cpu:2")
+    with pytest.raises(InvalidProblem, match=r"(?s)repeats and rounds.*data: 4 devices cannot be divided among 3"):
+        compare(model, plans, repeats=0, processes=3)
+    with pytest.raises(InvalidProblem, match="processes=2 divides virtual CPU devices"):
+        compare(model, plans, "gpu", processes=2)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_shards_are_compared_where_they_are(bad: float) -> None:
+    found = jax.device_put(np.asarray([[1.0, 2.0], [3.0, 5.0]], np.float32))
+    assert contender.shards_error(found, np.asarray([[1.0, 2.0], [3.0, 4.0]], np.float32)) == 0.25
+    assert contender.shards_error(found, np.asarray([[1.0, 2.0], [3.0, bad]], np.float32)) == np.inf
+    assert contender.shards_error(jax.device_put(np.zeros((0,))), np.zeros((0,))) == 0.0
+    assert isolate.next_command() is None

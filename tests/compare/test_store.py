@@ -1,0 +1,260 @@
+"""Kept rows survive whatever happens to who writes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toast_lab.compare import store as module
+from toast_lab.compare.compare import _kept
+from toast_lab.compare.result import Certificate, Comparison, Predicted, Row
+from toast_lab.compare.store import Store, keep, record
+from toast_lab.errors import StoreError
+from toast_lab.runtime.hlo import Collective
+
+ROOT = Path(__file__).parents[2]
+GATHER = Collective("all_gather", 4096, 2, ("d",), "jit(f)/dot", "model.py:3")
+
+
+def row(name: str = "fsdp", **changes: Any) -> Row:
+    certificate = Certificate({"result": 2e-7, "loss": float("nan")}, None, 1e-3, ("outputs",), ("gradients: no",))
+    given: dict[str, Any] = {
+        "name": name, "status": "ok", "message": "", "mesh": "d=2", "devices": "cpu:2", "device_kind": "cpu",
+        "n_devices": 2, "n_processes": 1, "batches_s": ((0.25, 0.5), (0.75,)), "compile_s": 1.5, "argument_bytes": 64,
+        "output_bytes": 8, "temp_bytes": 4, "peak_bytes": 76, "allocator_peak_bytes": None, "collectives": (GATHER,),
+        "certificate": certificate, "predicted": Predicted("tpu-v5e", 1e-6, 1e-6, 70.0, {"all_gather": 1}),
+        "plan": {"mesh": {"d": 2}, "actions": ["batch->d"], "ops": [1]},
+    }  # fmt: skip
+    return Row(**{**given, **changes})
+
+
+def comparison(*rows: Row, model: str = "mlp") -> Comparison:
+    return Comparison(model, "0123456789abcdef", rows or (row(),), None, "normal", 7, "2 rounds")
+
+
+def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "runs.sqlite"
+    assert keep(comparison(row("a"), row("b", status="crashed", batches_s=(), compile_s=None)), path) == (1, 2)
+    assert keep(comparison(model="gns"), path) == (3,)
+    with Store(path) as store:
+        found = store.rows()
+        assert [(r["id"], r["model"], r["name"], r["status"]) for r in found] == [
+            (3, "gns", "fsdp", "ok"), (2, "mlp", "b", "crashed"), (1, "mlp", "a", "ok")
+        ]  # fmt: skip
+        assert [r["id"] for r in store.rows("mlp", limit=1)] == [2]
+        assert found[0]["median_s"] == 0.5
+        assert found[1]["median_s"] is None
+        assert found[0]["seed"] == 7
+        assert found[1]["comparison"] == found[2]["comparison"] != found[0]["comparison"]
+        whole = store.get(3)
+    assert whole["plan"] == row().plan
+    assert whole["measured"]["batches_s"] == [[0.25, 0.5], [0.75]]
+    assert whole["measured"]["collectives"][0]["source"] == "model.py:3"
+    assert whole["certificate"]["outputs"] == {"result": 2e-7, "loss": None}
+    assert whole["passed"] is False, "what is not finite does not pass"
+    assert whole["predicted"]["collective_counts"] == {"all_gather": 1}
+    assert {"toast_lab", "jax", "jaxlib", "numba", "python"} <= set(whole["versions"])
+    assert whole["machine"]["device_kind"] == "cpu"
+    assert whole["machine"]["host_cpu"]
+
+
+def test_digests_tell_shardings_and_machines_apart() -> None:
+    def digests(**changes: Any) -> tuple[str, str]:
+        made = record(comparison(), row(**changes), "")
+        return made["plan_digest"], made["machine_digest"]
+
+    plan, machine = digests()
+    assert digests(plan={"mesh": {"d": 2}, "actions": [], "ops": [1], "key": "1"}) == (plan, machine)
+    assert digests(plan={"mesh": {"d": 2}, "actions": [], "ops": [2]})[0] != plan
+    assert digests(device_kind="NVIDIA H100")[1] != machine
+
+
+def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TOAST_LAB_RUNS", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert module.default_path() == tmp_path / ".local" / "share" / "toast-lab" / "runs.sqlite"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert module.default_path() == tmp_path / "data" / "toast-lab" / "runs.sqlite"
+    monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "x"))
+    assert Store().path == tmp_path / "x"
+
+
+WRITER = """
+import sys
+from tests.compare.test_store import comparison, row
+from toast_lab.compare.store import Store, record
+name, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+for n in range(count):
+    with Store(path) as store:
+        print(store.add(record(comparison(), row(f"{name}{n}"), name)), flush=True)
+"""
+
+
+def writer(name: str, path: Path, count: int) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WRITER, name, str(path), str(count)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_write_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    both = [writer(name, path, 40) for name in ("a", "b")]
+    told = [p.communicate(timeout=60)[0].split() for p in both]
+    assert [p.returncode for p in both] == [0, 0]
+    with Store(path) as store:
+        rows = store.rows()
+    assert sorted(r["name"] for r in rows) == sorted(f"{p}{n}" for p in "ab" for n in range(40))
+    assert sorted(int(i) for some in told for i in some) == list(range(1, 81))
+
+
+def test_a_killed_writer_leaves_what_it_had_written(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    with writer("k", path, 10**6) as process:
+        assert process.stdout is not None
+        for _ in range(30):
+            last = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+    with Store(path) as store:
+        rows = store.rows()
+        assert store.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert len(rows) >= last >= 30
+        assert [r["name"] for r in reversed(rows)] == [f"k{n}" for n in range(len(rows))]
+        assert store.get(last)["plan"] == row().plan
+        assert store.add(record(comparison(), row("after"), "x")) > last
+
+
+def test_a_row_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path / "r") as store:
+        store.connection.execute("CREATE TRIGGER no AFTER INSERT ON runs BEGIN SELECT RAISE(FAIL, 'half way'); END")
+        with pytest.raises(StoreError, match=r"cannot write .*half way"):
+            store.add(record(comparison(), row(), "x"))
+        assert store.rows() == []
+        store.connection.execute("DROP TRIGGER no")
+        assert store.add(record(comparison(), row(), "x")) >= 1
+
+
+def read_everything(path: Path) -> None:
+    with Store(path) as store:
+        store.rows()
+        for number in range(1, 41):
+            store.get(number)
+
+
+@pytest.mark.parametrize("damage", ["head", "middle"])
+def test_a_corrupt_file_is_told_and_left_alone(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "runs.sqlite"
+    for _ in range(40):
+        keep(comparison(), path)
+    data = bytearray(path.read_bytes())
+    at = 0 if damage == "head" else 4096
+    data[at : at + 4096] = b"\xff" * 4096
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"cannot be read.*Nothing was changed\. Move the file away"):
+        read_everything(path)
+    assert path.read_bytes() == bytes(data)
+
+
+def test_files_of_others_and_of_newer_versions(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    keep(comparison(), path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match=r"newer TOAST Lab \(version 99 of its columns, this one knows 1\)"):
+        Store(path)
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = other.read_bytes()
+    with pytest.raises(StoreError, match="a database of something else"):
+        Store(other)
+    assert other.read_bytes() == before
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot open .*Is its folder there"):
+        Store(tmp_path / "file" / "runs.sqlite")
+    with pytest.raises(StoreError, match="there are no kept results"):
+        Store(tmp_path / "none.sqlite", read_only=True)
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    _read_only_folder(tmp_path)
+
+
+def _read_only_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "shut"
+    keep(comparison(), folder / "runs.sqlite")
+    folder.chmod(0o555)
+    try:
+        with pytest.raises(StoreError, match=r"cannot open .*unable to open.*TOAST_LAB_RUNS"):
+            Store(folder / "another.sqlite")
+        (folder / "runs.sqlite").chmod(0o444)
+        with Store(folder / "runs.sqlite", read_only=True) as store:
+            assert len(store.rows()) == 1
+        with pytest.raises(StoreError, match="Is its folder there and can it be written to"):
+            keep(comparison(), folder / "runs.sqlite")
+    finally:
+        folder.chmod(0o755)
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from tests.compare import test_store
+test_store.record(test_store.comparison(), test_store.row(), "")  # imports what only root can
+os.setgid(65534); os.setuid(65534)
+test_store._read_only_folder(Path(sys.argv[1]))
+print("done")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_read_only_folder_as_somebody_else() -> None:
+    folder = Path(tempfile.mkdtemp())  # tmp_path is below a folder of root's
+    try:
+        os.chown(folder, 65534, 65534)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(folder)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout == "done\n", done.stderr
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_full_disk_costs_the_keeping_and_not_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "runs.sqlite"
+    keep(comparison(), path)
+    plain = Store._connect
+
+    def small(self: Store, read_only: bool) -> sqlite3.Connection:
+        connection = plain(self, read_only)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(Store, "_connect", small)
+    large = row("large", plan={"mesh": {"d": 2}, "ops": list(range(10**5))})
+    done = _kept(comparison(large), path, False)
+    assert done.rows == (large,)
+    assert done.stored_as == ()
+    assert "not kept: cannot write" in done.notes[0]
+    assert "full. Free some space" in str(done)
+    monkeypatch.undo()
+    with Store(path) as store:
+        assert [r["name"] for r in store.rows()] == ["fsdp"]

@@ -1,0 +1,194 @@
+"""One plan in its process: compiled once, then told what to do.
+
+The parent (``measure.py``) says ``compile``, ``start``, ``batch`` (as often as it likes), ``certify`` and ``finish``;
+each answers with plain data.  Where devices belong to several processes, each of them holds a ``Contender`` and is told
+the same.  The unsharded program is a contender, too, which writes its results to a file for the others.
+
+Results are compared shard by shard, where they are: every device's copy counts, and nothing is gathered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab import isolate
+from toast_lab.ir.program import Program
+from toast_lab.runtime import child, hlo, inputs
+from toast_lab.runtime import devices as dev
+from toast_lab.runtime.executable import Executable, Job, allocator_peak
+
+Errors = Mapping[str, float]  # by output path
+
+
+class Process(NamedTuple):
+    """One of several processes that share a mesh."""
+
+    coordinator: str  #: "127.0.0.1:1234"
+    processes: int
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """Everything that a contender is made of."""
+
+    name: str
+    program: Program
+    job: Job
+    is_reference: bool
+    gradient: Job | None
+    gradient_names: tuple[str, ...]
+    gradient_shapes: tuple[tuple[int, ...], ...]
+    devices: dev.Devices
+    seed: int
+    arrays: list[np.ndarray] | None  #: the user's inputs
+    process: Process | None = None
+
+
+class Compiled(NamedTuple):
+    """What compiling gave."""
+
+    compile_s: float
+    memory: dict[str, int]  #: see _jax_private.memory_stats
+    collectives: tuple[hlo.Collective, ...]
+    device_kind: str
+
+
+class Started(NamedTuple):
+    """What the first executions gave."""
+
+    finite: bool  #: are all results of this process's devices finite?
+    errors: Errors | None
+
+
+class Certified(NamedTuple):
+    """What the gradients gave."""
+
+    errors: Errors | None
+    failure: str = ""
+
+
+class Contender:
+    """A plan, or the unsharded program, on its devices."""
+
+    def __init__(self, request: Request, devices: Sequence[Any]) -> None:
+        self.request, self.devices = request, list(devices)
+        self.executable: Executable | None = None
+        self.arrays: Sequence[np.ndarray] = []
+
+    def compile(self) -> Compiled:
+        """Compile the program."""
+        request = self.request
+        self.executable = Executable.of_program(request.job, request.program, self.devices)
+        local = [d for d in self.devices if d.process_index == d.client.process_index()]
+        kind = (local or self.devices)[0].device_kind
+        return Compiled(self.executable.compile_s, self.executable.memory(), self.executable.collectives(), kind)
+
+    def start(self, non_negative: bool, warmup: int, expected: str | None, keep: str | None) -> Started:
+        """Run once, compare with the results in file ``expected`` or write them to ``keep``, and warm up."""
+        request = self.request
+        self.arrays = request.arrays or inputs.draw(request.program, request.seed, non_negative=non_negative)
+        found = self._first(self._executable(), request.program.output_paths, expected, keep)
+        for _ in range(warmup - 1):
+            self.batch(1)
+        return found
+
+    def _first(self, executable: Executable, names: Sequence[str], expected: str | None, keep: str | None) -> Started:
+        executable.put(self.arrays)
+        results = executable.results(executable.step()[1])
+        if keep is not None:
+            whole = [np.asarray(r) for r in results]
+            part = f"{keep}.part"
+            with open(part, "wb") as file:
+                pickle.dump(whole, file, protocol=5)
+            os.replace(part, keep)
+            return Started(child.all_finite(whole), None)
+        if expected is None:
+            return Started(True, None)
+        with open(expected, "rb") as file:
+            wanted = pickle.load(file)
+        return Started(True, {n: shards_error(a, b) for n, a, b in zip(names, results, wanted, strict=True)})
+
+    def _executable(self) -> Executable:
+        if self.executable is None:
+            raise RuntimeError("not compiled")
+        return self.executable
+
+    def batch(self, steps: int) -> tuple[float, ...]:
+        """Seconds of each of so many executions."""
+        executable = self._executable()
+        times = []
+        for _ in range(steps):
+            executable.put(self.arrays)
+            time_s, outputs = executable.step()
+            times.append(time_s)
+            del outputs
+        return tuple(times)
+
+    def certify(self, expected: str | None, keep: str | None) -> Certified:
+        """Compile and run the gradient program, in place of the program itself, and compare."""
+        request = self.request
+        if request.gradient is None:
+            return Certified(None)
+        self._executable().release()
+        try:
+            shapes, donated = request.gradient_shapes, [False] * len(self.arrays)
+            executable = Executable(request.gradient, shapes, donated, self.devices)
+            return Certified(self._first(executable, request.gradient_names, expected, keep).errors)
+        except Exception as error:
+            return Certified(None, f"{type(error).__name__}: {str(error).splitlines()[0][:300]}")
+
+    def finish(self) -> int | None:
+        """What the allocator of the last device reached; the end of the contender."""
+        return allocator_peak(self.devices[-1])
+
+
+def shards_error(found: Any, expected: np.ndarray) -> float:
+    """``child.relative_error`` over all shards that this process holds, copies included.
+
+    ``found`` is a global JAX array.  The scale is that of the whole of ``expected``.
+    """
+    if expected.size == 0:
+        return 0.0
+    wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+    whole = expected.astype(wide)
+    finite = np.isfinite(whole)
+    worst = 0.0
+    for shard in found.addressable_shards:
+        part, there = np.asarray(shard.data).astype(wide), finite[shard.index]
+        if not np.array_equal(np.isfinite(part), there):
+            return float("inf")
+        if there.any():
+            worst = max(worst, float(np.max(np.abs(part[there] - whole[shard.index][there]))))
+    if not finite.any():
+        return float("nan")
+    return worst / (float(np.max(np.abs(whole[finite]))) or 1.0)
+
+
+def serve(request: Request) -> None:
+    """Runs in the child: connect, then obey until the parent stops it or is gone."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # or 64-bit inputs would be cut to 32 on their way in
+    contender = Contender(request, _devices(request))
+    # Not left after ``finish``: were the coordinator gone first, JAX would abort the other processes of the mesh.
+    while (command := isolate.next_command()) is not None:
+        name, args = command
+        isolate.report(getattr(contender, name)(*args))
+
+
+def _devices(request: Request) -> list[Any]:
+    import jax
+
+    process = request.process
+    if process is None:
+        return dev.attached(request.devices)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(process.coordinator, process.processes, process.number, initialization_timeout=60)
+    return list(jax.devices()[: request.devices.count])

@@ -1,0 +1,135 @@
+"""Processes that a launcher started (srun, mpirun, or one by hand on each host): they are used as they are.
+
+Each of them calls ``connect`` first, before anything else uses JAX (tracing a model does), and then
+``tl.compare(..., devices="distributed")`` with the same arguments; the command ``toast-lab compare`` does both.
+``jax.distributed.initialize`` finds coordinator, count and rank by itself under SLURM, Open MPI and on TPU pods;
+elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID say them.
+
+No children here: a launched process owns its devices, and one that dies takes its job along, as its launcher wants it.
+An error that JAX raises still costs only its own plan, in all processes, which tell each other after every command.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+
+from toast_lab.compare.contender import Contender, Request
+from toast_lab.compare.measure import Clock
+from toast_lab.errors import InvalidProblem, RunFailed, ToastError
+
+_COORDINATOR, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+
+
+def connect() -> None:
+    """Join the other processes, unless that was done already.
+
+    Raises:
+        InvalidProblem: nothing tells where they are.
+    """
+    import jax
+
+    if jax.distributed.is_initialized():
+        return
+    # Without it the CPU backend of several processes has no collectives; accelerators do not mind.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    given: dict[str, Any] = {}
+    if os.environ.get(_COUNT):  # JAX reads the first of the three alone
+        missing = [name for name in (_COORDINATOR, _INDEX) if not os.environ.get(name)]
+        if missing:
+            raise InvalidProblem(f'devices="distributed": {_COUNT} is set, {" and ".join(missing)} is not')
+        given = {"num_processes": int(os.environ[_COUNT]), "process_id": int(os.environ[_INDEX])}
+    try:
+        jax.distributed.initialize(**given)
+    except (ValueError, RuntimeError) as error:
+        raise InvalidProblem(
+            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each host or device with srun '
+            f"or mpirun, or set {_COORDINATOR} (host:port), {_COUNT} and {_INDEX}; connect "
+            "before anything else uses JAX. For processes of this machine alone use processes=N."
+        ) from None
+
+
+def attached(count: int) -> list[Any]:
+    """The first ``count`` devices of all processes, in the order in which JAX has them.
+
+    Raises:
+        InvalidProblem: there are fewer, or processes that own none of them.
+    """
+    import jax
+
+    found = jax.devices()
+    if len(found) < count:
+        raise InvalidProblem(f"{jax.process_count()} processes have {len(found)} devices, the mesh needs {count}")
+    idle = sorted(set(range(jax.process_count())) - {d.process_index for d in found[:count]})
+    if idle:
+        raise InvalidProblem(
+            f"a mesh of {count} devices leaves processes {', '.join(map(str, idle))} without any ({len(found)} devices "
+            "in all): start as many processes as the mesh needs"
+        )
+    return list(found[:count])
+
+
+class JointClock(Clock):
+    """Limits and cancel that all processes heed if one of them does: one alone would leave the others waiting."""
+
+    def check(self) -> None:
+        """Raises Cancelled or TimedOut, in all processes."""
+        mine: Exception | None = None
+        try:
+            super().check()
+        except ToastError as error:
+            mine = error
+        told: list[Exception] = [one for one in exchange(mine) if one is not None]
+        if told:
+            raise told[0]
+
+
+class Here:
+    """A contender in this process, in step with those of the other processes."""
+
+    def __init__(self, request: Request, clock: Clock) -> None:
+        import jax
+
+        self.clock = clock
+        self.request = request
+        self.contender: Contender | None = Contender(
+            request, jax.local_devices()[:1] if request.is_reference else attached(request.devices.count)
+        )
+
+    def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
+        """Do it, and tell the others how it went.  A call that hangs cannot be stopped here."""
+        failure, answer = "", None
+        try:
+            answer = getattr(self.contender, command)(*args)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {str(error)[:1500]}"
+        found = exchange((failure, answer))
+        failures = [f"process {i}: {text}" for i, (text, _) in enumerate(found) if text]
+        if failures:
+            raise RunFailed(f"{self.request.name}: {failures[0]}")
+        return [one for _, one in found]
+
+    def stop(self) -> None:
+        """Free its arrays."""
+        self.contender = None
+        gc.collect()
+
+
+def exchange(thing: Any) -> list[Any]:
+    """What every process gave, in their order."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return [thing]
+    data = np.frombuffer(pickle.dumps(thing), np.uint8)
+    sizes = np.asarray(multihost_utils.process_allgather(np.asarray([len(data)], np.int32))).reshape(-1)
+    # As 32-bit numbers: not every backend has collectives of bytes.
+    padded = np.zeros(int(-(-sizes.max() // 4) * 4), np.uint8)
+    padded[: len(data)] = data
+    rows = np.asarray(multihost_utils.process_allgather(padded.view(np.int32)))
+    return [pickle.loads(row.tobytes()[:size]) for row, size in zip(rows, sizes, strict=True)]

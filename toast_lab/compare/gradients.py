@@ -1,0 +1,202 @@
+"""Loss, gradients and one step of plain gradient descent of a model's function, with a plan and without.
+
+The programs are traced here and travel as StableHLO, so the user's function stays where it is.  With a plan it is
+``plan.jit`` that is differentiated: the loss comes from the planned program, the derivatives from the function, traced
+by JAX with the plan's argument shardings.
+
+Start reading at ``prepare``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toast_lab.errors import ToastError
+from toast_lab.frontends import loading
+from toast_lab.frontends.model import Function, Model, Recipe, in_child
+from toast_lab.ir.program import Program
+from toast_lab.runtime.executable import Job, whole_job
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh
+
+RATE = 0.01  #: of the step: new = old - RATE * gradient
+
+
+class Gradients(NamedTuple):
+    """Programs whose results are the loss, gradients, and arguments after a step; or why there are none."""
+
+    names: tuple[str, ...]  #: of the results
+    shapes: tuple[tuple[int, ...], ...]  #: of the results
+    loss: str  #: what is differentiated, in words
+    reference: Job | None
+    planned: tuple[Job | None, ...]  #: for each plan
+    notes: tuple[str, ...]  #: for each plan why it has none, "" if it has
+    why_not: str = ""  #: why there are none at all
+
+
+def none(why: str, n_plans: int) -> Gradients:
+    """No gradients."""
+    return Gradients((), (), "", None, (None,) * n_plans, ("",) * n_plans, why)
+
+
+def prepare(model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0) -> Gradients:
+    """Trace the gradient programs of ``model``; what cannot be is said, never raised."""
+    why = _includes_update(model.program)
+    if why or model.function is None:
+        return none(why or f"{model.name} brings no function to differentiate: {model.source}", len(plans))
+    if isinstance(model.function, Function):
+        return _trace(model.function, model.program, plans)
+    try:
+        found: Gradients = in_child(
+            "toast_lab.compare.gradients:_trace_recipe", model.function, model.program, plans,
+            time_limit_s=time_limit_s, what=f"tracing the gradient of {model.name}",
+        )  # fmt: skip
+        return found
+    except Exception as error:  # pickling a plan whose pytrees are the user's own is among them
+        return none(f"tracing the gradient failed: {_short(error)}", len(plans))
+
+
+def _trace_recipe(recipe: Recipe, program: Program, plans: Sequence[ShardingPlan]) -> Gradients:
+    return _trace(loading.function_of(recipe), program, plans)
+
+
+def _includes_update(program: Program) -> str:
+    """Why outputs already are gradients or updated arguments: each array among them is like an argument of its own."""
+    left = [_kind(program, a) for a in range(program.n_arguments)]
+    arrays = [_kind(program, int(v)) for v in program.outputs if program.dims(int(v))]
+    scalars = [v for v in program.outputs if not program.dims(int(v)) and _is_float(program.value_dtype[int(v)])]
+    for kind in arrays:
+        if kind not in left:
+            return ""
+        left.remove(kind)
+    if arrays and (scalars or program.donated[: program.n_arguments].any()):
+        return "the outputs include the update (or the gradients): each is like an argument, and was compared as such"
+    return ""
+
+
+def _kind(program: Program, value: int) -> tuple[Any, ...]:
+    return (*program.dims(value), program.value_dtype[value])
+
+
+def _is_float(element: str) -> bool:
+    return element.startswith(("f", "bf"))
+
+
+def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) -> Gradients:
+    import jax
+
+    if function.changes:
+        return none("the function changes modules among its arguments", len(plans))
+    leaves, tree = jax.tree_util.tree_flatten(function.given)
+    if any(jax.numpy.issubdtype(getattr(x, "dtype", float), jax.dtypes.extended) for x in leaves):
+        return none("there are typed random keys among the arguments", len(plans))
+    wanted = [a for a in range(program.n_arguments) if _is_float(program.value_dtype[a])]
+    if not wanted or len(leaves) != program.n_arguments:
+        return none("no argument is a floating-point array", len(plans))
+    try:
+        structs = jax.tree_util.tree_leaves(jax.eval_shape(function.call, *function.given))
+        loss, words = _loss(structs)
+    except Exception as error:
+        return none(f"tracing the gradient failed: {_short(error)}", len(plans))
+    if loss is None:
+        return none("no result is a floating-point array", len(plans))
+    paths = [program.value_name[a] for a in wanted]
+    names = ("loss", *(f"gradient of {p}" for p in paths), *(f"{p} after a step" for p in paths))
+    shapes = ((), *(program.dims(a) for a in wanted), *(program.dims(a) for a in wanted))
+    step = _Step(tree, leaves, wanted, loss)
+    try:
+        reference = whole_job(program, step.text(function.call), shapes)
+    except Exception as error:
+        return none(f"the function has no gradient: {_short(error)}", len(plans))
+    planned: list[Job | None] = []
+    notes: list[str] = []
+    for plan in plans:
+        try:
+            planned.append(step.job(function.call, plan))
+            notes.append("")
+        except Exception as error:
+            planned.append(None)
+            notes.append(f"no gradient through plan.jit: {_short(error)}")
+    return Gradients(names, shapes, words, reference, tuple(planned), tuple(notes))
+
+
+class _Step:
+    """Traces ``(loss, gradients, arguments after a step)`` of something that is called like the user's function."""
+
+    def __init__(self, tree: Any, leaves: Sequence[Any], wanted: Sequence[int], loss: Callable[..., Any]) -> None:
+        self.tree, self.leaves, self.wanted, self.loss = tree, leaves, wanted, loss
+
+    def _function(self, call: Callable[..., Any]) -> Callable[..., list[Any]]:
+        import jax
+
+        def step(*leaves: Any) -> list[Any]:
+            def of(some: list[Any]) -> Any:
+                every = list(leaves)
+                for i, x in zip(self.wanted, some, strict=True):
+                    every[i] = x
+                result = call(*jax.tree_util.tree_unflatten(self.tree, every))
+                return self.loss(jax.tree_util.tree_leaves(result))
+
+            old = [leaves[i] for i in self.wanted]
+            loss, gradients = jax.value_and_grad(of)(old)
+            new = [(x - RATE * g).astype(x.dtype) for x, g in zip(old, gradients, strict=True)]
+            return [loss, *gradients, *new]
+
+        return step
+
+    def text(self, call: Callable[..., Any], **shardings: Any) -> str:
+        import jax
+
+        traced = jax.jit(self._function(call), keep_unused=True, **shardings).trace(*self.leaves)
+        return str(traced.lower(lowering_platforms=("cpu",)).as_text())
+
+    def job(self, call: Callable[..., Any], plan: ShardingPlan) -> Job:
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        mesh = _abstract_mesh(plan)
+        sharded = plan.jit(call, mesh=mesh)
+        specs = plan.value_specs()[: plan.program.n_arguments]
+        ins = [sharded.argument_shardings[plan.program.value_name[a]] for a in range(len(specs))]
+        some = [ins[a] for a in self.wanted]
+        outs = [NamedSharding(mesh, PartitionSpec()), *some, *some]
+        text = self.text(sharded, in_shardings=tuple(ins), out_shardings=outs)
+        kept = [specs[a] for a in self.wanted]
+        return Job(text, plan.mesh, tuple(specs), ((), *kept, *kept))
+
+
+def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:
+    """The plan's mesh without devices: this process may have none of the kind."""
+    from jax.sharding import AbstractMesh
+
+    return AbstractMesh(plan.mesh.sizes, plan.mesh.axes)
+
+
+def _loss(structs: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], Any] | None, str]:
+    """What to differentiate, of the results' leaves, and in words."""
+    import jax.numpy as jnp
+
+    floats = [i for i, s in enumerate(structs) if jnp.issubdtype(s.dtype, jnp.floating)]
+    scalars = [i for i in floats if _size(structs[i]) == 1]
+    if len(scalars) == 1:
+        return lambda found: found[scalars[0]].reshape(()), "the function's scalar result"
+    if not floats:
+        return None, ""
+
+    def mean_of_squares(found: Sequence[Any]) -> Any:
+        total = sum(jnp.sum(jnp.square(found[i].astype(jnp.float32))) for i in floats)
+        return total / max(sum(_size(structs[i]) for i in floats), 1)
+
+    return mean_of_squares, "the mean of squares of the floating-point results"
+
+
+def _size(struct: Any) -> int:
+    return math.prod(struct.shape)
+
+
+def _short(error: Exception) -> str:
+    text = error.message if isinstance(error, ToastError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -1,0 +1,241 @@
+"""The program that one device of a mesh runs, as one that a single device can run: its collectives become stand-ins.
+
+XLA itself divides the annotated program: it is compiled for as many virtual CPU devices as the mesh has, and what its
+SPMD partitioner leaves is taken from there, with local shapes and with collectives, before any pass for CPUs has seen
+it.  Every op that XLA can divide is covered, halo exchanges and masks of gathers included, and what is timed is
+what XLA would run.
+
+A stand-in gives a result of the right shape from the collective's operand, between optimisation barriers, so that the
+compiler neither drops nor simplifies what is around it: as it is (sums, permutes), reshaped (all_to_all), a piece of it
+(reduce_scatter), or copies of it side by side (all_gather: it writes as much memory as the real one receives).  So
+values are wrong by construction.  The device's number, which decides where local slices lie, is 0 behind a barrier.
+
+Everything here runs in a child.  Start reading at ``divide``.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from toast_lab import _jaxlib
+from toast_lab._jaxlib import ir
+from toast_lab.errors import RunFailed, UnsupportedOp, join_offenders
+from toast_lab.ir import canonical
+from toast_lab.runtime import _jax_private
+from toast_lab.runtime import devices as dev
+
+PASS = "spmd-partitioning"
+COLLECTIVES = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast",
+)  # fmt: skip
+_NUMBERS = ("partition_id", "replica_id")
+_REFUSED = ("infeed", "outfeed", "send", "recv")
+
+
+class Removed(NamedTuple):
+    """A collective that became a stand-in."""
+
+    kind: str
+    bytes: int  #: the larger of what one device holds before and after
+
+
+class LocalProgram(NamedTuple):
+    """StableHLO for one device."""
+
+    text: str
+    removed: tuple[Removed, ...]  #: in program order, each once however often a loop runs it
+    argument_shapes: tuple[tuple[int, ...], ...]
+    result_shapes: tuple[tuple[int, ...], ...]
+    product_flops: float  #: of its matrix products, each once however often a loop runs it
+
+
+def flags(folder: str) -> str:
+    """XLA flags that make it write the divided program into ``folder``."""
+    return f"--xla_dump_to={folder} --xla_dump_hlo_pass_re={PASS} --xla_dump_hlo_as_proto"
+
+
+def divide(text: str, n_devices: int, folder: str, donated: Sequence[bool], platform: str) -> LocalProgram:
+    """Divide annotated StableHLO; the process was started with ``flags(folder)`` and so many virtual devices.
+
+    Args:
+        text: as ``annotate`` gives it.
+        n_devices: of its mesh.
+        folder: what ``flags`` named.
+        donated: for each argument whether results may take its place.
+        platform: where it is to run, "cpu", "gpu" or "tpu".
+
+    Raises:
+        UnsupportedOp: ops that have no stand-in, or that this platform does not have (all are listed).
+        RunFailed: XLA left no divided program.
+    """
+    divided = text if n_devices == 1 else _divided(text, n_devices, folder)  # XLA divides nothing for one
+    context = _jaxlib.make_context()
+    module = _jaxlib.parse_module(context, divided)
+    with context, ir.Location.unknown(context):
+        return _local(module, donated, platform, divided=n_devices > 1)
+
+
+def _divided(text: str, n_devices: int, folder: str) -> bytes:
+    _jax_private.compile_module(text, dev.attached(dev.Devices("cpu", n_devices)))
+    found = glob.glob(os.path.join(glob.escape(folder), f"*after_{PASS}.*.pb"))
+    if len(found) != 1:
+        raise RunFailed(f"XLA wrote {len(found)} divided programs where one was expected")
+    with open(found[0], "rb") as file:
+        return _jaxlib.stablehlo_of_hlo(file.read())
+
+
+def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool) -> LocalProgram:
+    operations = _every(module)
+    offenders = [why for op in operations if (why := _refusal(op, platform))]
+    if offenders:
+        raise UnsupportedOp(f"a replay on {platform} cannot run:\n{join_offenders(sorted(set(offenders)))}")
+    removed = []
+    for op in operations:
+        kind = _kind(op)
+        if kind in COLLECTIVES:
+            removed.append(Removed(kind, _bytes(op)))
+            _replace(op, _stand_ins(op))
+        elif kind in _NUMBERS:
+            _replace(op, [_barrier(op, _zero(op))])
+        elif kind == "copy":
+            _replace(op, list(op.operands))
+        elif op.name == "sdy.mesh" and divided:  # nothing refers to it any more
+            op.erase()
+    main = canonical.main_function(module)
+    for name in [getattr(a, "name", a) for a in module.operation.attributes]:
+        if name.startswith("mhlo."):  # number of partitions, aliases: of the divided program
+            del module.operation.attributes[name]
+    _donate(main, donated)
+    module.operation.verify()
+    types = main.type
+    return LocalProgram(
+        str(module.operation),
+        tuple(removed),
+        tuple(map(_shape, types.inputs)),
+        tuple(map(_shape, types.results)),
+        float(sum(_product_flops(op) for op in _every(module))),
+    )
+
+
+def _every(module: Any) -> list[Any]:
+    found = []
+
+    def see(op: Any) -> Any:
+        found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(see)
+    return found
+
+
+def _kind(op: Any) -> str:
+    return str(op.name).partition(".")[2]
+
+
+def _refusal(op: Any, platform: str) -> str:
+    kind = _kind(op)
+    if kind in _REFUSED or kind.startswith("ragged_all_to_all"):
+        return f"{kind}: it has no stand-in"
+    if kind == "custom_call":
+        target = str(op.attributes["call_target_name"]).strip('"')
+        if platform != "cpu" and target.startswith("lapack_"):
+            return f"custom_call {target}: a routine of CPUs; trace and plan the model on the device"
+    if kind in COLLECTIVES and len(op.operands) != len(op.results):
+        return f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has no stand-in"
+    return ""
+
+
+def _shape(type_: Any) -> tuple[int, ...]:
+    return tuple(ir.RankedTensorType(type_).shape)
+
+
+def _bytes(op: Any) -> int:
+    def size(values: Any) -> int:
+        types = [ir.RankedTensorType(v.type) for v in values]
+        return sum(math.prod(t.shape) * _width(t.element_type) for t in types)
+
+    return max(size(op.operands), size(op.results))
+
+
+def _product_flops(op: Any) -> int:
+    if _kind(op) not in ("dot_general", "dot"):
+        return 0
+    left = _shape(op.operands[0].type)
+    summed = [len(left) - 1]
+    if _kind(op) == "dot_general":
+        numbers = _jaxlib.stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        summed = list(numbers.lhs_contracting_dimensions)
+    return 2 * math.prod(_shape(op.results[0].type)) * math.prod(left[d] for d in summed)
+
+
+def _width(element: Any) -> int:
+    text = str(element)
+    if text.startswith("complex"):
+        return 2 * int(text[9:-1]) // 8
+    digits = "".join(c for c in text.partition("E")[0] if c.isdigit()) if not text.startswith("bf") else text[2:]
+    return max(int(digits) // 8, 1)
+
+
+def _replace(op: Any, values: Sequence[Any]) -> None:
+    for result, value in zip(op.results, values, strict=True):
+        result.replace_all_uses_with(value)
+    op.erase()
+
+
+def _make(before: Any, name: str, type_: Any, operands: Sequence[Any], **attributes: Any) -> Any:
+    with ir.InsertionPoint(before):
+        made = ir.Operation.create(f"stablehlo.{name}", results=[type_], operands=operands, attributes=attributes)
+    return made.results[0]
+
+
+def _barrier(before: Any, value: Any) -> Any:
+    return _make(before, "optimization_barrier", value.type, [value])
+
+
+def _zero(op: Any) -> Any:
+    type_ = op.results[0].type
+    value = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, 0))
+    return _make(op, "constant", type_, [], value=value)
+
+
+def _stand_ins(op: Any) -> list[Any]:
+    return [_stand_in(op, o, r.type) for o, r in zip(op.operands, op.results, strict=True)]
+
+
+def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
+    """``operand`` as a value of type ``wanted``."""
+    value = _barrier(op, operand)
+    if operand.type == wanted:
+        return value
+    shape, target = _shape(operand.type), _shape(wanted)
+    element = ir.RankedTensorType(wanted).element_type
+    if len(shape) != len(target) or (math.prod(shape) == math.prod(target) and shape != target):
+        return _barrier(op, _make(op, "reshape", wanted, [value]))
+    for dim, (have, want) in enumerate(zip(shape, target, strict=True)):
+        here = list(_shape(value.type))
+        if want > have:
+            times = -(-want // have)
+            here[dim] = have * times
+            along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+            type_ = ir.RankedTensorType.get(here, element)
+            value = _make(op, "concatenate", type_, [value] * times, dimension=along)
+        if want < here[dim]:
+            here[dim] = want
+            value = _make(
+                op, "slice", ir.RankedTensorType.get(here, element), [value],
+                start_indices=ir.DenseI64ArrayAttr.get([0] * len(here)),
+                limit_indices=ir.DenseI64ArrayAttr.get(here),
+                strides=ir.DenseI64ArrayAttr.get([1] * len(here)),
+            )  # fmt: skip
+    return _barrier(op, value)
+
+
+def _donate(main: Any, donated: Sequence[bool]) -> None:
+    none, donor = ir.DictAttr.get({}), ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)})
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([donor if d else none for d in donated])
+    if "res_attrs" in main.attributes:
+        del main.attributes["res_attrs"]

@@ -1,0 +1,321 @@
+"""Measure contenders in turns, so that drift of the machine hits all alike.
+
+On virtual devices the children stay: all compile, all warm up, then round after round each runs one timed batch, in an
+order that changes.  The others sleep meanwhile, waiting for their next command.
+
+Accelerators cannot be shared so.  A TPU belongs to one process, and a GPU allocator never gives back what it once took,
+preallocated or not: of several children at once each would see the memory that the others leave, and which plan fits
+would depend on the company.  There every round starts a child for each plan, one after the other, which compiles
+anew: fewer rounds, whole memory for each.
+
+Start reading at ``measure``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from toast_lab import isolate
+from toast_lab.compare.contender import Certified, Compiled, Process, Request, Started
+from toast_lab.errors import ToastError
+from toast_lab.runtime import devices as dev
+from toast_lab.runtime.child import Progress
+
+SERVE = "toast_lab.compare.contender:serve"  #: what runs in a child
+OK, FAILED, CRASHED, MEMORY, TIMEOUT, CANCELLED = "ok", "failed", "crashed", "out of memory", "timeout", "cancelled"
+
+
+class Settings(NamedTuple):
+    """How to measure."""
+
+    steps: tuple[int, ...]  #: timed ones of a plan in each round
+    warmup: int
+    apart: bool  #: a child for each plan and round
+    gradients: bool
+    seed: int
+    non_negative: bool | None  #: inputs; None: as the unsharded program's results ask for
+    plan_time_limit_s: float
+
+
+class Host(Protocol):
+    """Where a contender lives."""
+
+    def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
+        """Its answers, one from each process."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class TimedOut(ToastError):
+    """A plan, or all of them together, took longer than allowed."""
+
+
+@dataclasses.dataclass
+class Entry:
+    """A contender while it is measured, and what is known of it so far."""
+
+    request: Request
+    status: str = ""  #: empty while it runs
+    message: str = ""
+    batches_s: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
+    compiled: Compiled | None = None
+    errors: dict[str, float] | None = None
+    gradient_errors: dict[str, float] | None = None
+    gradient_failure: str = ""
+    allocator_peak_bytes: int | None = None
+    spent_s: float = 0.0
+    finite: bool = True
+    host: Host | None = None
+
+
+class Clock:
+    """The deadline and the cancel of everything together, and its progress."""
+
+    def __init__(
+        self, time_limit_s: float, on_event: Callable[[Progress], None] | None, cancel: Callable[[], bool] | None
+    ) -> None:
+        self.deadline = time.monotonic() + time_limit_s
+        self.time_limit_s, self.on_event, self.cancel = time_limit_s, on_event, cancel
+        self.done, self.total = 0, 1
+
+    def check(self) -> None:
+        """Raises Cancelled or TimedOut."""
+        if self.cancel is not None and self.cancel():
+            raise isolate.Cancelled("cancelled")
+        if time.monotonic() > self.deadline:
+            raise TimedOut(f"stopped after {self.time_limit_s:g} s, the limit of all plans together")
+
+    def say(self, stage: str) -> None:
+        """One more of ``total`` units of work begins."""
+        if self.on_event is not None:
+            self.on_event(Progress(stage, min(self.done / self.total, 1.0)))
+        self.done += 1
+
+
+class Children:
+    """A contender in child processes: one, or several that share a mesh."""
+
+    def __init__(self, request: Request, processes: int, clock: Clock) -> None:
+        self.clock = clock
+        port = _free_port() if processes > 1 else 0
+        self.workers: list[isolate.Worker] = []
+        for index in range(processes):
+            own = dev.Devices(request.devices.platform, request.devices.count // processes)
+            if processes > 1:
+                request = dataclasses.replace(request, process=Process(f"127.0.0.1:{port}", processes, index))
+            what = request.name if processes == 1 else f"{request.name}, process {index}"
+            self.workers.append(isolate.Worker(SERVE, request, env=dev.environment(own), what=what))
+
+    def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
+        """Tell all processes, and wait for all; the first that fails decides."""
+        limit = time.monotonic() + time_limit_s
+        answers: list[Any] = [None] * len(self.workers)
+        waiting = set(range(len(self.workers)))
+        for worker in self.workers:
+            worker.command((command, args))
+        while waiting:
+            for index in sorted(waiting):
+                for _, message in self.workers[index].arrived(0.1 if len(waiting) == 1 else 0.02):
+                    if message[0] != "event":
+                        raise self.workers[index].failure(message)
+                    answers[index] = message[1]
+                    waiting.discard(index)
+            self.clock.check()
+            if time.monotonic() > limit:
+                raise TimedOut(f"no answer to {command!r}, stopped: this plan had used up its time")
+        return answers
+
+    def stop(self) -> None:
+        """Kill what runs."""
+        for worker in self.workers:
+            worker.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def measure(
+    entries: Sequence[Entry],
+    settings: Settings,
+    clock: Clock,
+    folder: Path,
+    open_host: Callable[[Request], Host],
+) -> bool:
+    """Measure all entries, in place; the reference, if there is one, is the first.  Gives whether inputs are >= 0.
+
+    Nothing is raised for what happens to an entry: its status and message say it.
+    """
+    run = _Run(entries, settings, clock, folder, open_host)
+    try:
+        run.all()
+    except (isolate.Cancelled, TimedOut) as error:
+        status = TIMEOUT if isinstance(error, TimedOut) else CANCELLED
+        for entry in entries:
+            if not entry.status:
+                entry.status, entry.message = status, str(error)
+    finally:
+        for entry in entries:
+            if entry.host is not None:
+                entry.host.stop()
+                entry.host = None
+    return bool(run.non_negative)
+
+
+class _Run:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        settings: Settings,
+        clock: Clock,
+        folder: Path,
+        open_host: Callable[[Request], Host],
+    ) -> None:
+        self.entries, self.settings, self.clock, self.open_host = entries, settings, clock, open_host
+        self.results, self.gradients = str(folder / "results"), str(folder / "gradients")
+        self.non_negative = settings.non_negative
+        self.random = random.Random(settings.seed)
+        turns = len(settings.steps) * (2 if settings.apart else 1) + (1 if settings.apart else 2)
+        clock.total = max(turns * len(entries), 1)
+
+    def all(self) -> None:
+        together = not self.settings.apart
+        if together:
+            for entry in self.entries:
+                self.guard(entry, self.begin)
+        for number in range(len(self.settings.steps)):
+            for entry in self.order(number):
+                if not together:
+                    self.guard(entry, self.begin)
+                self.guard(entry, self.batch, number)
+                if not together:
+                    if number == len(self.settings.steps) - 1:
+                        self.guard(entry, self.end)
+                    self.close(entry)
+        if together:
+            for entry in self.entries:
+                self.guard(entry, self.end)
+                self.close(entry)
+        for entry in self.entries:
+            entry.status = entry.status or OK
+
+    def order(self, number: int) -> list[Entry]:
+        """The reference comes first where its results are still needed; else any order."""
+        order = list(self.entries)
+        if number or not self.settings.apart:
+            self.random.shuffle(order)
+        if number == len(self.settings.steps) - 1 and self.settings.apart:
+            order.sort(key=lambda entry: not entry.request.is_reference)
+        return order
+
+    def close(self, entry: Entry) -> None:
+        if entry.host is not None:
+            entry.host.stop()
+            entry.host = None
+
+    def guard(self, entry: Entry, step: Callable[..., None], *args: Any) -> None:
+        """Do something with an entry that still runs; if that fails it is the end of this entry only."""
+        if entry.status:
+            return
+        self.clock.check()
+        try:
+            step(entry, *args)
+        except isolate.Cancelled:
+            raise
+        except Exception as error:
+            if isinstance(error, TimedOut) and time.monotonic() > self.clock.deadline:
+                raise
+            entry.status, entry.message = status_of(error), str(error)
+            self.close(entry)
+
+    def ask(self, entry: Entry, command: str, *args: Any) -> list[Any]:
+        assert entry.host is not None
+        started = time.monotonic()
+        try:
+            left = self.settings.plan_time_limit_s - entry.spent_s
+            return entry.host.ask(command, *args, time_limit_s=left)
+        finally:
+            entry.spent_s += time.monotonic() - started
+
+    def begin(self, entry: Entry) -> None:
+        name = entry.request.name
+        self.clock.say(f"compiling {name}")
+        entry.host = self.open_host(entry.request)
+        compiled: list[Compiled] = self.ask(entry, "compile")
+        entry.compiled = entry.compiled or compiled[0]
+        if entry.request.is_reference:
+            self.begin_reference(entry)
+            return
+        expected = self.results if entry.errors is None and os.path.exists(self.results) else None
+        found: list[Started] = self.ask(entry, "start", bool(self.non_negative), self.settings.warmup, expected, None)
+        if expected is not None:
+            entry.errors = worst([f.errors or {} for f in found])
+
+    def begin_reference(self, entry: Entry) -> None:
+        """The unsharded program decides which inputs are usable: those for which its results are finite."""
+        keep = None if os.path.exists(self.results) else self.results
+        warmup = self.settings.warmup
+        found: list[Started] = self.ask(entry, "start", bool(self.non_negative), warmup, None, keep)
+        if self.non_negative is None:
+            self.non_negative = not all(f.finite for f in found)
+            if self.non_negative:
+                found = self.ask(entry, "start", True, warmup, None, keep)
+        entry.finite = all(f.finite for f in found)
+
+    def batch(self, entry: Entry, number: int) -> None:
+        self.clock.say(f"running {entry.request.name}, round {number + 1}/{len(self.settings.steps)}")
+        times: list[tuple[float, ...]] = self.ask(entry, "batch", self.settings.steps[number])
+        # With several processes a step takes as long as in the slowest.
+        entry.batches_s.append(tuple(max(step) for step in zip(*times, strict=True)))
+
+    def end(self, entry: Entry) -> None:
+        self.clock.say(f"checking {entry.request.name}")
+        reached: list[int | None] = self.ask(entry, "finish")
+        peaks = [p for p in reached if p is not None]
+        entry.allocator_peak_bytes = max(peaks) if peaks else None
+        if not self.settings.gradients or entry.request.gradient is None:
+            return
+        reference = entry.request.is_reference
+        if not reference and not os.path.exists(self.gradients):
+            entry.gradient_failure = "the gradient of the unsharded program could not be run"
+            return
+        files = (None, self.gradients) if reference else (self.gradients, None)
+        try:
+            found: list[Certified] = self.ask(entry, "certify", *files)
+        except isolate.Cancelled:
+            raise
+        except Exception as error:  # its times stand, whatever became of its gradient
+            if isinstance(error, TimedOut) and time.monotonic() > self.clock.deadline:
+                raise
+            entry.gradient_failure = str(error)
+            return
+        entry.gradient_failure = next((f.failure for f in found if f.failure), "")
+        if not entry.gradient_failure and not reference:
+            entry.gradient_errors = worst([f.errors or {} for f in found])
+
+
+def worst(found: Sequence[Any]) -> dict[str, float]:
+    """The largest error by path over several processes; NaN wins."""
+    return {path: float(np.max([errors[path] for errors in found])) for path in found[0]}
+
+
+def status_of(error: Exception) -> str:
+    """In one word what became of a contender."""
+    text = str(error)
+    if isinstance(error, TimedOut):
+        return TIMEOUT
+    if "its process" in text:
+        return CRASHED
+    return MEMORY if "out of memory" in text.lower() or "RESOURCE_EXHAUSTED" in text else FAILED

@@ -1,0 +1,250 @@
+"""What a comparison found, as rows."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import io
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toast_lab.runtime.hlo import Collective
+from toast_lab.text import bytes_text, table
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """What was compared with the unsharded program on the same inputs.
+
+    Errors are ``max|found - expected| / max|expected|`` by path, the worst of all shards of all devices.
+    """
+
+    outputs: Mapping[str, float] | None  #: of the program
+    gradients: Mapping[str, float] | None  #: of the loss, its gradients and the arguments after a step
+    tolerance: float
+    checked: tuple[str, ...]  #: what was, a sentence each
+    not_checked: tuple[str, ...]  #: what was not, and why
+
+    @property
+    def max_relative_error(self) -> float | None:
+        """The largest error of anything checked; NaN if something has nothing finite to compare."""
+        errors = [*(self.outputs or {}).values(), *(self.gradients or {}).values()]
+        return float(np.max(errors)) if errors else None
+
+    @property
+    def passed(self) -> bool | None:
+        """Is everything that was checked within the tolerance?  None: nothing was."""
+        error = self.max_relative_error
+        return None if error is None else error <= self.tolerance
+
+    def __str__(self) -> str:
+        error = self.max_relative_error
+        words = {True: "agrees", False: "DIFFERS", None: "not compared"}[self.passed]
+        if error is not None:
+            words += f" (largest error {error:.1e}, tolerance {self.tolerance:.1e})"
+        lines = [words, *(f"  checked: {c}" for c in self.checked), *(f"  not checked: {c}" for c in self.not_checked)]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """What ``tl.price`` says of the plan."""
+
+    machine: str
+    time_s: float
+    overlapped_s: float
+    peak_bytes: float
+    collective_counts: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One plan, measured.  Bytes are those of one device; numbers are None where it did not get so far."""
+
+    name: str
+    status: str  #: "ok", "failed", "crashed", "out of memory", "timeout" or "cancelled"
+    message: str  #: why it is not ok
+    mesh: str
+    devices: str  #: "cpu:8"
+    device_kind: str
+    n_devices: int
+    n_processes: int
+    batches_s: tuple[tuple[float, ...], ...]  #: times of the steps of each round
+    compile_s: float | None
+    argument_bytes: int | None
+    output_bytes: int | None
+    temp_bytes: int | None
+    peak_bytes: int | None  #: see ``runtime.Run``
+    allocator_peak_bytes: int | None
+    collectives: tuple[Collective, ...]  #: of the compiled program
+    certificate: Certificate | None  #: None for the unsharded program itself
+    predicted: Predicted | None
+    plan: Mapping[str, Any] | None  #: as ``Plan.to_json`` gives it
+
+    @property
+    def step_times_s(self) -> tuple[float, ...]:
+        """All timed steps, in order."""
+        return tuple(t for batch in self.batches_s for t in batch)
+
+    @property
+    def median_s(self) -> float | None:
+        """Median of a step."""
+        return float(np.median(self.step_times_s)) if self.batches_s else None
+
+    @property
+    def spread_s(self) -> float | None:
+        """Interquartile range of the steps, 0 for fewer than 2."""
+        if not self.batches_s:
+            return None
+        low, high = np.percentile(self.step_times_s, [25, 75])
+        return float(high - low)
+
+    @property
+    def collective_counts(self) -> dict[str, int]:
+        """Number of compiled collectives by kind."""
+        return dict(collections.Counter(c.kind for c in self.collectives))
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data, with the derived ones; numbers that are not finite become None."""
+        data = dataclasses.asdict(self)
+        data["collectives"] = [
+            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)} for c in self.collectives
+        ]
+        data["median_s"], data["spread_s"] = self.median_s, self.spread_s
+        data["collective_counts"] = self.collective_counts
+        if self.certificate is not None:
+            data["certificate"]["passed"] = self.certificate.passed
+            data["certificate"]["max_relative_error"] = self.certificate.max_relative_error
+        found: dict[str, Any] = _plain(data)
+        return found
+
+
+CSV_COLUMNS = (
+    "name", "status", "median_s", "spread_s", "compile_s", "peak_bytes", "allocator_peak_bytes", "collectives",
+    "passed", "max_relative_error", "predicted_time_s", "predicted_peak_bytes", "mesh", "devices", "device_kind",
+    "n_processes", "steps", "message",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Rows in the order of the plans, and the unsharded program beside them."""
+
+    model: str
+    program_digest: str
+    rows: tuple[Row, ...]
+    reference: Row | None  #: the unsharded program on one device; None if it was not asked for
+    inputs: str  #: "normal", "non-negative" or "given", see ``runtime.Run``
+    seed: int
+    order: str  #: how they took turns, in words
+    notes: tuple[str, ...] = ()
+    stored_as: tuple[int, ...] = ()  #: numbers of the rows in the store
+
+    @property
+    def fastest(self) -> Row | None:
+        """The row with the least median among those that are ok and do not differ from the unsharded program."""
+        good = [
+            r for r in self.rows if r.status == "ok" and (r.certificate is None or r.certificate.passed is not False)
+        ]
+        return min(good, key=lambda r: r.median_s or math.inf, default=None)
+
+    def __getitem__(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no plan is called {name!r}; there are {', '.join(r.name for r in self.rows)}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "model": self.model,
+            "program_digest": self.program_digest,
+            "inputs": self.inputs,
+            "seed": self.seed,
+            "order": self.order,
+            "fastest": self.fastest.name if self.fastest else None,
+            "rows": [row.to_json() for row in self.rows],
+            "reference": self.reference.to_json() if self.reference else None,
+            "notes": list(self.notes),
+            "stored_as": list(self.stored_as),
+        }
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """One line a plan, as text; also written to ``path`` if given."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: "" if v is None else v for k, v in _csv(row).items()} for row in self.rows)
+        if path is not None:
+            Path(path).write_text(out.getvalue())
+        return out.getvalue()
+
+    def __str__(self) -> str:
+        every = [*self.rows, *([self.reference] if self.reference else [])]
+        lines = [table(COLUMNS, [cells(row) for row in every]), self.order]
+        lines += [f"{row.name}: {row.status}: {row.message}" for row in every if row.status != "ok"]
+        same = {row.certificate.not_checked for row in self.rows if row.certificate}
+        for row in self.rows:
+            if row.certificate is not None:
+                lines += [f"{row.name}: not checked: {text}" for text in row.certificate.not_checked if len(same) > 1]
+        if len(same) == 1:
+            lines += [f"not checked: {text}" for text in next(iter(same))]
+        return "\n".join([*lines, *self.notes])
+
+
+COLUMNS = (
+    "plan", "status", ">step", ">spread", ">compile", ">memory", "collectives", "unsharded", ">predicted", ">memory",
+)  # fmt: skip
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as the texts of ``COLUMNS``; the last two are of the prediction."""
+    counts = ", ".join(f"{n} {kind}" for kind, n in sorted(row.collective_counts.items()))
+    certificate, predicted = row.certificate, row.predicted
+    error = None if certificate is None else certificate.max_relative_error
+    agrees = "-"
+    if certificate is not None and error is not None:
+        agrees = f"{'agrees' if certificate.passed else 'DIFFERS'} {error:.0e}"
+    memory = row.allocator_peak_bytes or row.peak_bytes
+    return (
+        row.name, row.status, _time(row.median_s), _time(row.spread_s), _time(row.compile_s),
+        "-" if memory is None else bytes_text(memory), counts or ("none" if row.compile_s is not None else "-"), agrees,
+        _time(predicted.time_s if predicted else None), bytes_text(predicted.peak_bytes) if predicted else "-",
+    )  # fmt: skip
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _csv(row: Row) -> dict[str, Any]:
+    certificate, predicted = row.certificate, row.predicted
+    return {
+        "name": row.name, "status": row.status, "median_s": row.median_s, "spread_s": row.spread_s,
+        "compile_s": row.compile_s, "peak_bytes": row.peak_bytes, "allocator_peak_bytes": row.allocator_peak_bytes,
+        "collectives": " ".join(f"{kind}={n}" for kind, n in sorted(row.collective_counts.items())),
+        "passed": certificate.passed if certificate else None,
+        "max_relative_error": certificate.max_relative_error if certificate else None,
+        "predicted_time_s": predicted.time_s if predicted else None,
+        "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
+        "mesh": row.mesh, "devices": row.devices, "device_kind": row.device_kind, "n_processes": row.n_processes,
+        "steps": len(row.step_times_s), "message": row.message,
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,247 @@
+"""Measured rows kept in one sqlite file, for good: whatever ends a process, what was added before stays whole.
+
+A row is one transaction.  Several processes may add at once: sqlite's write-ahead log lets readers go on, and writers
+wait for each other.  A file that cannot be read is never changed or removed.
+
+The file is $TOAST_LAB_RUNS, else ``toast-lab/runs.sqlite`` in $XDG_DATA_HOME or ~/.local/share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from toast_lab.compare import facts
+from toast_lab.compare.result import Comparison, Row
+from toast_lab.errors import StoreError
+
+VERSION = 1  #: of the columns
+APPLICATION = 0x544F4153  #: "TOAS", how sqlite knows its files apart
+BUSY_S = 30.0  #: how long to wait for another writer
+
+_TEXT = (
+    "comparison", "time_utc", "model", "name", "status", "message", "mesh", "devices", "device_kind",
+    "program_digest", "plan_digest", "machine_digest",
+)  # fmt: skip
+_NUMBER = (
+    "n_devices", "n_processes", "seed", "median_s", "spread_s", "compile_s", "peak_bytes", "allocator_peak_bytes",
+    "passed", "max_relative_error", "predicted_time_s", "predicted_peak_bytes",
+)  # fmt: skip
+_JSON = ("versions", "machine", "plan", "measured", "predicted", "certificate")
+COLUMNS = ("id", *_TEXT, *_NUMBER)  #: what ``rows`` gives
+
+
+def default_path() -> Path:
+    """Where rows are kept unless told otherwise."""
+    if given := os.environ.get("TOAST_LAB_RUNS"):
+        return Path(given)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "toast-lab" / "runs.sqlite"
+
+
+class Store:
+    """An open file of rows; a context that closes it.
+
+    Args:
+        path: the file; made, with its folder, if it is not there.
+        read_only: change nothing, not even make the file.
+
+    Raises:
+        StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
+        self.path = Path(path) if path is not None else default_path()
+        if read_only and not self.path.exists():
+            raise StoreError(f"{self.path}: there are no kept results; toast-lab compare writes them")
+        with self._explained("open"):
+            if not read_only:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.connection = self._connect(read_only)
+        try:
+            with self._explained("open"):
+                self._check(read_only)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
+        if not read_only:
+            return sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+        # Where the folder cannot be written, sqlite cannot make the index of its log and has to do without.
+        writable = os.access(self.path.parent, os.W_OK)
+        uri = f"file:{quote(str(self.path.absolute()))}?mode=ro{'' if writable else '&immutable=1'}"
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+
+    def _check(self, read_only: bool) -> None:
+        found = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
+        tables = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and self.connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise StoreError(f"{self.path} is a database of something else; give another file for results")
+        if found > VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer TOAST Lab (version {found} of its columns, this one knows "
+                f"{VERSION}): upgrade, or give another file with --store or TOAST_LAB_RUNS"
+            )
+        if tables or read_only:
+            return
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("BEGIN IMMEDIATE")
+        with self._transaction():
+            columns = [*(f"{c} TEXT NOT NULL" for c in _TEXT), *(f"{c} REAL" for c in _NUMBER)]
+            columns += [f"{c} TEXT" for c in _JSON]
+            self.connection.execute(
+                f"CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(columns)})"
+            )
+            self.connection.execute("CREATE INDEX IF NOT EXISTS runs_model ON runs (model)")
+            self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            self.connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what was begun, or take it back."""
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "not a database" in text or "malformed" in text or "corrupt" in text:
+                raise StoreError(
+                    f"{self.path} cannot be read: {text}. Nothing was changed. Move the file away to start a new one "
+                    f'("mv {self.path} {self.path}.bad"), or try to rescue it with "sqlite3 {self.path} .recover"; '
+                    "--store and TOAST_LAB_RUNS name another file"
+                ) from None
+            raise StoreError(f"cannot {doing} {self.path}: {text}{_advice(text)}") from None
+        except OSError as error:
+            raise StoreError(f"cannot {doing} {self.path}: {error.strerror}{_advice('unable to open')}") from None
+
+    def add(self, row: Mapping[str, Any]) -> int:
+        """Keep one row (see ``record``); gives its number.
+
+        Raises:
+            StoreError: the disk is full, the file cannot be written, or another process holds it for too long.
+        """
+        names = [*_TEXT, *_NUMBER, *_JSON]
+        values = [row[n] for n in names[: -len(_JSON)]]
+        values += [None if row[n] is None else json.dumps(row[n], allow_nan=False) for n in _JSON]
+        marks = ", ".join("?" * len(names))
+        with self._explained("write"):
+            self.connection.execute("BEGIN IMMEDIATE")
+            with self._transaction():
+                done = self.connection.execute(f"INSERT INTO runs ({', '.join(names)}) VALUES ({marks})", values)
+                return int(done.lastrowid or 0)
+
+    def rows(self, model: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+        """The newest rows first, by ``COLUMNS``."""
+        where, values = ("WHERE model = ?", [model]) if model else ("", [])
+        limited = f"LIMIT {int(limit)}" if limit is not None else ""
+        with self._explained("read"):
+            found = self.connection.execute(
+                f"SELECT {', '.join(COLUMNS)} FROM runs {where} ORDER BY id DESC {limited}", values
+            ).fetchall()
+        return [_typed(dict(zip(COLUMNS, values, strict=True))) for values in found]
+
+    def get(self, number: int) -> dict[str, Any]:
+        """Everything of one row.
+
+        Raises:
+            StoreError: there is none of this number.
+        """
+        names = [*COLUMNS, *_JSON]
+        with self._explained("read"):
+            found = self.connection.execute(f"SELECT {', '.join(names)} FROM runs WHERE id = ?", [number]).fetchone()
+            count, last = self.connection.execute("SELECT count(*), max(id) FROM runs").fetchone()
+        if found is None:
+            raise StoreError(f"{self.path} has no row {number}; there are {count}, the last one is {last}")
+        row = _typed(dict(zip(names, found, strict=True)))
+        return {k: json.loads(v) if k in _JSON and v is not None else v for k, v in row.items()}
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def keep(comparison: Comparison, path: str | os.PathLike[str] | None = None) -> tuple[int, ...]:
+    """Add all rows of a comparison, each by itself; gives their numbers.  Raises StoreError."""
+    every = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
+    together = uuid.uuid4().hex[:12]
+    with Store(path) as store:
+        return tuple(store.add(record(comparison, row, together)) for row in every)
+
+
+def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
+    """A row of a comparison as a row of the file; those of one comparison share ``together``."""
+    data, certificate, predicted = row.to_json(), row.certificate, row.predicted
+    machine = facts.machine(row.device_kind, row.n_devices, row.n_processes)
+    measured = {
+        k: data[k]
+        for k in ("batches_s", "argument_bytes", "output_bytes", "temp_bytes", "collectives", "collective_counts")
+    }
+    passed = certificate.passed if certificate else None
+    return {
+        "comparison": together,
+        "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "model": comparison.model,
+        **{k: data[k] for k in ("name", "status", "message", "mesh", "devices", "device_kind")},
+        "program_digest": comparison.program_digest,
+        "plan_digest": facts.plan_digest(row.plan),
+        "machine_digest": facts.digest(machine),
+        **{k: data[k] for k in ("n_devices", "n_processes", "median_s", "spread_s", "compile_s")},
+        "seed": comparison.seed,
+        "peak_bytes": row.peak_bytes,
+        "allocator_peak_bytes": row.allocator_peak_bytes,
+        "passed": None if passed is None else int(passed),
+        "max_relative_error": data["certificate"]["max_relative_error"] if certificate else None,
+        "predicted_time_s": predicted.time_s if predicted else None,
+        "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
+        "versions": facts.versions(),
+        "machine": machine,
+        "plan": row.plan,
+        "measured": {**measured, "inputs": comparison.inputs, "order": comparison.order},
+        "predicted": data["predicted"],
+        "certificate": data["certificate"],
+    }
+
+
+_WHOLE: Sequence[str] = ("n_devices", "n_processes", "seed", "peak_bytes", "allocator_peak_bytes")
+
+
+def _typed(row: dict[str, Any]) -> dict[str, Any]:
+    for name in _WHOLE:
+        row[name] = None if row[name] is None else int(row[name])
+    row["passed"] = None if row["passed"] is None else bool(row["passed"])
+    return row
+
+
+def _advice(text: str) -> str:
+    if "full" in text:
+        return ". Free some space, or give a file elsewhere with --store or TOAST_LAB_RUNS"
+    if "locked" in text or "busy" in text:
+        return f": another process has held it for {BUSY_S:g} s"
+    if "unable to open" in text or "readonly" in text:
+        return ". Is its folder there and can it be written to? --store and TOAST_LAB_RUNS name another file"
+    return ""

@@ -1,0 +1,124 @@
+"""One annotated program, compiled and ready to be run again and again on its devices.
+
+What every measurement in a child process is made of: ``child.execute`` runs one after the other, ``toast_lab.compare``
+keeps several and runs them in turns.
+
+Donated arguments stay donated, so that memory is what the real program needs.  An execution then consumes them: they
+are put on the devices again before the next one, outside the timed section.
+
+The devices may belong to several processes (``jax.distributed``): every process then makes the same calls, and holds
+and times what is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from toast_lab.ir.program import Program
+from toast_lab.runtime import _jax_private, hlo
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One sharded program to compile and run."""
+
+    text: str  #: annotated StableHLO
+    mesh: Mesh
+    argument_specs: tuple[Spec, ...]
+    result_specs: tuple[Spec, ...]
+
+
+def whole_job(program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None) -> Job:
+    """Unsharded, on one device: the program, or another with its arguments and the given results."""
+    shapes = [program.dims(int(v)) for v in program.outputs] if result_shapes is None else result_shapes
+    arguments = tuple(((),) * len(program.dims(a)) for a in range(program.n_arguments))
+    return Job(text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes))
+
+
+class Executable:
+    """A compiled job; ``compile_s`` is how long that took."""
+
+    def __init__(
+        self, job: Job, result_shapes: Sequence[tuple[int, ...]], donated: Sequence[bool], devices: Sequence[Any]
+    ) -> None:
+        import jax
+
+        self.job, self.result_shapes, self.donated = job, result_shapes, donated
+        self.mesh = jax.sharding.Mesh(np.asarray(devices).reshape(job.mesh.sizes), job.mesh.axes)
+        started = time.perf_counter()
+        self.loaded = _jax_private.compile_module(job.text, devices)
+        self.compile_s = time.perf_counter() - started
+        self._put: list[Any] = [None] * len(donated)
+
+    @classmethod
+    def of_program(cls, job: Job, program: Program, devices: Sequence[Any]) -> Executable:
+        """With the results and donations of ``program``."""
+        shapes = [program.dims(int(v)) for v in program.outputs]
+        return cls(job, shapes, [bool(d) for d in program.donated[: program.n_arguments]], devices)
+
+    def _sharding(self, spec: Spec) -> Any:
+        from jax.sharding import NamedSharding
+
+        from toast_lab.lowering.specs import to_partition_spec
+
+        return NamedSharding(self.mesh, to_partition_spec(spec))
+
+    def put(self, arrays: Sequence[np.ndarray]) -> None:
+        """Bring to the devices what is not there (any more)."""
+        import jax
+
+        for i, array in enumerate(arrays):
+            held = self._put[i]
+            if held is None or self.donated[i] or held.is_deleted():
+                self._put[i] = held = None  # frees it before the copy is made
+                sharding = self._sharding(self.job.argument_specs[i])
+                if sharding.is_fully_addressable:
+                    self._put[i] = jax.device_put(array, sharding)
+                else:
+                    self._put[i] = jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+        jax.block_until_ready(self._put)
+
+    def step(self) -> tuple[float, list[list[Any]]]:
+        """Run on what was put; gives seconds until every result is ready, and results as single-device arrays."""
+        import jax
+
+        started = time.perf_counter()
+        outputs = _jax_private.execute(self.loaded, self._put)
+        jax.block_until_ready(outputs)
+        return time.perf_counter() - started, outputs
+
+    def results(self, outputs: Sequence[Sequence[Any]]) -> list[Any]:
+        """What ``step`` gave as global JAX arrays."""
+        import jax
+
+        return [
+            jax.make_array_from_single_device_arrays(shape, self._sharding(spec), list(parts))
+            for shape, spec, parts in zip(self.result_shapes, self.job.result_specs, outputs, strict=True)
+        ]
+
+    def release(self) -> None:
+        """Drop the arguments on the devices."""
+        self._put = [None] * len(self._put)
+
+    def memory(self) -> dict[str, int]:
+        """See ``_jax_private.memory_stats``."""
+        return _jax_private.memory_stats(self.loaded)
+
+    def collectives(self) -> tuple[hlo.Collective, ...]:
+        """Those of the compiled program, each once however often a loop runs it."""
+        sizes = dict(zip(self.job.mesh.axes, self.job.mesh.sizes, strict=True))
+        return tuple(hlo.collectives(_jax_private.optimised_hlo(self.loaded), sizes))
+
+
+def allocator_peak(device: Any) -> int | None:
+    """The most bytes that a device's allocator held since its process began; None on CPU."""
+    stats = device.memory_stats() or {} if device.platform != "cpu" else {}
+    peak = stats.get("peak_bytes_in_use")
+    return None if peak is None else int(peak)
