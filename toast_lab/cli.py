@@ -186,6 +186,23 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps (%(default)s)")
     _save(p)
 
+    p = _command(commands, "export", "a saved plan as your own code: its fewest constraints, Python, a patch, a test")
+    _model(p)
+    p.add_argument("plan", metavar="PLAN", help="a plan that --save wrote")
+    _problem(p)
+    p.add_argument("--python", metavar="FILE", help="Python that shards the function, with JAX alone")
+    p.add_argument("--patch", metavar="FILE", help="a diff that puts the constraints into your source")
+    p.add_argument("--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift")
+    p.add_argument("--rules", metavar="FILE", help="logical-axis rules for flax")
+    p.add_argument("--stablehlo", metavar="FILE", help="the program with Shardy's annotations")
+    p.add_argument(
+        "--proof", choices=("compiled", "propagated"), default="compiled",
+        help="who judges that constraints suffice: the compiler, or propagation alone, which is quicker (%(default)s)",
+    )  # fmt: skip
+    p.add_argument(
+        "--seconds", type=_positive, default=300.0, metavar="SECONDS", help="look at most so long (%(default)g)"
+    )
+
     p = _command(commands, "compare", "measure saved plans side by side; Ctrl-C keeps what was measured")
     _model(p)
     p.add_argument("plans", metavar="PLAN", nargs="+", help="plans that --save wrote, each on its own mesh")

@@ -1,0 +1,82 @@
+"""``toast-lab export``: a saved plan becomes files that work."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OWN = """
+import jax
+import jax.numpy as jnp
+
+
+def step(params, x):
+    h = jnp.tanh(x @ params["w1"])
+    y = h @ params["w2"]
+    return y
+
+
+def make(batch=32):
+    shape = jax.ShapeDtypeStruct
+    params = {"w1": shape((16, 64), "float32"), "w2": shape((64, 16), "float32")}
+    names = {"w1": ("embed", "mlp"), "w2": ("mlp", "embed"), "x": ("batch", "embed")}
+    return step, (params, shape((batch, 16), "float32")), {"dim_names": names}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's module and a plan of it that gathers weights."""
+    (tmp_path / "my_own_net.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_every_output_of_a_users_own_model(toast: Any, own: Path) -> None:
+    actions = ["batch->data", "embed->data"]
+    status, _, err = toast("price", "my_own_net:make", "--mesh", "data=4", "--actions", *actions, "--save", "plan.json")
+    assert status == 0, err
+    files = [
+        "--python",
+        "out.py",
+        "--patch",
+        "out.diff",
+        "--test",
+        "test_out.py",
+        "--rules",
+        "r.py",
+        "--stablehlo",
+        "o.mlir",
+    ]
+    status, out, err = toast("export", "my_own_net:make", "plan.json", *files, "--proof", "propagated", "--json")
+    assert status == 0, err
+    data = json.loads(out)
+    assert data["proof"] == "propagated"
+    assert data["remaining"] == []
+    assert len(data["constraints"]) == 1  # the partitioner gathers w2 by itself
+    assert all("my_own_net.py" in row and "P(None, None)" in row for row in data["constraints"])
+    ast.parse((own / "out.py").read_text())
+    patch = (own / "out.diff").read_text()
+    assert "+++ b/my_own_net.py" in patch
+    assert 'x @ jax.lax.with_sharding_constraint(params["w1"], P(None, None))' in patch
+    assert "('batch', 'data')" in (own / "r.py").read_text()
+    assert "sdy.sharding_constraint" in (own / "o.mlir").read_text()
+    assert "tl.load('my_own_net:make'" in (own / "test_out.py").read_text()
+
+
+def test_bad_input_is_said_and_nothing_is_written(toast: Any, own: Path) -> None:
+    status, _, err = toast("export", "my_own_net:make", "nowhere.json", "--python", "out.py")
+    assert status == 2
+    assert "nowhere.json" in err
+    toast("price", "my_own_net:make", "--mesh", "data=4", "--actions", "batch->data", "--save", "plan.json")
+    status, _, err = toast("export", "my_own_net:make", "plan.json", "--python", "no/such/folder/out.py")
+    assert status == 2
+    assert "no/such/folder" in err
+    status, _, err = toast("export", "mlp", "plan.json", "--python", "out.py")
+    assert status == 2
+    assert not (own / "out.py").exists()

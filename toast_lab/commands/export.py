@@ -1,0 +1,99 @@
+"""``toast-lab export``: a saved plan as the user's own code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toast_lab.commands import common
+from toast_lab.errors import InvalidPlan, InvalidProblem
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
+    from toast_lab.export.minimal import MinimalConstraints
+    from toast_lab.frontends import Model
+    from toast_lab.sharding.plan import ShardingPlan
+
+OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find the fewest constraints, and write what was asked for."""
+    wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
+    for name, path in wanted.items():
+        common.check_folder(path, f"--{name}")
+    model = common.load_model(args)
+    args.actions = None
+    problem = common.make_problem(args, common.analyse(args, model))
+    plan = common.given_plan(args, problem)
+    if plan is None:
+        raise InvalidPlan("give the plan to export")
+    needs_constraints = not wanted or "python" in wanted or "patch" in wanted
+    found = _constraints(args, plan, model) if needs_constraints else None
+    texts = {name: _text(name, args, plan, model, found) for name in wanted}
+    for name, path in wanted.items():
+        Path(path).write_text(texts[name])
+        print(f"wrote {path}", file=sys.stderr)
+    data = {
+        "model": common.model_data(model), "problem": common.problem_data(problem), "written": wanted,
+        "constraints": None if found is None else [str(row) for row in found],
+        "proof": None if found is None else found.proof,
+        "remaining": None if found is None else found.remaining,
+        "remaining_bytes": None if found is None else found.remaining_bytes,
+        "remaining_time_s": None if found is None else found.remaining_time_s(problem),
+    }  # fmt: skip
+    return common.emit(args, data, lambda out: _show(found, problem))
+
+
+def _show(found: MinimalConstraints | None, problem: Problem) -> None:
+    if found is None:
+        return
+    print(found)
+    if found.remaining:
+        seconds = found.remaining_time_s(problem)
+        print(f"predicted for {problem.machine.name}: {seconds * 1e3:+.3f} ms of collectives against the plan")
+
+
+def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
+    from toast_lab.export.minimal import minimal_constraints
+    from toast_lab.export.trial import Progress
+
+    with common.progress("looking for constraints") as update, common.stop_on_interrupt() as stopped:
+
+        def on_event(event: Progress) -> None:
+            update(None, f"{event.stage}: {event.units} left, {event.tried} sets tried")
+
+        return minimal_constraints(
+            plan, model, proof=args.proof, seconds=args.seconds, on_event=on_event, cancel=stopped
+        )  # fmt: skip
+
+
+def _text(
+    name: str, args: argparse.Namespace, plan: ShardingPlan, model: Model, found: MinimalConstraints | None
+) -> str:
+    if name == "stablehlo":
+        from toast_lab.lowering.annotate import annotate
+
+        return annotate(model, plan)
+    if name == "rules":
+        return f"{plan.to_axis_rules(model=model)}\n"
+    if name == "test":
+        from toast_lab.models import registry
+
+        which = str(args.model)
+        if ":" not in which and which not in registry.MODELS:
+            raise InvalidProblem(f"--test: a test loads its model by name or as package.module:make, {which} is a file")
+        sizes = common.read_sizes(args.set, {} if ":" in which else registry.sizes(which))
+        plan_file = Path(args.plan).resolve()
+        folder = Path(args.test).resolve().parent
+        inside = plan_file.relative_to(folder) if plan_file.is_relative_to(folder) else plan_file
+        return plan.to_test(which, str(inside), sizes=sizes, model=model)
+    assert found is not None
+    if name == "python":
+        return plan.to_python(found)
+    patch = plan.to_patch(found)
+    for text in patch.left_out:
+        print(f"not in the patch: {text}", file=sys.stderr)
+    return str(patch.text)
