@@ -251,9 +251,8 @@ def test_apart_there_is_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             alive.pop()
 
     monkeypatch.setattr(measure, "Children", Watched)
-    monkeypatch.setattr(module, "_apart", lambda platform: True)
     model = scores()
-    found = compare(model, plans_of(model), repeats=4, rounds=2)
+    found = compare(model, plans_of(model), repeats=4, rounds=2, apart=True)
     assert most == [1] * 6
     assert [row.status for row in found.rows] == ["ok", "ok"]
     assert [row.certificate.passed for row in found.rows if row.certificate] == [True, True]
