@@ -217,6 +217,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--processes", type=_positive_int, default=1, metavar="P", help="divide virtual devices among processes"
     )
     p.add_argument("--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml')
+    p.add_argument("--apart", action="store_true", help="one plan at a time, where memory does not hold all at once")
     p.add_argument("--no-gradients", action="store_true", help="compare outputs only with the unsharded program")
     p.add_argument("--seed", type=int, default=0, help="of inputs and order (%(default)s)")
     p.add_argument("--plan-time-limit", type=_positive, metavar="SECONDS", help="for one plan (its share)")

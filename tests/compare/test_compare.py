@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import pickle
 import signal
 import time
 from typing import Any
@@ -158,6 +159,12 @@ def test_gradients_of_files_and_of_modules() -> None:
     assert made.notes == ("",)
     assert made.planned[0] is not None
     assert "sdy.sharding" in made.planned[0].text
+    assert model.function is not None
+    changing = dataclasses.replace(model, function=dataclasses.replace(model.function, changes=True))
+    assert "changes modules" in module.gradients.prepare(changing, []).why_not
+    assert pickle.loads(pickle.dumps(model)).function is None
+    keyed = frontends.from_jax(lambda k, x: x + jax.random.normal(k, (8,)), jax.random.key(0), np.ones(8, np.float32))
+    assert "typed random keys" in module.gradients.prepare(keyed, []).why_not
     integers = frontends.from_jax(lambda n: n + 1, jax.ShapeDtypeStruct((8,), "int32"))
     assert "no argument" in module.gradients.prepare(integers, []).why_not
 
@@ -244,9 +251,8 @@ def test_apart_there_is_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             alive.pop()
 
     monkeypatch.setattr(measure, "Children", Watched)
-    monkeypatch.setattr(module, "_apart", lambda platform: True)
     model = scores()
-    found = compare(model, plans_of(model), repeats=4, rounds=2)
+    found = compare(model, plans_of(model), repeats=4, rounds=2, apart=True)
     assert most == [1] * 6
     assert [row.status for row in found.rows] == ["ok", "ok"]
     assert [row.certificate.passed for row in found.rows if row.certificate] == [True, True]

@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
         done = compare(
             model, plans, args.devices, repeats=args.repeats, rounds=args.rounds, seed=args.seed,
-            gradients=not args.no_gradients, machine=args.machine, processes=args.processes, store=_store(args.store),
+            gradients=not args.no_gradients, machine=args.machine, processes=args.processes,
+            apart=args.apart or None, store=_store(args.store),
             time_limit_s=args.time_limit, plan_time_limit_s=args.plan_time_limit, on_event=on_event, cancel=stopped,
         )  # fmt: skip
     if together and not is_first():

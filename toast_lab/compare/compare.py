@@ -59,6 +59,7 @@ def compare(
     problem: Problem | None = None,
     machine: str | Machine | None = None,
     processes: int = 1,
+    apart: bool | None = None,
     tolerance: float | None = None,
     store: bool | str | os.PathLike[str] = False,
     time_limit_s: float = 600.0,
@@ -73,7 +74,7 @@ def compare(
         plans: by name, or in a sequence; then they are called "plan 1", "plan 2", ...
         devices: as for ``tl.run``: "cpu:8", "gpu", "tpu", "auto"; or "distributed", see ``distributed.py``.
         repeats: timed steps of each plan.
-        rounds: into how many rounds they are divided; 5 on virtual devices, 3 on others, where each costs a compile.
+        rounds: into how many rounds they are divided; 5, or 3 where each costs a compile, see ``apart``.
         warmup: untimed steps before, at least 1; on accelerators in each round.
         seed: of the made-up inputs and of the order within a round.
         inputs: arrays to use instead, one for each argument leaf in order.
@@ -82,6 +83,8 @@ def compare(
         problem: prices the plans on its mesh; others have no prediction.
         machine: prices all plans instead, each on its own mesh.
         processes: processes of this machine that the virtual devices are divided among.
+        apart: a process for each plan and round, one at a time, where memory does not hold all plans at once; None:
+            on accelerators.
         tolerance: largest relative error that passes; the root of the coarsest rounding unit of the program if None.
         store: True keeps the rows in the default place, a path there; see ``store.py``.
         time_limit_s: for everything together; what is not done then is left out.
@@ -105,7 +108,7 @@ def compare(
         _check_same(model, named, seed)
     arrays = None if inputs is None else made_up.check(model.program, inputs)
     platform = next(iter(chosen.values())).platform
-    apart = _apart(platform) and not together
+    apart = (platform != "cpu" if apart is None else apart) and not together
     rounds = min(repeats, rounds or (3 if apart else 5))
     made = _gradients(model, list(named.values()), gradients and reference, time_limit_s)
     entries = _entries(model, named, chosen, made, reference, seed, arrays)
@@ -205,10 +208,6 @@ def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> N
         raise InvalidProblem(
             f"processes {differ} compare other plans or another model: start all with the same arguments"
         )
-
-
-def _apart(platform: str) -> bool:
-    return platform != "cpu"
 
 
 def _divided(repeats: int, rounds: int) -> tuple[int, ...]:

@@ -170,9 +170,10 @@ class _Step:
 
 def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:
     """The plan's mesh without devices: this process may have none of the kind."""
-    from jax.sharding import AbstractMesh
+    from jax.sharding import AbstractMesh, AxisType
 
-    return AbstractMesh(plan.mesh.sizes, plan.mesh.axes)
+    # Newer JAX makes axes explicit unless told otherwise, and plans leave nothing to types.
+    return AbstractMesh(plan.mesh.sizes, plan.mesh.axes, axis_types=(AxisType.Auto,) * len(plan.mesh.axes))
 
 
 def _loss(structs: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], Any] | None, str]:
