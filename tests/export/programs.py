@@ -82,6 +82,8 @@ def compare_ways(fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), *
         }
     return {
         "ways": ways, "constraints": len(found), "exact": found.exact, "remaining": found.remaining,
+        "remaining_bytes": found.remaining_bytes, "tried": found.found.tried, "complete": found.found.complete,
+        "target_bytes": trial.difference_bytes(found.found.target, trial.Signature({}, 0.0, 0)),
         "rows": [str(r) for r in found], "places": collections.Counter(len(r.values) for r in found),
     }  # fmt: skip
 
