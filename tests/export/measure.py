@@ -1,8 +1,8 @@
 """Plans of the zoo and of PyPI's models as constraints and as exported Python: ``python -m tests.export.measure``.
 
 Each case is a small version of the model with a plan that experts use, or one that a search found, on 8 virtual
-devices.  Three programs are compiled and run: ``plan.jit``, the fewest constraints under plain ``jax.jit``, and exported
-Python.  Prints the table of docs/export.md, row by row; ``--only NAME`` for some.
+devices.  Three programs are compiled and run: ``plan.jit``, the fewest constraints under plain ``jax.jit``, and
+exported Python.  Prints the table of docs/export.md, row by row; ``--only NAME`` for some.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPERT = {
 FOREIGN = ("flax_gpt2", "jraph_network")
 HEAD = (
     "model", "plan", "ops", "collectives", "constraints", "values", "exact", "bytes that differ", "same in Python",
-    "shardings", "error", "sets tried", "s",
+    "same shardings", "error", "sets tried", "s",
 )  # fmt: skip
 
 
@@ -89,6 +89,10 @@ def cases() -> list[tuple[str, str, dict[str, Any]]]:
     return rows + [(name, how, {}) for name in FOREIGN for how in ("batch", "searched")]
 
 
+def _yes(held: bool) -> str:
+    return "yes" if held else "no"
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -110,9 +114,9 @@ def main() -> int:
             continue
         spread = sum(size * n for size, n in row["places"].items())
         cells = (
-            name, how, row["ops"], f"{row['collectives']:g}", row["constraints"], spread,
-            "yes" if row["exact"] else "no", f"{row['remaining_bytes']:g} of {row['target_bytes']:g}", "yes" if row["python"] else "no",
-            "same" if row["shardings"] else "differ", f"{row['error']:.1e}", row["tried"], f"{row['seconds']:.0f}",
+            name, how, row["ops"], f"{row['collectives']:g}", row["constraints"], spread, _yes(row["exact"]),
+            f"{row['remaining_bytes']:g} of {row['target_bytes']:g}", _yes(row["python"]), _yes(row["shardings"]),
+            f"{row['error']:.1e}", row["tried"], f"{row['seconds']:.0f}",
         )  # fmt: skip
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     return 0
