@@ -52,8 +52,11 @@ def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str,
         example = make(name, **sizes)
         fn, args, donated, experts = example.fn, example.args, example.donate_argnums, example.expert_plans
         model = tl.from_jax(fn, *args, donate_argnums=donated, dim_names=example.dim_names, name=name)
-    problem = tl.Problem(tl.analyse(model), MESH, "tpu-v5e")
-    if how == "searched":
+    analysis = tl.analyse(model)
+    problem = tl.Problem(analysis, MESH, "tpu-v5e")
+    if how == "searched":  # with a quarter of the memory, or so small a program stays as it is
+        peak = tl.price(problem, tl.replicated(problem)).peak_bytes
+        problem = tl.Problem(analysis, MESH, "tpu-v5e", memory_limit_bytes=peak / 4)
         plan = tl.search(problem, seed=0, budget=Budget(seconds=None, evaluations=400)).plan
     elif name in FOREIGN:
         plan = tl.Plan.from_specs(problem, _batch(model))

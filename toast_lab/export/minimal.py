@@ -218,9 +218,7 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
     outputs = {int(v) for v in program.outputs}
     source = {int(v): (e.place, i) for e in equations for i, v in enumerate(e.results) if v >= 0}
     groups: dict[Any, list[tuple[Equation, Target, int, tuple[int, ...]]]] = {}
-    size: dict[Place, int] = {}
     for e in equations:
-        size[e.place] = size.get(e.place, 0) + 1
         for i, value in enumerate(e.results):
             if value < 0 or not len(program.dims(value)):
                 continue
@@ -241,22 +239,20 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
             origin = source.get(value) or _family(program.value_name[value])
             target = Target(e.place, "operand", i, None)
             groups.setdefault(("operand", origin, (spec,)), []).append((e, target, value, uses))
-    return [_row(key, members, size, program, kept, natural, used) for key, members in groups.items()]
+    return [_row(key, members, program, kept, natural, used) for key, members in groups.items()]
 
 
-def _row(
-    key: Any, members: list[Any], size: dict[Place, int], program: Any, kept: Any, natural: Any, used: Any
-) -> tuple[Pinned, trial.Unit]:
+def _row(key: Any, members: list[Any], program: Any, kept: Any, natural: Any, used: Any) -> tuple[Pinned, trial.Unit]:
     """One group of alike places as a constraint and as what is tried."""
     side, specs, first = key[0], key[-1], members[0][0]
+    of = {e.place: e.of for e, _, _, _ in members}
     occurrences: dict[Target, set[int]] = {}
     frames: dict[Target, Any] = {}
     for e, target, _, _ in members:
         occurrences.setdefault(target, set()).add(e.occurrence)
         frames.setdefault(target, e.frames)
     targets = tuple(
-        t._replace(occurrences=None if len(some) == size[t.place] else frozenset(some))
-        for t, some in occurrences.items()
+        t._replace(occurrences=None if len(some) == of[t.place] else frozenset(some)) for t, some in occurrences.items()
     )
     values = tuple(dict.fromkeys(v for _, _, v, _ in members))
     names = tuple(program.value_name[v] for v in values)

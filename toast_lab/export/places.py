@@ -31,6 +31,7 @@ class Equation(NamedTuple):
 
     place: Place
     occurrence: int  #: among the equations of the place, in program order
+    of: int  #: equations of the place, those included that are not in the program
     ops: tuple[int, ...]
     uses: tuple[tuple[int, ...], ...]  #: per operand, the program's uses that read it; empty where unknown
     results: tuple[int, ...]  #: per result the program's value, -1: unknown
@@ -98,7 +99,7 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
         numbers = _NUMBERED.findall(model.program.name_stack[other])
         if numbers:
             of_eqn.setdefault(int(numbers[-1]), []).append(op)
-    return [_equation(program, walk.seen[n], ops) for n, ops in sorted(of_eqn.items(), key=lambda item: item[1][0])]
+    return [_equation(program, walk, n, ops) for n, ops in sorted(of_eqn.items(), key=lambda item: item[1][0])]
 
 
 def ops_as_equations(program: Program) -> list[Equation]:
@@ -114,8 +115,8 @@ def ops_as_equations(program: Program) -> list[Equation]:
         count[place] = count.get(place, -1) + 1
         uses = tuple((u,) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])))
         results = tuple(map(int, values))
-        found.append(Equation(place, count[place], (op,), uses, results, where, program.name_stack[op], ()))
-    return found
+        found.append(Equation(place, count[place], -1, (op,), uses, results, where, program.name_stack[op], ()))
+    return [e._replace(of=count[e.place] + 1) for e in found]
 
 
 def different(mine: Program, other: Program) -> str:
@@ -174,12 +175,12 @@ def _signatures(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
     return found
 
 
-def _equation(program: Program, seen: tuple[Any, Place, int], ops: list[int]) -> Equation:
-    eqn, place, occurrence = seen
+def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -> Equation:
+    eqn, place, occurrence = walk.seen[number]
     where = place.source.partition(" < ")[0] or "unknown line"
     return Equation(
-        place, occurrence, tuple(ops), _operand_uses(program, eqn, ops), _result_values(program, eqn, ops),
-        where, str(eqn.source_info.name_stack), _ranges(eqn.source_info.traceback),
+        place, occurrence, walk.count[place] + 1, tuple(ops), _operand_uses(program, eqn, ops),
+        _result_values(program, eqn, ops), where, str(eqn.source_info.name_stack), _ranges(eqn.source_info.traceback),
     )  # fmt: skip
 
 

@@ -1,0 +1,174 @@
+"""Places of the source: every op has its equation, and rules find the equations that they were made for."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import toast_lab as tl
+from tests.helpers import SMALL
+from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.export import constrained, places
+from toast_lab.export.axis_rules import axis_rules, resolve
+from toast_lab.export.constrained import Place, Rule
+from toast_lab.export.drift import drifted, recorded
+from toast_lab.export.patch import _with_imports
+from toast_lab.export.python import _folded
+
+MESH = {"data": 2, "model": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("attention", {}),
+        ("transformer", {**SMALL, "layers": 2, "mode": "train"}),
+        ("transformer", {**SMALL, "layers": 2, "mode": "train", "scan": True, "remat": True}),
+    ],
+)
+def test_every_op_that_is_not_constant_has_its_equation(name: str, sizes: dict[str, Any]) -> None:
+    model = tl.load(name, **sizes)
+    program = model.program
+    source = places.source_of(program, model)
+    assert source is not None
+    covered = {op for e in source.equations for op in e.ops}
+    real = {
+        op for op in program.ops()
+        if not all(program.value_is_constant[v] for v in program.results(op))
+        and not program.kind[op].startswith(("while.", "optimization_barrier"))
+    }  # fmt: skip
+    if not sizes.get("scan"):
+        assert real <= covered
+    assert {program.kind[op] for op in real - covered} <= {
+        "dynamic_slice", "reshape", "broadcast_in_dim", "dynamic_update_slice", "compare", "add", "subtract"
+    }, "only what JAX's loops are made of"  # fmt: skip
+    for e in source.equations:
+        for value in e.results:
+            assert value < 0 or int(program.value_op[value]) in e.ops
+        for uses in e.uses:
+            assert all(program.use_ptr[e.ops[0]] <= u < program.use_ptr[max(e.ops) + 1] for u in uses)
+    assert [len(keys) for keys in source.argument_keys][0] == len(jax.tree_util.tree_leaves(model.function.given[0]))
+
+
+def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> None:
+    """What is made of constants has no equation here, but the walk that applies rules passes it."""
+
+    def scaled(v: Any) -> Any:
+        return v * 2.0
+
+    def fn(x: Any) -> Any:
+        return scaled(jnp.arange(8.0)) + scaled(x)
+
+    model = tl.from_jax(fn, jnp.ones(8))
+    (found,) = [e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"]
+    assert (found.occurrence, found.of) == (1, 2)
+    assert found.place.source.count(" < ") == 1
+    assert found.frames[0][1] == scaled.__code__.co_firstlineno + 1
+
+
+def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[Any] = []
+    monkeypatch.setattr(constrained.Walk, "pin", lambda self, value, spec: pinned.append((value.shape, spec)) or value)
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        return jnp.sin(x)
+
+    def fn(x: Any) -> Any:
+        y = jax.lax.fori_loop(0, 3, lambda _, c: jnp.cos(c), x)
+        y = jax.lax.cond(x[0] > 0, lambda v: jnp.tanh(v), lambda v: v, y)
+        return inner(jax.checkpoint(jnp.exp)(y))
+
+    line = fn.__code__.co_firstlineno
+    here = Path(__file__).name
+    walk = constrained.Walk((), None)
+    closed = jax.make_jaxpr(fn)(jnp.ones(4))
+    out = walk.closed(closed, [jnp.ones(4)])
+    assert out[0] == pytest.approx(fn(jnp.ones(4)))
+    seen = {p.primitive: p for p in walk.count}
+    assert seen["cos"].source.startswith(f"{here}:{line + 1}")
+    rules = [Rule(seen[k], {0: ("data",)}, {0: (("data",),)}) for k in ("cos", "tanh", "exp", "sin")]
+    jax.make_jaxpr(constrained.constrain(fn, rules, None))(jnp.ones(4))
+    assert pinned == [((4,), ("data",))] * 8
+    lost = Rule(Place("model.py:3", "sinh", False, (4,)), {}, {0: (("data",),)})
+    with pytest.raises(ValueError, match=r"sinh \[4\] at model.py:3"):
+        jax.make_jaxpr(constrained.constrain(fn, [lost], None))(jnp.ones(4))
+
+
+def test_another_function_is_refused_with_the_first_difference() -> None:
+    one, other = (tl.from_jax(f, jnp.ones((4, 4))) for f in (lambda x: jnp.sin(x @ x), lambda x: jnp.cos(x @ x)))
+    with pytest.raises(InvalidPlan, match="op 1 is sine"):
+        places.equations_of(one.program, other.function)
+
+
+def test_axis_rules_are_resolved_as_flax_does() -> None:
+    rules = (("embed", "data"), ("mlp", "model"), ("vocab", ("data", "model")), ("batch", "data"), ("embed", None))
+    cases = [
+        ("batch", "embed"),
+        ("embed", "mlp"),
+        ("vocab", "embed"),
+        ("mlp", None),
+        ("heads",),
+        ("batch", None, "mlp"),
+    ]
+    found = [resolve(names, rules) for names in cases]
+    assert found[0] == ((), ("data",))  # the rule of embed comes first and takes the axis
+    assert found[2] == ((), ("data",))
+    if importlib.util.find_spec("flax"):
+        from flax import linen
+
+        for names, mine in zip(cases, found, strict=True):
+            theirs = linen.logical_to_mesh_axes(names, rules)
+            assert [*mine] == [() if a is None else (a,) if isinstance(a, str) else tuple(a) for a in theirs]
+
+
+def test_axis_rules_give_the_plan_and_name_what_they_cannot_give() -> None:
+    model = tl.load("transformer", **{**SMALL, "layers": 1, "mode": "forward"})
+    problem = tl.Problem(tl.analyse(model), MESH, "cpu")
+    plan = tl.Plan.from_actions(
+        problem, [("batch", "data"), ("hidden", "model"), ("heads", "model"), ("d_model", "data")]
+    )
+    found = axis_rules(plan)
+    assert not found.wrong
+    assert {("hidden", "model"), ("heads", "model"), ("d_model", "data")} <= set(found.rules)
+    specs = plan.argument_specs()
+    unlike = tl.Plan.from_specs(problem, {"params['layers'][0]['w_up']": ("data", None)})
+    rules = axis_rules(unlike, {"w_up": ("a", "b"), "wq": ("a", "b", "c"), "embed": ("v", "a")})
+    assert specs != unlike.argument_specs()
+    assert all("instead of" in text for text in rules.wrong)
+    with pytest.raises(InvalidProblem, match="2 names for 3 dims"):
+        axis_rules(unlike, {"wq": ("a", "b")})
+    with pytest.raises(InvalidProblem, match="no argument has names"):
+        axis_rules(unlike, {})
+
+
+def test_paths_of_layers_share_a_line_where_they_agree() -> None:
+    specs = {"['l'][0]['w']": ("d",), "['l'][1]['w']": ("d",), "['l'][0]['b']": (None,), "['l'][1]['b']": ("d",)}
+    assert _folded(specs) == {"['l'][*]['w']": ("d",), "['l'][0]['b']": (None,), "['l'][1]['b']": ("d",)}
+
+
+def test_a_patch_imports_what_it_lacks() -> None:
+    spec = "from jax.sharding import PartitionSpec as P"
+    assert _with_imports('"""Doc."""\nimport jax\n\nx = 1\n', spec) == f'"""Doc."""\nimport jax\n{spec}\n\nx = 1\n'
+    assert _with_imports("import numpy\nx = 1\n", "") == "import numpy\nimport jax\nx = 1\n"
+    whole = f"import jax\n{spec}\n"
+    assert _with_imports(whole, spec) == whole
+
+
+def test_drift_is_told_by_kind_axes_and_bytes() -> None:
+    model = tl.load("mlp")
+    plan = tl.Plan.from_specs(tl.Problem(tl.analyse(model), MESH, "cpu"), {"x": ("data", None), "w1": (None, "model")})
+    made = tl.compile(model, plan, "cpu:4", cache=False)
+    record = recorded(made)
+    assert drifted(record, made) == []
+    assert list(record["collectives"]) == ["all_reduce over model"]
+    more = {**record, "collectives": {"all_gather over data": {"count": 1.0, "bytes": 64.0}}, "peak_bytes": 10**9}
+    (text,) = drifted(more, made)
+    assert "all_gather over data: 1 of 64 bytes recorded, 0 of 0 bytes now" in text
+    assert "all_reduce over model: 0 of 0 bytes recorded" in text
+    assert "peak memory" in text
