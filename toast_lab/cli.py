@@ -224,6 +224,14 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--csv", metavar="FILE", help="write a line for each plan")
     p.add_argument("--store", metavar="FILE", help='keep the results here, or "none" (see runs)')
 
+    p = _command(commands, "replay", "time one device's share of a saved plan on one device")
+    _model(p)
+    p.add_argument("plan", metavar="PLAN", help="a plan that --save wrote, for a mesh of any size")
+    _problem(p)
+    p.add_argument("--device", default="cpu", help='"cpu", "gpu", "tpu" or "auto" (%(default)s)')
+    p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps (%(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="of the made-up inputs (%(default)s)")
+
     p = _command(commands, "runs", "what compare has measured and kept")
     p.add_argument("show", metavar="show ID", nargs="*", help="all of one row")
     p.add_argument("--model", help="rows of this model only")

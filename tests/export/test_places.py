@@ -52,7 +52,7 @@ def test_every_op_that_is_not_constant_has_its_equation(name: str, sizes: dict[s
             assert value < 0 or int(program.value_op[value]) in e.ops
         for uses in e.uses:
             assert all(program.use_ptr[e.ops[0]] <= u < program.use_ptr[max(e.ops) + 1] for u in uses)
-    assert [len(keys) for keys in source.argument_keys][0] == len(jax.tree_util.tree_leaves(model.function.given[0]))
+    assert len(source.argument_keys[0]) == len(jax.tree_util.tree_leaves(model.function.given[0]))
 
 
 def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> None:

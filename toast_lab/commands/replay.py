@@ -1,0 +1,37 @@
+"""``toast-lab replay``: one device's share of a saved plan, timed on one device."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.commands import common
+from toast_lab.errors import InvalidPlan
+
+if TYPE_CHECKING:
+    from toast_lab.runtime.child import Progress
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time the local program; its collectives are priced."""
+    from toast_lab.compare.replay import replay
+
+    model = common.load_model(args)
+    args.actions = None
+    problem = common.make_problem(args, common.analyse(args, model))
+    plan = common.given_plan(args, problem)
+    if plan is None:
+        raise InvalidPlan("give the plan to replay")
+    with common.progress("replaying") as update, common.stop_on_interrupt() as stopped:
+
+        def on_event(event: Progress) -> None:
+            update(event.fraction, event.stage)
+
+        done = replay(
+            model, plan, args.device, problem=problem, repeats=args.repeats, seed=args.seed,
+            time_limit_s=args.time_limit, on_event=on_event, cancel=stopped,
+        )  # fmt: skip
+    data: dict[str, Any] = {
+        "model": common.model_data(model), "problem": common.problem_data(problem), "replay": done.to_json()
+    }  # fmt: skip
+    return common.emit(args, data, lambda out: print(done))
