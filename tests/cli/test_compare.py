@@ -78,13 +78,11 @@ def test_what_is_wrong_is_said(toast: Any, plans: list[str], tmp_path: Path) -> 
     assert (status, "Move the file away" in err) == (2, True)
 
 
-def test_replay_times_one_share_of_a_large_mesh(toast: Any, tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    toast("price", "mlp", "--mesh", "data=16", "--actions", "batch->data", "--save", str(plan))
-    status, out, err = toast("replay", "mlp", str(plan), "--repeats", "2", "--json")
+def test_replay_times_one_share_of_a_mesh(toast: Any, plans: list[str]) -> None:
+    status, out, err = toast("replay", "attention", plans[0], *SIZES, "--repeats", "2", "--json")
     assert status == 0, err
     data = json.loads(out)["replay"]
     assert data["median_s"] > 0
-    status, _, err = toast("replay", "mlp", str(tmp_path / "none.json"))
+    status, _, err = toast("replay", "attention", "none.json", *SIZES)
     assert status == 2
     assert "none.json" in err
