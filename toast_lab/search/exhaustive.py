@@ -142,8 +142,8 @@ class _Tree:
         state = State(space)
         m = space.alike
         tables = (
-            self.axis_size, m.op_ptr, m.op, m.op_name, space.analysis.dims.size,
-            m.value_ptr, m.value, m.value_dim, m.value_dim_size,
+            self.axis_size, m.op_ptr, m.op, m.op_name, m.op_axes, space.analysis.dims.size,
+            m.value_ptr, m.value, m.value_dim, m.value_dim_size, m.value_axes,
         )  # fmt: skip
         actions = self._retake(number, state)
         by_length = self.bound is None or self.depth is not None
@@ -223,11 +223,13 @@ def _new_states(
     op_ptr: np.ndarray,
     op: np.ndarray,
     op_name: np.ndarray,
+    op_axes: np.ndarray,
     name_size: np.ndarray,
     value_ptr: np.ndarray,
     value: np.ndarray,
     value_dim: np.ndarray,
     value_dim_size: np.ndarray,
+    value_axes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows of ``pairs`` that lead to states not in ``seen``, their keys); these are added to ``seen``."""
     kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
@@ -236,7 +238,7 @@ def _new_states(
         keys[n] = key[0]
         apply_move(
             ops.copy(), values.copy(), keys[n : n + 1], pairs[i, 1], axis_size, pairs[i, 0], op_ptr, op, op_name,
-            name_size, value_ptr, value, value_dim, value_dim_size, False,
+            op_axes, name_size, value_ptr, value, value_dim, value_dim_size, value_axes, False,
         )  # fmt: skip
         if _is_new(seen, keys[n]):
             kept[n] = i
@@ -259,16 +261,18 @@ def _new_bounds(
     op_ptr: np.ndarray,
     op: np.ndarray,
     op_name: np.ndarray,
+    op_axes: np.ndarray,
     name_size: np.ndarray,
     value_ptr: np.ndarray,
     value: np.ndarray,
     value_dim: np.ndarray,
     value_dim_size: np.ndarray,
+    value_axes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``_new_states`` with the bounds of score and peak of each."""
     kept, keys = _new_states(
         ops, values, key, pairs, seen, axis_size, op_ptr, op, op_name,
-        name_size, value_ptr, value, value_dim, value_dim_size,
+        op_axes, name_size, value_ptr, value, value_dim, value_dim_size, value_axes,
     )  # fmt: skip
     scores, peaks = np.empty(kept.shape[0]), np.empty(kept.shape[0])
     again = np.zeros(1, np.uint64)
@@ -277,7 +281,7 @@ def _new_bounds(
         next_ops, next_values = ops.copy(), values.copy()
         apply_move(
             next_ops, next_values, again, pairs[i, 1], axis_size, pairs[i, 0], op_ptr, op, op_name,
-            name_size, value_ptr, value, value_dim, value_dim_size, False,
+            op_axes, name_size, value_ptr, value, value_dim, value_dim_size, value_axes, False,
         )  # fmt: skip
         scores[j], peaks[j] = lower_bound(b, next_ops, next_values, axis_size, cutoff, scratch)
     return kept, keys, scores, peaks

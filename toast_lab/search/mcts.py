@@ -168,9 +168,9 @@ class _Search:
         alike, axis_size = self.space.alike, self.space.mesh.array()
         rows = legal_rows(State(self.space), least)
         self.moves = tr.Moves(
-            axis_size, alike.op_ptr, alike.op, alike.op_name, self.space.analysis.dims.size, alike.value_ptr,
-            alike.value, alike.value_dim, alike.value_dim_size, self.space.n_names, int(least),
-            rows[:, 0] * len(axis_size) + rows[:, 1],
+            axis_size, alike.op_ptr, alike.op, alike.op_name, alike.op_axes, self.space.analysis.dims.size,
+            alike.value_ptr, alike.value, alike.value_dim, alike.value_dim_size, alike.value_axes, self.space.n_names,
+            int(least), rows[:, 0] * len(axis_size) + rows[:, 1], *self.space.start,
         )  # fmt: skip
         root = State(self.space)
         repricer = pricer.repricer

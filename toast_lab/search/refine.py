@@ -63,6 +63,8 @@ class Near(NamedTuple):
     move: np.ndarray  #: moves that touch the row
     free: np.ndarray  #: rows that may be changed
     is_free: np.ndarray  #: [K+L] the same as flags
+    axes: np.ndarray  #: [M, K+L] uint8, bit a: the move may take the row on axis a; pins rule out the others
+    pinned: np.ndarray  #: [K+L, A] bool: what the row has on the axis stays there
 
 
 class Chains(NamedTuple):
@@ -104,7 +106,7 @@ def make_fine(problem: Problem) -> Fine:
     )  # fmt: skip
     alike = by_classes(
         ops, values, space.op_ptr, space.op, space.op_name, space.value_ptr, space.value, space.value_dim,
-        space.value_dim_size,
+        space.value_dim_size, space.op_axes, space.value_axes,
     )  # fmt: skip
     folded = fold(program, alike, problem._tables, *problem._static)
     return Fine(alike, neighbourhood(space, alike), Repricer(folded, problem._rates, problem.mesh.array()))
@@ -127,12 +129,15 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     op_name = np.full((n_moves, n_ops), -1, np.int32)
     value_dim = np.full((n_moves, n_values), -1, np.int8)
     value_size = np.ones((n_moves, n_values), np.int64)
+    axes = np.zeros((n_moves, n_ops + n_values), np.uint8)
     for m in range(n_moves):
         rows = slice(alike.op_ptr[m], alike.op_ptr[m + 1])
         op_name[m, alike.op[rows]] = alike.op_name[rows]
+        axes[m, alike.op[rows]] = alike.op_axes[rows]
         rows = slice(alike.value_ptr[m], alike.value_ptr[m + 1])
         value_dim[m, alike.value[rows]] = alike.value_dim[rows]
         value_size[m, alike.value[rows]] = alike.value_dim_size[rows]
+        axes[m, n_ops + alike.value[rows]] = alike.value_axes[rows]
     op_row, value_row = alike.ops.label, alike.values.label + n_ops
     made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
     used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
@@ -149,10 +154,14 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     free[op_row[np.flatnonzero(tied)]] = False
     free[value_row[np.flatnonzero(tied[made_by])]] = False
     move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
+    pinned = np.zeros((n, len(space.mesh.axes)), bool)
+    if space.pins is not None:
+        pinned[:n_ops] = space.pins.op_fixed[alike.ops.first] >= 0
+        pinned[n_ops:] = space.pins.value_fixed[alike.values.first] >= 0
     return Near(
         op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
         np.cumsum([0, *map(len, move_of_row)]), np.concatenate(move_of_row).astype(np.int64), np.flatnonzero(free),
-        free,
+        free, axes, pinned,
     )  # fmt: skip
 
 
@@ -170,6 +179,8 @@ def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
 def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Could and did a row give ``axis`` to the move's name?"""
     n_ops = ops.shape[0]
+    if n.pinned[row, axis] or not (n.axes[move, row] >> axis) & 1:
+        return False
     if row < n_ops:
         name = n.op_name[move, row]
         if name < 0 or ops[row, axis] == name:
@@ -190,8 +201,10 @@ def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move
 
 @numba.njit(nogil=True)
 def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
-    """Does a row have the move's name on ``axis``?"""
+    """Does a row have the move's name on ``axis``, so that it could be taken away?"""
     n_ops = ops.shape[0]
+    if n.pinned[row, axis]:
+        return False
     if row < n_ops:
         return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
     return n.value_dim[move, row - n_ops] >= 0 and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
