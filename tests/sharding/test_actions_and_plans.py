@@ -76,7 +76,8 @@ def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
     value_ptr = alike.value_ptr if part == "values" else none(alike.value_ptr)
     changed = apply_move(
         state.ops, state.values, state._key, 0, problem.mesh.array(), 0, op_ptr, alike.op, alike.op_name,
-        problem.analysis.dims.size, value_ptr, alike.value, alike.value_dim, alike.value_dim_size, False,
+        alike.op_axes, problem.analysis.dims.size, value_ptr, alike.value, alike.value_dim, alike.value_dim_size,
+        alike.value_axes, False,
     )  # fmt: skip
     assert changed > 0
     assert state.key != State(space).key

@@ -27,10 +27,11 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.sharding.pins import Pins, Wish, make_pins, read_all
+from toast_lab.sharding.pins import Pins, Wish, given_as, make_pins, read_all
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space, build_space
 from toast_lab.sharding.state import State
+from toast_lab.sharding.written import keep_annotations
 
 
 class CollectiveRow(NamedTuple):
@@ -148,7 +149,7 @@ class Problem:
         Raises:
             InvalidProblem: the pins contradict each other, change nothing or do not divide; all are listed, with sizes.
         """
-        return self.what_if(pins=[what if spec is None else (what, spec)])
+        return self._with(read_all(self.analysis, self.mesh, [(what,) if spec is None else (what, spec)], []))
 
     def forbid(self, what: object, axis: str | None = None) -> Problem:
         """This problem with one more thing that no plan has.
@@ -160,15 +161,33 @@ class Problem:
         Raises:
             InvalidProblem: as ``pin``.
         """
-        return self.what_if(forbids=[what if axis is None else (what, axis)])
+        return self._with(read_all(self.analysis, self.mesh, [], [(what,) if axis is None else (what, axis)]))
 
     def what_if(self, pins: Iterable[object] = (), forbids: Iterable[object] = ()) -> Problem:
         """``pin`` and ``forbid`` of several things at once: actions, and tuples (path, spec) or (path, axis).
 
         Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden ``"params['w']->data"``.
         """
+        given = [[given_as(self.analysis, item) for item in items] for items in (pins, forbids)]
+        return self._with(read_all(self.analysis, self.mesh, *given))
+
+    def keep_annotations(self, *, strict: bool = True) -> Problem:
+        """This problem with the shardings that the user wrote into the program as pins (``tl.annotations``).
+
+        Those that name axes which this mesh does not have, or that do not divide or go together, cannot be kept.
+
+        Args:
+            strict: refuse if there are any; else they are left out, and ``problem.pins.notes`` say which and why.
+
+        Raises:
+            InvalidProblem: some cannot be kept; all are listed.
+        """
         before = () if self.pins is None else self.pins.wishes
-        return self._keeping_to(read_all(self.analysis, self.mesh, pins, forbids, before))
+        wishes, left_out = keep_annotations(self._whole_space, before, strict=strict)
+        return self._keeping_to(wishes, left_out)
+
+    def _with(self, wishes: Sequence[Wish]) -> Problem:
+        return self._keeping_to([*(() if self.pins is None else self.pins.wishes), *wishes])
 
     def _keeping_to(self, wishes: Sequence[Wish], notes: Sequence[str] = ()) -> Problem:
         _ = self.baseline, self._whole_space  # worked out once for all copies

@@ -85,7 +85,7 @@ def run(
         raise InvalidProblem(f"automap: {', '.join(wrong)} must be at least 1")
     least = pruning_threshold(recorder.problem) if min_names is None else min_names
     moves = argument_moves(recorder, least)
-    if not len(moves.axis):
+    if not len(moves.legal(moves.propagation.start())):
         return Status.NO_ACTIONS
     # A search that goes on makes a new tree, with other random choices, over the nodes that the trace has.
     rng = np.random.default_rng([seed, recorder.trace.row.n] if recorder.resumed else seed)

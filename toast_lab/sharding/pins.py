@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -199,7 +199,14 @@ def _text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool) -
 
 
 def pin_value(
-    program: Program, mesh: Mesh, value: int, spec: object, called: str, *, op_too: bool = False
+    program: Program,
+    mesh: Mesh,
+    value: int,
+    spec: object,
+    called: str,
+    *,
+    never: Sequence[str] = (),
+    op_too: bool = False,
 ) -> ValueWish:
     """The pin of one value.
 
@@ -209,6 +216,7 @@ def pin_value(
         value: number of the value.
         spec: one entry a dim: None (whole), an axis, several axes, ``"*"`` (open), or axes and ``"*"``: at least these.
         called: its name for people.
+        never: axes that are on no dim, the open ones included.
         op_too: the op that makes the value does nothing but hand it on, and is to be split just so.
 
     Raises:
@@ -245,7 +253,7 @@ def pin_value(
         for a, axis in enumerate(mesh.axes)
         if axis not in on
         for dim, (_, is_open) in enumerate(entries)
-        if not is_open
+        if not is_open or axis in never
     )
     return ValueWish(f"pin {called}=({', '.join(words)})", value, dims, closed, op_too)
 
@@ -292,32 +300,31 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-def read_all(
-    analysis: Analysis, mesh: Mesh, pins: Iterable[Any], forbids: Iterable[Any], before: Iterable[Wish] = ()
-) -> list[Wish]:
-    """Wishes from all that a person asks for; tuples of (path, spec) or (path, axis) are those of values.
+def read_all(analysis: Analysis, mesh: Mesh, pins: Iterable[tuple], forbids: Iterable[tuple]) -> list[Wish]:
+    """Wishes from the arguments of ``read_pin`` and ``read_forbid``.
 
     Raises:
         InvalidProblem: listing every one that cannot be read.
     """
-    wishes, wrong = list(before), []
-    known = (*analysis.group_name, *analysis.colour_name)
-    for read, verb, items in ((read_pin, "pin", pins), (read_forbid, "forbid", forbids)):
-        for item in items:
-            of_value = (
-                isinstance(item, tuple)
-                and not isinstance(item, Action)
-                and len(item) == 2
-                and item[0] not in known
-                and item[0] in _paths(analysis.program)
-            )
+    wishes, wrong = list[Wish](), []
+    for read, verb, asked in ((read_pin, "pin", pins), (read_forbid, "forbid", forbids)):
+        for given in asked:
             try:
-                wishes.append(read(analysis, mesh, *item) if of_value else read(analysis, mesh, item))
+                wishes.append(read(analysis, mesh, *given))
             except ToastError as error:
-                wrong.append(f"{verb} {item if isinstance(item, str) else repr(item)}: {error}")
+                wrong.append(f"{verb} {', '.join(g if isinstance(g, str) else repr(g) for g in given)}: {error}")
     if wrong:
         raise InvalidProblem("these cannot be pinned or forbidden:\n" + join_offenders(wrong))
     return wishes
+
+
+def given_as(analysis: Analysis, item: object) -> tuple:
+    """Arguments of ``read_pin`` or ``read_forbid`` from one thing; a tuple of path and spec or axis is of a value."""
+    if isinstance(item, tuple) and not isinstance(item, Action) and len(item) == 2:
+        colours = (*analysis.group_name, *analysis.colour_name)
+        if not isinstance(item[1], str) or (item[0] not in colours and item[0] in _paths(analysis.program)):
+            return item
+    return (item,)
 
 
 # -- working out what is fixed and closed ------------------------------------------------------------

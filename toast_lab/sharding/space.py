@@ -78,8 +78,6 @@ class Space:
             values = np.full((len(alike.values.first), n_axes), -1, dtype=np.int8)
         else:
             ops, values = self.pins.op_fixed[alike.ops.first], self.pins.value_fixed[alike.values.first]
-        for array in (ops, values):
-            array.flags.writeable = False
         return ops, values
 
     def move_of(self, action: Action) -> int:
