@@ -70,7 +70,7 @@ def test_wrong_pins_are_refused_all_at_once(toast: Any) -> None:
     assert (status, out) == (2, "")
     assert "no colour is called 'T'" in err
     assert "1 entries for shape 8x8" in err
-    assert 'no mesh axis is called \'dta\' (did you mean "data"?)' in err
+    assert "no mesh axis is called 'dta' (did you mean \"data\"?)" in err
 
 
 def test_annotations_of_a_file_are_kept(toast: Any, tmp_path: Path) -> None:

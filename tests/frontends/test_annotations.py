@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -9,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 import toast_lab as tl
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.methods import METHODS
+from toast_lab.sharding.propagate import Propagation
 
 MESH = AbstractMesh((4, 2), ("data", "model"))
 ARGUMENTS = [jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((16, 64), jnp.float32)]
@@ -145,6 +147,20 @@ def test_a_constraint_stays_where_it_is_even_where_no_use_wants_it():
     plan = tl.search(problem, "exhaustive", budget=FEW).plan
     assert plan.value_specs()[model.annotations[0].value] == (("model",), ("data",))
     assert "sdy.sharding_constraint" in tl.annotate(model, plan)
+
+
+def test_propagation_does_not_split_the_op_of_a_constraint_otherwise():
+    def held(w, x):
+        return jax.lax.with_sharding_constraint(x @ w, sharded(None, None)) * 2
+
+    model = tl.from_jax(held, *ARGUMENTS)
+    problem = problem_of(model).keep_annotations()
+    propagation = Propagation(problem.analysis, problem.mesh, problem.pins)
+    state = propagation.start()
+    assert propagation.shard(state, np.asarray([1]), 0, 0) > 2  # x, the product and what comes after
+    assert problem.pins.broken(*state) == []
+    op = int(model.program.value_op[model.annotations[0].value])
+    assert (state.op_axis[op] < 0).all()
 
 
 def test_what_this_mesh_cannot_keep_is_listed():

@@ -9,10 +9,14 @@ from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.search import refine
+from toast_lab.search.bound import lower_bound, scratch_of
+from toast_lab.search.bound_tables import make_bound
 from toast_lab.search.contract import Budget, Status, search
 from toast_lab.search.methods import METHODS
 from toast_lab.search.replay import replay
+from toast_lab.sharding.pins import pin_value
 from toast_lab.sharding.plan import replicated
+from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.state import State, legal_actions
 
 MESH = {"data": 2, "model": 2}
@@ -151,6 +155,72 @@ def test_chains_of_refinement_never_leave_what_is_pinned():
         for ops, values in zip(memory[f"chain.{key}ops"], memory[f"chain.{key}values"], strict=True):
             assert pinned.pins.broken(*refine.whole(fine, program, ops, values)) == []
             moved += int((ops != start[0]).any())
+    assert moved
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_state_that_actions_lead_to_keeps_to_the_pins(problem, case):
+    pinned, rng, taken = CASES[case][0](problem), np.random.default_rng(2), 0
+    for _ in range(20):
+        state = State(pinned.space)
+        assert state.key == 0
+        for _ in range(8):
+            if actions := legal_actions(state):
+                taken += state.apply(actions[rng.integers(len(actions))])
+            assert pinned.pins.broken(state.op_axis, state.value_axis) == []
+        again = State.from_arrays(pinned.space, state.op_axis, state.value_axis)
+        assert again.key == state.key
+        plain = State.from_arrays(problem.space, state.op_axis, state.value_axis)
+        # Where pins tell apart what is alike without them, keys differ; the plan's own is of the whole sharding.
+        assert (
+            plain is None
+            or len(pinned.space.alike.values.first) > len(problem.space.alike.values.first)
+            or (plain.key == state.plan_key)
+        )
+    assert taken
+
+
+@pytest.mark.parametrize(
+    ("pins", "least"), [(["X->data"], 4), (["W->model"], 4), (["X->data", "W->model"], 5), (["w1=-,model"], 6), ([], 6)]
+)
+def test_bounds_hold_for_what_is_pinned_but_would_not_be_acted_on(pins, least):
+    problem = Problem(analysed("mlp"), MESH)
+    pinned = problem.what_if(pins)
+    if not pins:  # an intermediate value, as an annotation pins it
+        program = problem.analysis.program
+        hidden = next(v for v in range(program.n_arguments, program.n_values) if program.dims(v) == (256, 64))
+        pinned = problem._keeping_to([pin_value(program, problem.mesh, hidden, (None, "data"), "hidden")])
+    bound, pricer = make_bound(pinned, least), pinned.pricer()
+    axis_size, root = pinned.mesh.array(), State(pinned.space)
+    scratch = scratch_of(bound, len(axis_size))
+    low, peak = lower_bound(bound, root.ops, root.values, axis_size, np.inf, scratch)
+    states, queue = {0: root}, [root]
+    for state in queue:
+        for action in legal_actions(state, least):
+            more = state.copy()
+            more.apply(action)
+            if more.key not in states:
+                states[more.key] = more
+                queue.append(more)
+    prices = [pricer.quick(s) for s in states.values()]
+    assert low <= min(p.score for p in prices) * (1 + 1e-9)
+    assert peak <= min(p.peak_bytes for p in prices)
+    assert low > 0.5 * min(p.score for p in prices)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_propagation_from_any_arguments_keeps_to_the_pins(problem, case):
+    pinned = CASES[case][0](problem)
+    program, propagation = problem.analysis.program, Propagation(problem.analysis, problem.mesh, pinned.pins)
+    rng, moved = np.random.default_rng(1), 0
+    assert pinned.pins.broken(*propagation.start()) == []
+    for _ in range(20):
+        state = propagation.start()
+        for _ in range(6):
+            value = int(rng.integers(program.n_arguments))
+            dim = int(rng.integers(len(program.dims(value))))
+            moved += propagation.shard(state, np.asarray([value]), dim, int(rng.integers(2)))
+        assert pinned.pins.broken(*state) == []
     assert moved
 
 
