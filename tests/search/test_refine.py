@@ -222,7 +222,8 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
     settings = tr.Settings(np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4)
     with ThreadPoolExecutor(1) as pool:
         search_ = mcts._Search(recorder, settings, 1, pool, 1, 1)
-        fine = search_._prepare_refining()
+        improvement = search_.improvement
+        fine = improvement.fine
         rows = refine.rows_of(fine, State(problem.space))
         chains = refine.start([rows], [fine.repricer.price(*rows, None)[:2]], [rows], 3)
         unsharded_s = float(chains.best[0, 0])
@@ -230,8 +231,8 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
             refine.anneal(
                 fine.near,
                 search_.moves,
-                search_.fine_pricing,
-                search_.fine_workers[0],
+                improvement.fine_pricing,
+                improvement.workers[0],
                 chains,
                 0,
                 refine.CHAINS,
