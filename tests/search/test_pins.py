@@ -14,10 +14,10 @@ from toast_lab.search.bound_tables import make_bound
 from toast_lab.search.contract import Budget, Status, search
 from toast_lab.search.methods import METHODS
 from toast_lab.search.replay import replay
-from toast_lab.sharding.pins import pin_value
 from toast_lab.sharding.plan import replicated
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.state import State, legal_actions
+from toast_lab.sharding.wishes import pin_value
 
 MESH = {"data": 2, "model": 2}
 FEW = Budget(seconds=None, evaluations=300)
@@ -363,6 +363,14 @@ def test_what_does_not_divide_is_refused_with_sizes():
         odd.pin("batch->data")
     with pytest.raises(InvalidProblem, match="dim 0 has size 6, not divisible by data=4 x model=2"):
         odd.pin("tokens", (("data", "model"), None))
+
+
+def test_what_divides_alone_but_not_together_is_refused_with_sizes():
+    narrow = Problem(small_transformer(mode="forward", batch=2), MESH)
+    with pytest.raises(
+        InvalidProblem, match=r"dim 0 of tokens \(size 2\): size 2 is not divisible by data=2 x model=2"
+    ):
+        narrow.pin("tokens", (["data", "*"], "*")).pin("batch->model")
 
 
 def test_all_offenders_are_listed_at_once(problem):

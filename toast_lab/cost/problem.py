@@ -27,10 +27,11 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.sharding.pins import Pins, Wish, given_as, make_pins, read_all
+from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space, build_space
 from toast_lab.sharding.state import State
+from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.sharding.written import keep_annotations
 
 

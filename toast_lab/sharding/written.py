@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from toast_lab.errors import InvalidProblem, ToastError, join_offenders
 from toast_lab.ir.annotations import CONSTRAINT, Annotation
-from toast_lab.sharding.pins import ValueWish, Wish, make_pins, pin_value
+from toast_lab.sharding.pins import make_pins
 from toast_lab.sharding.space import Space
+from toast_lab.sharding.wishes import ValueWish, Wish, pin_value
 
 
 def keep_annotations(space: Space, before: Sequence[Wish], *, strict: bool) -> tuple[list[Wish], list[str]]:
