@@ -138,11 +138,10 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
     problem, _ = found
     fine, space = refine.make_fine(problem), problem.space
     near, n_axes = fine.near, len(problem.mesh.axes)
-    alike, axis_size = space.alike, problem.mesh.array()
+    at, axis_size = space.spans, problem.mesh.array()
     moves = tr.Moves(
-        axis_size, alike.op_ptr, alike.op, alike.op_name, alike.op_axes, space.analysis.dims.size, alike.value_ptr,
-        alike.value, alike.value_dim, alike.value_dim_size, alike.value_axes, space.n_names, 1, np.zeros(0, np.int64),
-        *space.start,
+        axis_size, at.op_span, at.op, at.op_name, space.analysis.dims.size, at.value_span, at.value,
+        at.value_dim, at.value_dim_size, space.n_names, 1, np.zeros(0, np.int64), *space.start,
     )  # fmt: skip
     state = State(space)
     for axis in range(n_axes):

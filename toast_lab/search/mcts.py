@@ -161,12 +161,13 @@ class _Search:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
         problem, pricer = recorder.problem, recorder.pricer
         self.space = problem.space
-        alike, axis_size = self.space.alike, self.space.mesh.array()
+        axis_size = self.space.mesh.array()
         rows = legal_rows(State(self.space), least)
+        at = self.space.spans
         self.moves = tr.Moves(
-            axis_size, alike.op_ptr, alike.op, alike.op_name, alike.op_axes, self.space.analysis.dims.size,
-            alike.value_ptr, alike.value, alike.value_dim, alike.value_dim_size, alike.value_axes, self.space.n_names,
-            int(least), rows[:, 0] * len(axis_size) + rows[:, 1], *self.space.start,
+            axis_size, at.op_span, at.op, at.op_name, self.space.analysis.dims.size, at.value_span, at.value,
+            at.value_dim, at.value_dim_size, self.space.n_names, int(least),
+            rows[:, 0] * len(axis_size) + rows[:, 1], *self.space.start,
         )  # fmt: skip
         root = State(self.space)
         repricer = pricer.repricer

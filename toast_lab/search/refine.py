@@ -54,17 +54,16 @@ MIXES = 32  #: times that what may be taken over becomes the best that each came
 class Near(NamedTuple):
     """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
 
-    op_name: np.ndarray  #: [M, K] name along which the move splits the class, -1: none
-    value_dim: np.ndarray  #: [M, L] dim along which the move shards the class, -1: none
-    value_size: np.ndarray  #: [M, L] size of that dim
+    layer: int  #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart, else 0
+    op_name: np.ndarray  #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
+    value_dim: np.ndarray  #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    value_size: np.ndarray  #: [M or A * M, L] size of that dim
     ptr: np.ndarray  #: [K+L+1] row starts into near
     near: np.ndarray  #: rows that share a definition or a use
     move_ptr: np.ndarray  #: [K+L+1] row starts into move
     move: np.ndarray  #: moves that touch the row
     free: np.ndarray  #: rows that may be changed
     is_free: np.ndarray  #: [K+L] the same as flags
-    axes: np.ndarray  #: [M, K+L] uint8, bit a: the move may take the row on axis a; pins rule out the others
-    pinned: np.ndarray  #: [K+L, A] bool: what the row has on the axis stays there
 
 
 class Chains(NamedTuple):
@@ -154,14 +153,25 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     free[op_row[np.flatnonzero(tied)]] = False
     free[value_row[np.flatnonzero(tied[made_by])]] = False
     move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
-    pinned = np.zeros((n, len(space.mesh.axes)), bool)
+    layer, n_axes = 0, len(space.mesh.axes)
     if space.pins is not None:
-        pinned[:n_ops] = space.pins.op_fixed[alike.ops.first] >= 0
-        pinned[n_ops:] = space.pins.value_fixed[alike.values.first] >= 0
+        # What is pinned is neither given nor taken away on that axis: there is no move that touches it.
+        may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
+        op_may = [
+            m[:, :n_ops] & (fixed < 0) for m, fixed in zip(may, space.pins.op_fixed[alike.ops.first].T, strict=True)
+        ]
+        value_may = [
+            m[:, n_ops:] & (fixed < 0)
+            for m, fixed in zip(may, space.pins.value_fixed[alike.values.first].T, strict=True)
+        ]
+        op_name = np.concatenate([np.where(m, op_name, np.int32(-1)) for m in op_may])
+        value_dim = np.concatenate([np.where(m, value_dim, np.int8(-1)) for m in value_may])
+        value_size = np.concatenate([value_size] * n_axes)
+        layer = n_moves
     return Near(
-        op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
+        layer, op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
         np.cumsum([0, *map(len, move_of_row)]), np.concatenate(move_of_row).astype(np.int64), np.flatnonzero(free),
-        free, axes, pinned,
+        free,
     )  # fmt: skip
 
 
@@ -179,8 +189,6 @@ def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
 def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Could and did a row give ``axis`` to the move's name?"""
     n_ops = ops.shape[0]
-    if n.pinned[row, axis] or not (n.axes[move, row] >> axis) & 1:
-        return False
     if row < n_ops:
         name = n.op_name[move, row]
         if name < 0 or ops[row, axis] == name:
@@ -203,8 +211,6 @@ def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move
 def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Does a row have the move's name on ``axis``, so that it could be taken away?"""
     n_ops = ops.shape[0]
-    if n.pinned[row, axis]:
-        return False
     if row < n_ops:
         return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
     return n.value_dim[move, row - n_ops] >= 0 and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
@@ -231,7 +237,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     if m.axis_size[axis] < 2:
         return 0
     begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
-    move = n.move[begin + int((end - begin) * random(drawn))]
+    move = n.layer * axis + n.move[begin + int((end - begin) * random(drawn))]
     now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
     take = _has(n, ops, values, middle, move, axis)
     only_free = not take and now < 0 and random(drawn) < 0.5  # leave alone what uses the axis for something else
@@ -273,10 +279,11 @@ def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.
     middle = n.free[int(n.free.shape[0] * random(drawn))]
     axis = int(m.axis_size.shape[0] * random(drawn))
     begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
-    old, new = -1, n.move[begin + int((end - begin) * random(drawn))]
+    layer = n.layer * axis
+    old, new = -1, layer + n.move[begin + int((end - begin) * random(drawn))]
     for k in range(begin, end):
-        if _has(n, ops, values, middle, n.move[k], axis):
-            old = n.move[k]
+        if _has(n, ops, values, middle, layer + n.move[k], axis):
+            old = layer + n.move[k]
     if old < 0 or _has(n, ops, values, middle, new, axis):
         return 0
     hops = 1 + int(8 * random(drawn))

@@ -42,6 +42,44 @@ class Alike(NamedTuple):
         return np.where(found >= 0, found + moved[:, None], np.int32(-1))
 
 
+class Spans(NamedTuple):
+    """What each of ``M`` moves does on each of ``A`` axes, as the kernels read it."""
+
+    op_span: np.ndarray  #: [A, M, 2] first row and end in op / op_name
+    op: np.ndarray
+    op_name: np.ndarray
+    value_span: np.ndarray  #: [A, M, 2]
+    value: np.ndarray
+    value_dim: np.ndarray
+    value_dim_size: np.ndarray
+
+
+def spans(alike: Alike, n_axes: int) -> Spans:
+    """Rows by axis: those of ``alike`` themselves where every axis has all of them, else without what is ruled out."""
+    op_span, op_row = _spans(alike.op_ptr, alike.op_axes, n_axes)
+    value_span, value_row = _spans(alike.value_ptr, alike.value_axes, n_axes)
+    return Spans(
+        op_span, alike.op[op_row], alike.op_name[op_row], value_span, alike.value[value_row],
+        alike.value_dim[value_row], alike.value_dim_size[value_row],
+    )  # fmt: skip
+
+
+def _spans(ptr: np.ndarray, axes: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
+    every = np.arange(len(axes))
+    if (axes == 2**n_axes - 1).all():
+        one = np.stack([ptr[:-1], ptr[1:]], axis=1).astype(np.int64)
+        return np.tile(one, (n_axes, 1, 1)), every
+    found, rows = np.empty((n_axes, len(ptr) - 1, 2), np.int64), []
+    begin = 0
+    for a in range(n_axes):
+        kept = (axes >> a) & 1 == 1
+        starts = begin + np.concatenate([[0], np.cumsum(kept)])[ptr]
+        found[a, :, 0], found[a, :, 1] = starts[:-1], starts[1:]
+        rows.append(every[kept])
+        begin += len(rows[-1])
+    return found, np.concatenate(rows)
+
+
 def find_alike(
     program: Program,
     op_ptr: np.ndarray,

@@ -18,7 +18,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, did_you_mean
-from toast_lab.sharding.alike import Alike, find_alike
+from toast_lab.sharding.alike import Alike, Spans, find_alike, spans
 from toast_lab.sharding.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class Space:
             self.value_ptr, self.value, self.value_dim, self.value_dim_size, self.op_axes, self.value_axes,
             None if self.pins is None else (self.pins.op_fixed, self.pins.value_fixed),
         )  # fmt: skip
+
+    @functools.cached_property
+    def spans(self) -> Spans:
+        """The moves on one of each class, axis by axis."""
+        return spans(self.alike, len(self.mesh.axes))
 
     @functools.cached_property
     def start(self) -> tuple[np.ndarray, np.ndarray]:

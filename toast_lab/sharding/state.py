@@ -88,27 +88,25 @@ def apply_move(
     axis: int,
     axis_size: np.ndarray,
     move: int,
-    op_ptr: np.ndarray,
+    op_span: np.ndarray,
     ops: np.ndarray,
     op_names: np.ndarray,
-    op_axes: np.ndarray,
     name_size: np.ndarray,
-    value_ptr: np.ndarray,
+    value_span: np.ndarray,
     values: np.ndarray,
     value_dims: np.ndarray,
     value_sizes: np.ndarray,
-    value_axes: np.ndarray,
     dry: bool,
 ) -> int:
     """Take one action in place; ``key[0]`` is updated.  Gives the number of rows changed (dry: 1 if any would).
 
-    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those of ``Alike``.
+    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those of ``Spans``.
     """
     n_axes = axis_size.shape[0]
     changed = 0
-    for i in range(op_ptr[move], op_ptr[move + 1]):
+    for i in range(op_span[axis, move, 0], op_span[axis, move, 1]):
         op = ops[i]
-        if op_axis[op, axis] >= 0 or not (op_axes[i] >> axis) & 1:
+        if op_axis[op, axis] >= 0:
             continue
         name = op_names[i]
         ways = axis_size[axis]
@@ -123,9 +121,9 @@ def apply_move(
             key[0] ^= _op_hash(name, axis)
         elif changed > 0:
             return 1
-    for i in range(value_ptr[move], value_ptr[move + 1]):
+    for i in range(value_span[axis, move, 0], value_span[axis, move, 1]):
         value = values[i]
-        if value_axis[value, axis] >= 0 or not (value_axes[i] >> axis) & 1:
+        if value_axis[value, axis] >= 0:
             continue
         dim = value_dims[i]
         ways = axis_size[axis]
@@ -201,12 +199,12 @@ class State:
 
     def apply_row(self, move: int, axis: int, *, dry: bool = False) -> int:
         """``apply`` by row of the space."""
-        m = self.space.alike
+        m = self.space.spans
         return int(
             apply_move(
                 self.ops, self.values, self._key, axis, self._axis_size, move,
-                m.op_ptr, m.op, m.op_name, m.op_axes, self.space.analysis.dims.size,
-                m.value_ptr, m.value, m.value_dim, m.value_dim_size, m.value_axes, dry,
+                m.op_span, m.op, m.op_name, self.space.analysis.dims.size,
+                m.value_span, m.value, m.value_dim, m.value_dim_size, dry,
             )
         )  # fmt: skip
 
@@ -240,21 +238,19 @@ def legal_pairs(
     op_axis: np.ndarray,
     value_axis: np.ndarray,
     axis_size: np.ndarray,
-    op_ptr: np.ndarray,
+    op_span: np.ndarray,
     ops: np.ndarray,
     op_names: np.ndarray,
-    op_axes: np.ndarray,
     name_size: np.ndarray,
-    value_ptr: np.ndarray,
+    value_span: np.ndarray,
     values: np.ndarray,
     value_dims: np.ndarray,
     value_sizes: np.ndarray,
-    value_axes: np.ndarray,
     n_names: np.ndarray,
     min_names: int,
 ) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names`` names."""
-    n_moves, n_axes = op_ptr.shape[0] - 1, axis_size.shape[0]
+    n_moves, n_axes = op_span.shape[1], axis_size.shape[0]
     out = np.empty((n_moves * n_axes, 2), np.int64)
     key = np.zeros(1, np.uint64)
     n = 0
@@ -263,8 +259,8 @@ def legal_pairs(
             continue
         for a in range(n_axes):
             if axis_size[a] > 1 and apply_move(
-                op_axis, value_axis, key, a, axis_size, m, op_ptr, ops, op_names, op_axes, name_size,
-                value_ptr, values, value_dims, value_sizes, value_axes, True,
+                op_axis, value_axis, key, a, axis_size, m, op_span, ops, op_names, name_size,
+                value_span, values, value_dims, value_sizes, True,
             ):  # fmt: skip
                 out[n, 0], out[n, 1] = m, a
                 n += 1
@@ -273,10 +269,10 @@ def legal_pairs(
 
 def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names`` names."""
-    m, space = state.space.alike, state.space
+    m, space = state.space.spans, state.space
     return legal_pairs(
-        state.ops, state.values, state._axis_size, m.op_ptr, m.op, m.op_name, m.op_axes, space.analysis.dims.size,
-        m.value_ptr, m.value, m.value_dim, m.value_dim_size, m.value_axes, space.n_names, min_names,
+        state.ops, state.values, state._axis_size, m.op_span, m.op, m.op_name, space.analysis.dims.size,
+        m.value_span, m.value, m.value_dim, m.value_dim_size, space.n_names, min_names,
     )  # fmt: skip
 
 
