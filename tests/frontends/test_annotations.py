@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import toast_lab as tl
@@ -12,7 +12,13 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.search.methods import METHODS
 from toast_lab.sharding.propagate import Propagation
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+
+def auto(*axes: object):
+    """Types of axes along which the compiler shards; from jax 0.12 on a mesh has others unless told so."""
+    return (AxisType.Auto,) * len(axes)
+
+
+MESH = AbstractMesh((4, 2), ("data", "model"), auto("data", "model"))
 ARGUMENTS = [jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((16, 64), jnp.float32)]
 FEW = tl.Budget(seconds=None, evaluations=200)
 
@@ -65,7 +71,7 @@ def test_shardings_of_arguments_and_results_are_read():
 
 
 def test_static_arguments_and_devices_that_are_there_make_no_difference():
-    one = Mesh(jax.devices()[:1], ("data",))
+    one = Mesh(jax.devices()[:1], ("data",), auto("data"))
 
     def scaled(times, w, x):
         return plain(w, x)["y"] * times
@@ -164,7 +170,7 @@ def test_propagation_does_not_split_the_op_of_a_constraint_otherwise():
 
 
 def test_what_this_mesh_cannot_keep_is_listed():
-    other = AbstractMesh((3, 2, 2), ("data", "expert", "model"))
+    other = AbstractMesh((3, 2, 2), ("data", "expert", "model"), auto(1, 2, 3))
 
     def f(w, x):
         w = jax.lax.with_sharding_constraint(w, sharded("expert", None, mesh=other))
