@@ -9,7 +9,7 @@ import toast_lab as tl
 
 DESIGNED = [
     "from_jax", "from_stablehlo", "from_torch", "load", "analyse", "Problem", "search", "Budget", "price", "Plan",
-    "listing", "run", "explore", "compare",
+    "listing", "run", "explore", "compare", "annotations",
 ]  # fmt: skip
 
 

@@ -4,8 +4,6 @@ The public names below are imported on first use, so ``import toast_lab`` itself
 ``toast_lab/pipeline.py`` shows the whole method on one page.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import types
@@ -30,6 +28,7 @@ _NAMES = {
     "Compiled": "toast_lab.runtime.compiled:Compiled",
     "Comparison": "toast_lab.compare.result:Comparison",
     "analyse": "toast_lab.pipeline:analyse",
+    "annotations": "toast_lab.ir.annotations:annotations_of",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "conflicts": "toast_lab.explain.board:conflicts",
     "diff": "toast_lab.explain.difference:difference",
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
     from toast_lab.frontends import Model, from_jax, from_stablehlo, from_torch, load
+    from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.program import Program
     from toast_lab.lowering.annotate import annotate
     from toast_lab.lowering.listing import listing

@@ -17,6 +17,9 @@ from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 __all__ = ["chlo", "func", "ir", "make_context", "parse_module", "rule_of", "run_passes", "sdy", "stablehlo"]
 
 
+Axes = tuple[str, ...]  # "m", or part of an axis as "m:(2)2"
+
+
 def make_context() -> ir.Context:
     """A context that knows StableHLO, CHLO, Shardy and func, and keeps unknown dialects as text."""
     context = ir.Context()
@@ -145,6 +148,99 @@ def sharding_per_value(shardings: Sequence[Any]) -> Any:
     return sdy.TensorShardingPerValueAttr.get(list(shardings))
 
 
+# -- shardings that a program came with -------------------------------------------------------------------
+
+MeshAxes = tuple[tuple[str, int], ...]
+_EXPORTED = "mhlo.frontend_attributes"  # where jax.export keeps Shardy's, which its format has no place for
+
+
+def meshes(module: ir.Module) -> dict[str, MeshAxes]:
+    """Axes and sizes of every ``sdy.mesh`` of a module, and of those that jax.export keeps in an attribute."""
+    found = {}
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+            found[name] = _mesh_axes(sdy.MeshAttr(op.operation.attributes["mesh"]))
+    kept = _entry(module.operation.attributes, _EXPORTED, "xla.sdy.meshes")
+    if kept is not None:
+        with module.context:
+            entries: Any = ir.DictAttr(ir.Attribute.parse(kept))
+            for entry in entries:
+                found.setdefault(entry.name, _mesh_axes(sdy.MeshAttr(entry.attr)))
+    return found
+
+
+def _mesh_axes(attribute: Any) -> MeshAxes:
+    axes = [sdy.MeshAxisAttr(axis) for axis in attribute.axes]
+    return tuple((str(axis.name), int(axis.size)) for axis in axes)
+
+
+def _entry(attributes: Any, key: str, name: str) -> str | None:
+    """The text under ``name`` of a dictionary attribute, None if there is none."""
+    if key not in attributes:
+        return None
+    inside = ir.DictAttr(attributes[key])
+    return ir.StringAttr(inside[name]).value if name in inside else None
+
+
+def _signature_shardings(main: Any, key: str, count: int) -> list[Any]:
+    if key not in main.attributes:
+        return [None] * count
+    rows = [ir.DictAttr(row) for row in ir.ArrayAttr(main.attributes[key])]
+    return [_sharding_in(row, main.operation.context) for row in rows]
+
+
+def _sharding_in(attributes: Any, context: ir.Context) -> Any:
+    """Shardy's sharding among the attributes of an argument or result, else XLA's, else None."""
+    if "sdy.sharding" in attributes:
+        return attributes["sdy.sharding"]
+    exported = _entry(attributes, _EXPORTED, "xla.sdy.sharding")
+    if exported is not None:
+        with context:
+            return ir.Attribute.parse(exported)
+    return attributes["mhlo.sharding"] if "mhlo.sharding" in attributes else None
+
+
+def argument_shardings(main: Any) -> list[Any]:
+    """The sharding attribute of each argument of a function, None where it has none."""
+    return _signature_shardings(main, "arg_attrs", len(main.operation.regions[0].blocks[0].arguments))
+
+
+def output_shardings(main: Any) -> list[Any]:
+    """The sharding attribute of each result of a function, None where it has none."""
+    block = main.operation.regions[0].blocks[0]
+    return _signature_shardings(main, "res_attrs", len(block.operations[len(block.operations) - 1].operands))
+
+
+def result_shardings(op: Any) -> list[Any]:
+    """The sharding attribute of each result of an op that has ``sdy.sharding``."""
+    return list(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings)
+
+
+def sharding_parts(
+    attribute: Any, known: dict[str, MeshAxes], rank: int
+) -> tuple[MeshAxes, tuple[Axes, ...], Axes, str]:
+    """(mesh, axes per dim with ``"*"`` behind open ones, replicated axes, what no plan can say) of a sharding."""
+    whole: tuple[Axes, ...] = ((),) * rank
+    try:
+        found = sdy.TensorShardingAttr(attribute)
+    except ValueError:
+        text = str(attribute)
+        return (), whole, (), "" if "replicated" in text and "last" not in text else f"it names no mesh axes: {text}"
+    at = found.mesh_or_ref
+    mesh = known.get(at.value, ()) if isinstance(at, ir.FlatSymbolRefAttr) else _mesh_axes(sdy.MeshAttr(at))
+    trouble, dims = [], []
+    for part in found.dimension_shardings:
+        dim = sdy.DimensionShardingAttr(part)
+        refs = [sdy.AxisRefAttr(axis) for axis in dim.axes]
+        trouble += [f"it cuts over a part of axis {r.name}" for r in refs if r.sub_axis_info is not None]
+        dims.append((*(str(r.name) for r in refs), *(() if dim.is_closed else ("*",))))
+    if len(found.unreduced_axes):
+        trouble.append("it leaves sums unreduced")
+    replicated = tuple(str(sdy.AxisRefAttr(axis).name) for axis in found.replicated_axes)
+    return mesh, tuple(dims) if len(dims) == rank else whole, replicated, "; ".join(trouble)
+
+
 # -- Shardy's own lowering, as an oracle ------------------------------------------------------------------
 
 PROPAGATION = "sdy-propagation-pipeline"
@@ -158,7 +254,6 @@ SHARDY_LOWERING = (
 )
 
 _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
-Axes = tuple[str, ...]  # "m", or part of an axis as "m:(2)2"
 
 
 class RawCollective(NamedTuple):

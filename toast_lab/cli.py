@@ -22,6 +22,11 @@ from toast_lab import errors
 from toast_lab.search.methods import methods_text
 
 MODEL_HELP = 'a built-in model (see "toast-lab models"), your own as package.module:make, or a StableHLO file'
+PIN_HELP = (
+    'an action that every plan has, or how an argument or result is cut: "batch->data" "params[\'w\']=data,-" '
+    "(one entry a dim; -: whole, *: open, data+model: both)"
+)
+FORBID_HELP = "an action that no plan has, or an axis that an argument or result is not cut over: \"params['w']->data\""
 ACTIONS_HELP = 'actions in order, for instance "batch->data" "sequence@1->model"; none at all: the unsharded program'
 
 
@@ -81,6 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     p = _command(commands, "search", "search for the best plan; Ctrl-C keeps the best so far")
     _model(p)
     _problem(p)
+    _pins(p)
     _search(p, seconds=30.0)
     _save(p)
 
@@ -90,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--methods", metavar="METHOD,...", default="mcts,manual", help="by name, with commas (%(default)s); see search"
     )
+    _pins(p)
     _budget(p, seconds=10.0)
     p.add_argument(
         "--parallel", type=_positive_int, default=1, metavar="N", help="methods at once; they share cores (%(default)s)"
@@ -136,6 +143,7 @@ def make_parser() -> argparse.ArgumentParser:
     p = _command(commands, "price", "estimate time and memory of a plan")
     _model(p)
     _problem(p)
+    _pins(p)
     _plan(p)
     _save(p)
 
@@ -313,6 +321,18 @@ def _problem(parser: argparse.ArgumentParser, machine: str = "") -> None:
         "--machine", default=default, help=f'see "toast-lab machines", or FILE.toml ({machine or default})'
     )
     parser.add_argument("--memory-limit", type=_positive, metavar="GIB", help="per device (the machine's memory)")
+
+
+def _pins(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pin", metavar="WHAT", nargs="+", action="extend", default=[], help=PIN_HELP)
+    parser.add_argument("--forbid", metavar="WHAT", nargs="+", action="extend", default=[], help=FORBID_HELP)
+    parser.add_argument(
+        "--keep-annotations",
+        nargs="?",
+        choices=("all", "possible"),
+        const="all",
+        help="pin the shardings that the program itself has: all of them, or those that this mesh can keep (all)",
+    )
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:

@@ -138,10 +138,10 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
     problem, _ = found
     fine, space = refine.make_fine(problem), problem.space
     near, n_axes = fine.near, len(problem.mesh.axes)
-    alike, axis_size = space.alike, problem.mesh.array()
+    at, axis_size = space.spans, problem.mesh.array()
     moves = tr.Moves(
-        axis_size, alike.op_ptr, alike.op, alike.op_name, space.analysis.dims.size, alike.value_ptr,
-        alike.value, alike.value_dim, alike.value_dim_size, space.n_names, 1, np.zeros(0, np.int64),
+        axis_size, at.op_span, at.op, at.op_name, space.analysis.dims.size, at.value_span, at.value,
+        at.value_dim, at.value_dim_size, space.n_names, 1, np.zeros(0, np.int64), *space.start,
     )  # fmt: skip
     state = State(space)
     for axis in range(n_axes):
@@ -221,7 +221,8 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
     settings = tr.Settings(np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4)
     with ThreadPoolExecutor(1) as pool:
         search_ = mcts._Search(recorder, settings, 1, pool, 1, 1)
-        fine = search_._prepare_refining()
+        improvement = search_.improvement
+        fine = improvement.fine
         rows = refine.rows_of(fine, State(problem.space))
         chains = refine.start([rows], [fine.repricer.price(*rows, None)[:2]], [rows], 3)
         unsharded_s = float(chains.best[0, 0])
@@ -229,8 +230,8 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
             refine.anneal(
                 fine.near,
                 search_.moves,
-                search_.fine_pricing,
-                search_.fine_workers[0],
+                improvement.fine_pricing,
+                improvement.workers[0],
                 chains,
                 0,
                 refine.CHAINS,

@@ -71,12 +71,12 @@ def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
 def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
     problem = Problem(analysed("attention"), {"a": 2})
     space, state = problem.space, State(problem.space)
-    alike, none = space.alike, np.zeros_like
-    op_ptr = alike.op_ptr if part == "ops" else none(alike.op_ptr)
-    value_ptr = alike.value_ptr if part == "values" else none(alike.value_ptr)
+    at, none = space.spans, np.zeros_like
+    op_span = at.op_span if part == "ops" else none(at.op_span)
+    value_span = at.value_span if part == "values" else none(at.value_span)
     changed = apply_move(
-        state.ops, state.values, state._key, 0, problem.mesh.array(), 0, op_ptr, alike.op, alike.op_name,
-        problem.analysis.dims.size, value_ptr, alike.value, alike.value_dim, alike.value_dim_size, False,
+        state.ops, state.values, state._key, 0, problem.mesh.array(), 0, op_span, at.op, at.op_name,
+        problem.analysis.dims.size, value_span, at.value, at.value_dim, at.value_dim_size, False,
     )  # fmt: skip
     assert changed > 0
     assert state.key != State(space).key

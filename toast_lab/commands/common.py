@@ -197,7 +197,14 @@ def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
     if mesh is None and getattr(args, "plan", None):
         mesh = mesh_of(args.plan)
     limit = args.memory_limit * 2.0**30 if args.memory_limit else None
-    return Problem(analysis, mesh or DEFAULT_MESH, args.machine, memory_limit_bytes=limit)
+    problem = Problem(analysis, mesh or DEFAULT_MESH, args.machine, memory_limit_bytes=limit)
+    if getattr(args, "keep_annotations", None):
+        problem = problem.keep_annotations(strict=args.keep_annotations == "all")
+        for note in () if problem.pins is None else problem.pins.notes:
+            print(f"note: {note}", file=sys.stderr)
+    if getattr(args, "pin", None) or getattr(args, "forbid", None):
+        problem = problem.what_if(args.pin, args.forbid)
+    return problem
 
 
 def mesh_of(path: str) -> Any:
@@ -212,7 +219,14 @@ def mesh_of(path: str) -> Any:
 
 
 def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
-    """The plan of ``--plan`` or ``--actions``, None if neither was given."""
+    """The plan of ``--plan`` or ``--actions``, None if neither was given.  Raises InvalidPlan if it breaks a pin."""
+    plan = _given_plan(args, problem)
+    if plan is not None and problem.pins is not None:
+        problem.pins.check(plan.op_axis, plan.value_axis)
+    return plan
+
+
+def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
     from toast_lab.sharding.plan import ShardingPlan
 
     if args.plan:
@@ -457,6 +471,7 @@ def problem_data(problem: Problem) -> dict[str, Any]:
         "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)), "machine": problem.machine.name,
         "memory_limit_bytes": problem.memory_limit_bytes,
         "unsharded_time_s": time_s, "unsharded_peak_bytes": peak_bytes,
+        "pins": [] if problem.pins is None else problem.pins.texts,
     }  # fmt: skip
 
 
@@ -502,6 +517,12 @@ def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
             ("score C(s)", "", f"{cost.score:.4f}", "relative time + memory penalty"),
         ],
     )
+
+
+def show_pins(out: Out, problem: Problem) -> None:
+    """What every plan of the problem keeps to."""
+    if problem.pins is not None:
+        out.print("Kept: " + "; ".join(problem.pins.texts))
 
 
 def show_plan(out: Out, plan: ShardingPlan) -> None:

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
+    common.show_pins(out, problem)
     common.show_plan(out, plan)
     common.show_cost(out, problem, cost)
     common.show_collectives(out, cost)

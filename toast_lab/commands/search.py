@@ -47,6 +47,7 @@ def search_data(result: SearchResult) -> dict[str, Any]:
 
 
 def _show(out: common.Out, problem: Problem, result: SearchResult) -> None:
+    common.show_pins(out, problem)
     common.show_plan(out, result.plan)
     common.show_cost(out, problem, result.cost)
     common.show_collectives(out, result.cost)

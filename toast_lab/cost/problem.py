@@ -5,9 +5,10 @@ Start reading at ``price``.  Reference: TOAST section 4.5.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +27,12 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space, build_space
 from toast_lab.sharding.state import State
+from toast_lab.sharding.wishes import Wish, given_as, read_all
+from toast_lab.sharding.written import keep_annotations
 
 
 class CollectiveRow(NamedTuple):
@@ -124,11 +128,87 @@ class Problem:
             raise InvalidProblem(f"memory_limit_bytes must be above 0, got {memory_limit_bytes}")
         self.memory_weight = memory_weight
         self.paper_mode = paper_mode
+        self.pins: Pins | None = None  #: what every plan that a search finds keeps to
+
+    @functools.cached_property
+    def _whole_space(self) -> Space:
+        return build_space(self.analysis, self.mesh)
 
     @functools.cached_property
     def space(self) -> Space:
-        """The action space."""
-        return build_space(self.analysis, self.mesh)
+        """The action space; what pins fix is there from the start, and what they rule out is left out."""
+        return self._whole_space if self.pins is None else self.pins.narrowed(self._whole_space)
+
+    # -- what if ----------------------------------------------------------------------------------
+    def pin(self, what: object, spec: object = None) -> Problem:
+        """This problem with one more thing that every plan has.
+
+        Args:
+            what: an action as ``Plan.from_actions`` takes it, or the path of an argument or result.
+            spec: of the argument or result, one entry a dim: None (whole), an axis, several, or ``"*"`` (open).
+
+        Raises:
+            InvalidProblem: the pins contradict each other, change nothing or do not divide; all are listed, with sizes.
+        """
+        return self._with(read_all(self.analysis, self.mesh, [(what,) if spec is None else (what, spec)], []))
+
+    def forbid(self, what: object, axis: str | None = None) -> Problem:
+        """This problem with one more thing that no plan has.
+
+        Args:
+            what: an action; without a resolution it is forbidden in all of them.  Or the path of an argument or result.
+            axis: over which the argument or result may not be cut.
+
+        Raises:
+            InvalidProblem: as ``pin``.
+        """
+        return self._with(read_all(self.analysis, self.mesh, [], [(what,) if axis is None else (what, axis)]))
+
+    def what_if(self, pins: Iterable[object] = (), forbids: Iterable[object] = ()) -> Problem:
+        """``pin`` and ``forbid`` of several things at once: actions, and tuples (path, spec) or (path, axis).
+
+        Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden ``"params['w']->data"``.
+        """
+        given = [[given_as(self.analysis, item) for item in items] for items in (pins, forbids)]
+        return self._with(read_all(self.analysis, self.mesh, *given))
+
+    def keep_annotations(self, *, strict: bool = True) -> Problem:
+        """This problem with the shardings that the user wrote into the program as pins (``tl.annotations``).
+
+        Those that name axes which this mesh does not have, or that do not divide or go together, cannot be kept.
+
+        Args:
+            strict: refuse if there are any; else they are left out, and ``problem.pins.notes`` say which and why.
+
+        Raises:
+            InvalidProblem: some cannot be kept; all are listed.
+        """
+        before = () if self.pins is None else self.pins.wishes
+        wishes, left_out = keep_annotations(self._whole_space, before, strict=strict)
+        return self._keeping_to(wishes, left_out)
+
+    def _with(self, wishes: Sequence[Wish]) -> Problem:
+        return self._keeping_to([*(() if self.pins is None else self.pins.wishes), *wishes])
+
+    def _keeping_to(self, wishes: Sequence[Wish], notes: Sequence[str] = ()) -> Problem:
+        _ = self.baseline, self._whole_space  # worked out once for all copies
+        found = copy.copy(self)
+        for pinned in ("space", "folded"):
+            found.__dict__.pop(pinned, None)
+        notes = (*(() if self.pins is None else self.pins.notes), *notes)
+        found.pins = make_pins(self._whole_space, wishes, notes) if wishes or notes else None
+        return found
+
+    @property
+    def unpinned(self) -> Problem:
+        """This problem without any pins."""
+        if self.pins is None:
+            return self
+        found = copy.copy(self)
+        for pinned in ("space", "folded"):
+            found.__dict__.pop(pinned, None)
+        found.pins = None
+        return found
 
     def divisibility(self, plan: ShardingPlan | None = None) -> Divisibility:
         """Which dims and arguments this mesh cannot cut; with ``plan``, the arguments that it keeps whole."""
@@ -175,13 +255,15 @@ class Problem:
     @functools.cached_property
     def baseline(self) -> tuple[float, float]:
         """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
-        state = State(self.space)
-        totals = Pricer(self, scored=False).totals(state.op_axis, state.value_axis)
+        program, n_axes = self.analysis.program, len(self.mesh.axes)
+        whole = np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
+        totals = Pricer(self, scored=False).totals(*whole)
         return totals.time_s, totals.peak_bytes
 
     def describe(self) -> str:
         """One line for people."""
-        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}"
+        kept = "" if self.pins is None else f", {'; '.join(self.pins.texts)}"
+        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{kept}"
 
 
 class Totals(NamedTuple):

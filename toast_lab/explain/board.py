@@ -108,6 +108,7 @@ def conflicts(problem: Problem) -> Board:
 
     Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
     """
+    problem = problem.unpinned  # each action is taken by itself
     analysis, pricer = problem.analysis, problem.pricer()
     base_time_s, base_peak_bytes = problem.baseline
     members: dict[int, list[int]] = {}

@@ -94,6 +94,7 @@ def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str) 
         InvalidPlan: the plan belongs to another program or mesh.
         ToastError: the plan has no such collective, or more than ``MOST`` of them.
     """
+    problem = problem.unpinned  # what pins did is shown like what the plan's other actions did
     cost = price(problem, plan)
     asker = _Asker(problem, plan, cost)
     return [asker.answer(row) for row in _chosen(problem, cost, which)]

@@ -36,6 +36,7 @@ class Arguments:
     donated: tuple[int, ...]  #: argument positions
     notes: tuple[str, ...]
     leaves: list[Any]  #: the caller's own arrays and numbers, in the order of ``given``'s leaves
+    shardings: dict[str, Any]  #: ``in_shardings`` and ``out_shardings`` of a jitted function, as ``jax.jit`` takes them
     structure: tuple[Any, ...]  #: all that decides what is traced but the shapes: structures, and what was bound
     changed_at: list[Any]  #: where ``changed`` is, for ``store``; known like it
     store: Callable[[Sequence[Any], Sequence[Any]], None]  #: puts values into the caller's modules: where, values
@@ -60,6 +61,7 @@ def take_apart(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: Se
     donated = list(dict.fromkeys([*donate_argnums, *(getattr(info, "donate_argnums", None) or ())]))
     numbers_are_static = type(fn).__module__.startswith("equinox.")
     base = _parameter_names(fn, len(args))
+    shardings = _shardings(info, static, len(args))
     fn = _unwrapped(fn)
     if _is_module_with_arrays(fn):
         args, base = (fn, *args), ["model", *base]
@@ -124,8 +126,24 @@ def take_apart(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: Se
         notes.append(f"bound, being no arrays: {', '.join(bound[:8])}{' ...' if len(bound) > 8 else ''}")
     return Arguments(
         call, changed, tuple(given), paths, tuple(sorted(d for d in donated if d not in static)), tuple(notes), leaves,
-        structure, nodes.changed_at, nodes.store,
+        shardings, structure, nodes.changed_at, nodes.store,
     )  # fmt: skip
+
+
+def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
+    """What a jitted function says of the shardings of its arguments and results, if anything."""
+    import jax
+
+    found = {}
+    for key in ("in_shardings", "out_shardings"):
+        leaves = getattr(info, f"{key}_leaves", None) or ()
+        if any(isinstance(leaf, jax.sharding.Sharding) for leaf in leaves):
+            found[key] = jax.tree_util.tree_unflatten(getattr(info, f"{key}_treedef"), leaves)
+    given = found.get("in_shardings")
+    if isinstance(given, tuple):  # one for each argument that is not static
+        rest = iter(given)
+        found["in_shardings"] = tuple(None if i in static else next(rest, None) for i in range(count))
+    return found
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import read
+from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
 
 DimNames = Mapping[str, tuple[str, ...]]
@@ -57,6 +58,11 @@ class Model:
     parameter_count: int | None = None  #: trained numbers, if known
     paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
     function: Function | Recipe | None = None  #: None if it came from a file or was pickled
+
+    @property
+    def annotations(self) -> tuple[Annotation, ...]:
+        """Shardings that the user wrote into the program; see ``Problem.keep_annotations``."""
+        return self.program.annotations
 
     def __str__(self) -> str:
         p = self.program

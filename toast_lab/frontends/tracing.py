@@ -50,8 +50,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     taken = arguments.take_apart(fn, args, donate)
     try:
-        traced = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated).trace(*taken.given)
-        lowered = traced.lower()
+        traced, lowered, refused = _lowered(taken)
         text = lowered.as_text(debug_info=True)
     except FrontendError:
         raise
@@ -68,9 +67,31 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
         [*("result" + jax.tree_util.keystr(path) for path, _ in found), *taken.changed],
         [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
-        (*taken.notes, *_closed_over(traced)),
+        (*taken.notes, *refused, *_closed_over(traced)),
         Function(taken.call, taken.given, bool(taken.changed)),
     )
+
+
+def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
+    """(traced, lowered, notes); the shardings that a jitted function gives its arguments stay on them."""
+    import jax
+
+    notes: list[str] = []
+    for shardings in [taken.shardings, {}] if taken.shardings and not taken.changed else [{}]:
+        try:
+            jitted = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated, **shardings)
+            traced = jitted.trace(*taken.given)
+            try:
+                return traced, traced.lower(), notes
+            except ValueError as error:
+                if "AbstractMesh" not in str(error):
+                    raise
+                return traced, traced.lower(lowering_platforms=(jax.default_backend(),)), notes
+        except Exception as error:
+            if not shardings:
+                raise
+            notes = [f"{' and '.join(shardings)} of the function are left out: {user_code.short(error)}"]
+    raise AssertionError("the last try returns or raises")
 
 
 _LARGE = 2**20  # bytes; smaller tables and masks are nobody's weights

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.ir.annotations import Annotation
+
 # How an op's cost behaves; see toast_lab.cost.
 CLASSES = (
     "argument",
@@ -109,6 +111,7 @@ class Program:
     output_paths: tuple[str, ...]
     donated: np.ndarray  #: [n_arguments] bool
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
+    annotations: tuple[Annotation, ...] = ()  #: shardings that the user wrote into it; nothing here depends on them
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -196,7 +199,7 @@ class Program:
         """Hex digest of everything that decides an analysis, for caching and plan files."""
         h = hashlib.sha256()
         for field in dataclasses.fields(self):
-            if field.name in ("name", "location", "locations", "name_stack", "value_name", "detail"):
+            if field.name in ("name", "location", "locations", "name_stack", "value_name", "detail", "annotations"):
                 continue
             value = getattr(self, field.name)
             h.update(field.name.encode())

@@ -6,6 +6,7 @@ arrays.  Start reading at ``read_program``.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, kinds, rules, source_names, unsupported, walk
 from toast_lab.ir import program as p
 from toast_lab.ir.build import Builder, finish
+from toast_lab.ir.read_annotations import read_annotations
 
 _NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a place, not a name
 
@@ -92,7 +94,7 @@ def read_program(
         _read_op(build, numbers, known, item, n_arguments)
     outputs = [numbers[v] for v in flat.outputs]
     infos = _result_attributes(main, len(outputs))
-    return finish(
+    program = finish(
         build,
         name=name,
         n_arguments=n_arguments,
@@ -101,6 +103,9 @@ def read_program(
         donated=list(donated) if donated is not None else _donated(main, n_arguments),
         regions=tuple(r._replace(begin=r.begin + n_arguments, end=r.end + n_arguments) for r in flat.regions),
     )
+    made = [(item.operation, item.results) for item in flat.items]
+    found = read_annotations(module, main, numbers, made, program)
+    return dataclasses.replace(program, annotations=found) if found else program
 
 
 class _Place(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import ToastError
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, pinned_texts
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
@@ -45,8 +45,10 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
     """(mesh, peak bytes) of the first mesh tried, with one axis enlarged, on which the plan's actions fit."""
-    actions = [text for text in plan.actions if "->" in text]  # "refined in 12 places" is left out
-    if plan.actions and not actions:
+    wishes = () if problem.pins is None else problem.pins.wishes
+    taken = plan.actions[len(pinned_texts(problem.space)) :]
+    actions = [text for text in taken if "->" in text]  # "refined in 12 places" is left out
+    if taken and not actions:
         return None
     first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
     mesh, tried = problem.mesh, 0
@@ -62,7 +64,7 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
                 other = Problem(
                     problem.analysis, sizes, problem.machine, memory_limit_bytes=problem.memory_limit_bytes,
                     memory_weight=problem.memory_weight, paper_mode=problem.paper_mode,
-                )  # fmt: skip
+                )._keeping_to(wishes)  # fmt: skip
                 state = State(other.space)
                 for text in actions:
                     state.apply(parse_action(other.analysis, other.mesh, text))

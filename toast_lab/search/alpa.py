@@ -79,7 +79,7 @@ def run(
     for turn, grain in enumerate(passes):
         recorder.round += 1
         choices = price_choices(recorder.problem, grain, max_strategies, recorder.check)
-        if max(map(len, (*choices.compute_s, *choices.layout)), default=1) == 1:
+        if choices.none:
             return Status.NO_ACTIONS
         # Each grain may take an equal part of the time that is left.
         effort.until_s = recorder.elapsed_s + recorder.left()[0] / (len(passes) - turn)
@@ -110,7 +110,7 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
     space = recorder.problem.space
     found: list[tuple[tuple[float, ...], int, State, str]] = []
     root = State(space)
-    yield choices.choice_of(root.op_axis, root.value_axis), "unsharded"
+    yield choices.choice_of(root.op_axis, root.value_axis), "unsharded" if space.pins is None else "pins alone"
     for action in legal_actions(root):
         recorder.check()
         state, texts = root.copy(), [space.text(action)]

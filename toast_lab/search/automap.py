@@ -85,7 +85,7 @@ def run(
         raise InvalidProblem(f"automap: {', '.join(wrong)} must be at least 1")
     least = pruning_threshold(recorder.problem) if min_names is None else min_names
     moves = argument_moves(recorder, least)
-    if not len(moves.axis):
+    if not len(moves.legal(moves.propagation.start())):
         return Status.NO_ACTIONS
     # A search that goes on makes a new tree, with other random choices, over the nodes that the trace has.
     rng = np.random.default_rng([seed, recorder.trace.row.n] if recorder.resumed else seed)
@@ -137,7 +137,7 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
     """Every dim of every group of arguments on every axis, those left out that reach fewer than ``least`` things."""
     problem = recorder.problem
     analysis, mesh = problem.analysis, problem.mesh
-    program, propagation = analysis.program, Propagation(analysis, mesh)
+    program, propagation = analysis.program, Propagation(analysis, mesh, problem.pins)
     rows = []
     for group in analysis.argument_groups:
         path = program.value_name[group[0]]
@@ -149,7 +149,7 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
     kept = []
     for row in rows:
         recorder.check()
-        if least <= 1 or propagation.shard(propagation.unsharded(), np.asarray(row[0]), row[1], row[2]) >= least:
+        if least <= 1 or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least:
             kept.append(row)
     return Moves(
         propagation,
@@ -185,7 +185,7 @@ def _legal(
             for b in range(axis_size.shape[0]):
                 if value_axis[value, b] == dim:
                     ways *= axis_size[b]
-            if value_size[value_dim[value] + dim] % ways == 0:
+            if value_size[axis, value_dim[value] + dim] % ways == 0:
                 found[n] = move
                 n += 1
                 break
@@ -237,10 +237,11 @@ class _Tree:
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
         trace = recorder.trace.node
         self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True)) if recorder.resumed else {}
-        start = moves.propagation.unsharded()
+        start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
-        # The unsharded program is priced already, and is not to be counted twice.
-        self.prices[int(_print(*start))] = recorder.price(State(recorder.problem.space))
+        # The unsharded program (or what pins leave of it) is priced already, and is not to be counted twice.
+        given = State(recorder.problem.space)
+        self.prices[int(_print(given.op_axis, given.value_axis))] = recorder.price(given)
         self.root = self._add(start, None, -1, self._key(start))
 
     # -- states -----------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class _Tree:
         found = self.cache.get(node.id)
         if found is None:
             if node.parent is None:
-                found = self.moves.propagation.unsharded()
+                found = self.moves.propagation.start()
             else:
                 found = self._state(node.parent).copy()
                 self.moves.take(found, node.move)

@@ -46,8 +46,11 @@ def make_bound(
         """Does any axis divide?"""
         return np.any([sizes % size == 0 for size in axes], axis=0) if axes else np.zeros(len(sizes), bool)
 
-    kept = acted[move] & cuts(space.analysis.dims.size[alike.op_name])
-    pairs = np.unique(np.stack([alike.op, alike.op_name]).astype(np.int64)[:, kept], axis=1)
+    kept = acted[move] & cuts(space.analysis.dims.size[alike.op_name]) & (alike.op_axes > 0)
+    start_ops, start_values = space.start
+    pinned = np.nonzero(start_ops >= 0)
+    offered = np.stack([alike.op, alike.op_name]).astype(np.int64)[:, kept]
+    pairs = np.unique(np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1)
     n_classes = len(alike.ops.first)
     n_candidates = np.bincount(pairs[0], minlength=n_classes).astype(np.int64)
     class_ptr = np.concatenate([[0], np.cumsum(n_candidates)]).astype(np.int64)
@@ -56,8 +59,10 @@ def make_bound(
     candidate[names] = np.arange(len(names)) - class_ptr[pairs[0]]
     move = np.repeat(np.arange(space.n_moves), np.diff(alike.value_ptr))
     offered_row = np.ones(len(alike.values.first), np.int64)
-    kept = acted[move] & cuts(alike.value_dim_size)
+    kept = acted[move] & cuts(alike.value_dim_size) & (alike.value_axes > 0)
     np.bitwise_or.at(offered_row, alike.value[kept], np.int64(2) << alike.value_dim[kept].astype(np.int64))
+    pinned = np.nonzero(start_values >= 0)
+    np.bitwise_or.at(offered_row, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
 
     groups, entries = _entries(t, f)
     rank = np.diff(t.shape_ptr).astype(np.int64)

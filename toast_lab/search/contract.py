@@ -27,7 +27,7 @@ from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Simulation, Simulations, Trace
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, pinned_texts
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
@@ -76,7 +76,9 @@ class SearchResult:
     seed: int
     evaluations: int  #: distinct states priced
     elapsed_s: float
-    actions: tuple[Action, ...]  #: empty if the plan did not come from actions
+    actions: tuple[
+        Action, ...
+    ]  #: beyond those that the problem has pinned; empty if the plan did not come from actions
     message: str  #: the status in a sentence, with the numbers
     #: Proved: no plan of the method's space has a C(s) below this.  Where ``cost.fits`` this is said of plans that fit
     #: alone: one that is over the limit may have a lower C(s), its penalty included, and is still not preferred.
@@ -267,6 +269,8 @@ class Recorder:
         except Exception:  # the plan was not made of actions
             actions = []
         arrays, words, key = (trace.best_op_axis, trace.best_value_axis), trace.best_actions, trace.about["key"]
+        pinned = pinned_texts(problem.space)
+        words, actions = words[len(pinned) :], actions[len(pinned) :]
         self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(words)), row
         self.best_actions = tuple(actions)
         self._best_plan = lambda: self._plan_of(*arrays, words, key)
@@ -291,7 +295,7 @@ class Recorder:
     def _plan_of(self, op_axis: np.ndarray, value_axis: np.ndarray, actions: tuple[str, ...], key: int) -> ShardingPlan:
         for array in (op_axis, value_axis):
             array.flags.writeable = False
-        analysis = self.problem.analysis
+        analysis, actions = self.problem.analysis, (*pinned_texts(self.problem.space), *actions)
         return ShardingPlan(analysis.program, self.problem.mesh, op_axis, value_axis, actions, key, analysis.trees)
 
 
@@ -343,13 +347,16 @@ def search(
             recorder.take_over()
         else:
             recorder.add_node(-1, "", 0, 0)
-            recorder.record(State(problem.space), (), (0,))  # the unsharded program is always a candidate
+            # The unsharded program is always a candidate, or what of it the pins leave.
+            recorder.record(State(problem.space), (), (0,))
         status = run(recorder, seed, **options)
     except Stop as stop:
         status = stop.status
     elapsed_s = recorder.elapsed_s
     recorder.report(last=True)
     plan = recorder.plan()
+    if problem.pins is not None and (broken := problem.pins.broken(plan.op_axis, plan.value_axis)):
+        raise AssertionError(f"{method} does not keep to the pins: {broken[:5]}")
     cost = recorder.pricer.full(plan)
     kept = recorder.trace
     kept.best_op_axis, kept.best_value_axis, kept.best_actions = plan.op_axis, plan.value_axis, plan.actions
@@ -382,6 +389,7 @@ def _about(problem: Problem) -> dict[str, Any]:
         "memory_limit_bytes": problem.memory_limit_bytes,
         "memory_weight": problem.memory_weight,
         "paper_mode": problem.paper_mode,
+        "pins": [] if problem.pins is None else problem.pins.texts,
     }
 
 
@@ -394,6 +402,7 @@ def _reopen(
     problem: Problem, resume: Trace | str | os.PathLike[str], method: str | None, seed: int | None, options: dict
 ) -> Trace:
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
+    trace.about.setdefault("pins", [])  # traces of versions that knew none
     asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}
     asked |= {"seed": seed} if seed is not None else {}
     given = trace.about.get("options", {})
@@ -405,7 +414,10 @@ def _reopen(
 
 
 def _message(recorder: Recorder, elapsed_s: float, status: Status, plan: ShardingPlan, cost: Cost) -> str:
-    text = f"{status.value} {recorder.evaluations} distinct shardings priced in {elapsed_s:.2f} s."
+    said, pins = status.value, recorder.problem.pins
+    if pins is not None and status is Status.NO_ACTIONS:
+        said = "No action changes anything beside the pins, so the program is sharded by them alone."
+    text = f"{said} {recorder.evaluations} distinct shardings priced in {elapsed_s:.2f} s."
     if not cost.fits:
         from toast_lab.search.advice import what_would_fit
 

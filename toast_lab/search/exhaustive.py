@@ -140,10 +140,10 @@ class _Tree:
         recorder, space = self.recorder, self.space
         columns = self.states.array
         state = State(space)
-        m = space.alike
+        m = space.spans
         tables = (
-            self.axis_size, m.op_ptr, m.op, m.op_name, space.analysis.dims.size,
-            m.value_ptr, m.value, m.value_dim, m.value_dim_size,
+            self.axis_size, m.op_span, m.op, m.op_name, space.analysis.dims.size,
+            m.value_span, m.value, m.value_dim, m.value_dim_size,
         )  # fmt: skip
         actions = self._retake(number, state)
         by_length = self.bound is None or self.depth is not None
@@ -220,11 +220,11 @@ def _new_states(
     pairs: np.ndarray,
     seen: np.ndarray,
     axis_size: np.ndarray,
-    op_ptr: np.ndarray,
+    op_span: np.ndarray,
     op: np.ndarray,
     op_name: np.ndarray,
     name_size: np.ndarray,
-    value_ptr: np.ndarray,
+    value_span: np.ndarray,
     value: np.ndarray,
     value_dim: np.ndarray,
     value_dim_size: np.ndarray,
@@ -235,8 +235,8 @@ def _new_states(
     for i in range(pairs.shape[0]):
         keys[n] = key[0]
         apply_move(
-            ops.copy(), values.copy(), keys[n : n + 1], pairs[i, 1], axis_size, pairs[i, 0], op_ptr, op, op_name,
-            name_size, value_ptr, value, value_dim, value_dim_size, False,
+            ops.copy(), values.copy(), keys[n : n + 1], pairs[i, 1], axis_size, pairs[i, 0], op_span, op, op_name,
+            name_size, value_span, value, value_dim, value_dim_size, False,
         )  # fmt: skip
         if _is_new(seen, keys[n]):
             kept[n] = i
@@ -256,19 +256,19 @@ def _new_bounds(
     pairs: np.ndarray,
     seen: np.ndarray,
     axis_size: np.ndarray,
-    op_ptr: np.ndarray,
+    op_span: np.ndarray,
     op: np.ndarray,
     op_name: np.ndarray,
     name_size: np.ndarray,
-    value_ptr: np.ndarray,
+    value_span: np.ndarray,
     value: np.ndarray,
     value_dim: np.ndarray,
     value_dim_size: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``_new_states`` with the bounds of score and peak of each."""
     kept, keys = _new_states(
-        ops, values, key, pairs, seen, axis_size, op_ptr, op, op_name,
-        name_size, value_ptr, value, value_dim, value_dim_size,
+        ops, values, key, pairs, seen, axis_size, op_span, op, op_name,
+        name_size, value_span, value, value_dim, value_dim_size,
     )  # fmt: skip
     scores, peaks = np.empty(kept.shape[0]), np.empty(kept.shape[0])
     again = np.zeros(1, np.uint64)
@@ -276,8 +276,8 @@ def _new_bounds(
         i = kept[j]
         next_ops, next_values = ops.copy(), values.copy()
         apply_move(
-            next_ops, next_values, again, pairs[i, 1], axis_size, pairs[i, 0], op_ptr, op, op_name,
-            name_size, value_ptr, value, value_dim, value_dim_size, False,
+            next_ops, next_values, again, pairs[i, 1], axis_size, pairs[i, 0], op_span, op, op_name,
+            name_size, value_span, value, value_dim, value_dim_size, False,
         )  # fmt: skip
         scores[j], peaks[j] = lower_bound(b, next_ops, next_values, axis_size, cutoff, scratch)
     return kept, keys, scores, peaks

@@ -47,12 +47,15 @@ def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = (), plans:
 def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
     problem = recorder.problem
     state = State(problem.space)
+    pinned = () if problem.pins is None else problem.pins.actions
     taken, nodes = [], [0]
     for item in actions:
         recorder.check()
         action = parse_action(problem.analysis, problem.mesh, item)
         if not state.apply(action):
-            raise InvalidPlan(no_effect(problem, action))
+            if action in pinned:
+                continue
+            raise InvalidPlan(no_effect(problem.space, action))
         taken.append(action)
         nodes.append(recorder.add_node(nodes[-1], problem.space.text(action), len(taken), state.key))
         recorder.record(state, taken, nodes)
@@ -74,6 +77,7 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
     axes = [a for a, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if size > 1]
     read = {name: _read(recorder, name, actions) for name, actions in plans.items()}
     known = {State(problem.space).key}
+    pinned = () if problem.pins is None else problem.pins.actions
     applied = False
     for name, actions in read.items():
         roles = list(dict.fromkeys(role for _, role in actions))
@@ -85,7 +89,7 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
                     here = action._replace(axis=problem.mesh.axes.index(axis))
                     if state.apply(here):
                         taken.append(here)
-                    else:
+                    elif here not in pinned:
                         idle.append(problem.space.text(here))
             applied |= bool(taken)
             if not taken or state.key in known:

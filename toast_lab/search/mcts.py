@@ -44,19 +44,18 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
-from toast_lab.cost.reprice import Snapshot, make_scratch
+from toast_lab.cost.reprice import make_scratch
 from toast_lab.errors import InvalidProblem
-from toast_lab.search import backup, polish, refine, rollout, walk
+from toast_lab.search import backup, rollout, walk
 from toast_lab.search import tree as tr
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.improvement import Improvement, like
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 BATCH = 32
-ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from
 WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
 
 
@@ -130,11 +129,8 @@ def run(
                 recorder.check()
                 if search.closed:
                     return Status.COMPLETE
-                if search.solving:
-                    search.solve()
-                    continue
-                if search.chains is not None:
-                    search.refine_on()
+                if search.improvement.under_way:
+                    search.improve()
                     continue
                 search.batch()
                 if search.in_round >= size:
@@ -165,12 +161,13 @@ class _Search:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
         problem, pricer = recorder.problem, recorder.pricer
         self.space = problem.space
-        alike, axis_size = self.space.alike, self.space.mesh.array()
+        axis_size = self.space.mesh.array()
         rows = legal_rows(State(self.space), least)
+        at = self.space.spans
         self.moves = tr.Moves(
-            axis_size, alike.op_ptr, alike.op, alike.op_name, self.space.analysis.dims.size, alike.value_ptr,
-            alike.value, alike.value_dim, alike.value_dim_size, self.space.n_names, int(least),
-            rows[:, 0] * len(axis_size) + rows[:, 1],
+            axis_size, at.op_span, at.op, at.op_name, self.space.analysis.dims.size, at.value_span, at.value,
+            at.value_dim, at.value_dim_size, self.space.n_names, int(least),
+            rows[:, 0] * len(axis_size) + rows[:, 1], *self.space.start,
         )  # fmt: skip
         root = State(self.space)
         repricer = pricer.repricer
@@ -182,7 +179,7 @@ class _Search:
             problem.memory_limit_bytes, float(problem.memory_weight), snapshot,
         )  # fmt: skip
         self.workers = [
-            rollout.Worker(make_scratch(folded, axis_size), _like(snapshot), _like(snapshot)) for _ in range(threads)
+            rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot)) for _ in range(threads)
         ]
         self.jobs = _jobs(BATCH, root, settings.depth)
         self.n_codes = self.space.n_moves * len(axis_size)
@@ -196,17 +193,11 @@ class _Search:
             self._plant(root, time_s, peak_bytes)
             self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
             self.before, self.best_before = float(self.tree["elite_reward"][0]), recorder.best_rank[:2]
-        self.refine_steps = refine_steps
-        self.fine: refine.Fine | None = None
-        self.archive: list[refine.Rows] = []  #: the best of each start so far
-        self.chains: refine.Chains | None = None
-        self.origins: list[tuple[State, tuple[str, ...]]] = []
-        self.segment = 0
-        self.refined = 0  # states priced by refinements and integer programs that are over
-        self.polish = polish.Polish(recorder) if solve else None
-        self.solving = False  # what stands last in the archive is to be solved from
+        self.improvement = Improvement(
+            recorder, self.moves, self.pricing, pool, threads, int(settings.seed), refine_steps, solve=solve
+        )
         if memory:
-            self._recall(memory)
+            self.improvement.recall(memory)
         self.priced_before = self._priced()
 
     def _plant(self, root: State, time_s: float, peak_bytes: float) -> None:
@@ -270,7 +261,7 @@ class _Search:
         trace.row.n, trace.action.n, trace.passed.n = (int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED))
         trace.node.n = int(number[tr.NODES])
         trace.row.array["elapsed_s"][first : trace.row.n] = recorder.elapsed_s
-        recorder.counted = self._priced() - self.priced_before
+        self._count()
         if number[tr.BEST] != best:
             self._take_best(int(number[tr.BEST]))
         self.in_round += BATCH
@@ -300,9 +291,10 @@ class _Search:
         if self.stale < patience:
             return
         self.stale = 0
-        if self.refine_steps:
-            self._begin_refining()
-        if self.chains is None:
+        t = self.tree
+        elites = [t["elite"][e, : t["elite_length"][e]] for e in range(int(t["number"][tr.ELITES]))]
+        self.improvement.begin(elites, int(t["number"][tr.START]))
+        if not self.improvement.under_way:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -315,142 +307,22 @@ class _Search:
         self.before = t["elite_reward"][0] = t["reward"][0]
         t["seen"][:] = 0.0
 
-    # -- refinement -------------------------------------------------------------------------------
-    def _begin_refining(self) -> None:
-        """Begin with the best states of the start."""
-        t = self.tree
-        fine = self._prepare_refining()
-        if not len(fine.near.free):
-            return
-        n = min(refine.CHAINS // 2, int(t["number"][tr.ELITES]))
-        elites = [t["elite"][e, : t["elite_length"][e]] for e in range(n)]
-        # The later actions of a good plan hold it where it is: half of the chains begin without them.
-        self._set_origins([*elites, *(e[: (len(e) + 3) // 4] for e in elites)])
-        rows = [refine.rows_of(fine, state) for state, _ in self.origins]
-        prices = [fine.repricer.price(*r, None)[:2] for r in rows]
-        seed = int(self.settings.seed) * 1000 + int(t["number"][tr.START])
-        self.chains = refine.start(rows, prices, self.archive, seed)
-        self.segment = 0
-
-    def _prepare_refining(self) -> refine.Fine:
-        """What refinement works on, made when it is first needed."""
-        if self.fine is None:
-            self.fine = fine = refine.make_fine(self.recorder.problem)
-            root = State(self.space)
-            _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, root), None)
-            folded = fine.repricer.folded
-            self.fine_pricing = self.pricing._replace(
-                facts=folded.facts, tables=folded.tables, memory=folded.memory, times=folded.times, root=snapshot
-            )
-            axis_size = self.moves.axis_size
-            self.fine_workers = [
-                rollout.Worker(make_scratch(folded, axis_size), _like(snapshot), _like(snapshot))
-                for _ in range(self.threads)
-            ]
-        return self.fine
-
-    def _set_origins(self, codes: list[np.ndarray]) -> None:
-        self.origins, self.origin_codes = [], codes
-        for row in codes:
-            state, texts = State(self.space), []
-            for code in row.tolist():
-                move, axis = divmod(code, len(self.space.mesh.axes))
-                state.apply_row(move, axis)
-                texts.append(self.recorder.trace.vocabulary[code])
-            self.origins.append((state, tuple(texts)))
-
-    def refine_on(self) -> None:
-        """Go on with the refinement for one batch; begin anew when it is over."""
-        c, fine, recorder = self.chains, self._prepare_refining(), self.recorder
-        assert c is not None
-        near, workers = fine.near, self.fine_workers
-        total = max(1, self.refine_steps * len(near.free) // (refine.CHAINS * refine.STEPS))
-        n = min(self.threads, refine.CHAINS)
-        bounds = [refine.CHAINS * i // n for i in range(n + 1)]
-        before = c.best.copy()
-        heat = refine.warmth(self.segment / total)
-        m, p = self.moves, self.fine_pricing
-        others = [
-            self.pool.submit(refine.anneal, near, m, p, workers[i], c, bounds[i], bounds[i + 1], refine.STEPS, heat)
-            for i in range(1, n)
-        ]
-        refine.anneal(near, m, p, workers[0], c, 0, bounds[1], refine.STEPS, heat)
-        for other in others:
-            other.result()
-        self.segment += 1
-        recorder.counted = self._priced() - self.priced_before
-        quicks = [self._quick(*price) for price in c.best.tolist()]
-        for j in range(refine.CHAINS):
-            if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[:2] < recorder.best_rank[:2]:
-                self._take_refined(j, quicks[j])
-        if self.segment >= total:
-            ranks = [recorder.rank(q, 0) for q in quicks]
-            best = ranks.index(min(ranks))
-            self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][-ARCHIVE:]
-            self.refined += int(c.priced.sum())
-            self.chains = None
-            self.solving = self.polish is not None
-            if not self.solving:
-                self._begin_anew()
-            return
-        if self.segment % max(1, total // refine.MIXES) == 0:
-            refine.mix(c)
-        if self.segment % max(1, total // refine.EXCHANGES) == 0:
-            refine.exchange(c, np.array([q.score + (0.0 if q.fits else 1e6) for q in quicks]))
-
-    def solve(self) -> None:
-        """Go on from the best refined plan with integer programs, and begin anew."""
-        recorder, fine, program = self.recorder, self._prepare_refining(), self.space.analysis.program
-        assert self.polish is not None
-        rows = self.archive[-1]
-        rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
-        # One step, as a batch is: the evaluations that it takes do not end it half way, where it could not go on.
-        known = set(recorder.prices)
-        recorder.undivided = True
+    def improve(self) -> None:
+        """Go on with refinement and integer programs by one step; begin anew when they are over."""
         try:
-            ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
+            self.improvement.go_on()
         finally:
-            recorder.undivided = False
-            for key in set(recorder.prices) - known:
-                del recorder.prices[key]
-                self.refined += 1
-            recorder.counted = self._priced() - self.priced_before
-            self.tree["number"][tr.BEST] = recorder.trace.row["best"][-1]
-        found = ops[fine.alike.ops.first], values[fine.alike.values.first]
-        if all((a == b).all() for a, b in zip(refine.whole(fine, program, *found), (ops, values), strict=True)):
-            self.archive[-1] = found  # else it tells apart what these rows do not
-        self.solving = False
-        self._begin_anew()
-
-    def _quick(self, time_s: float, peak_bytes: float) -> Quick:
-        score, _, _ = self.recorder.pricer.score(time_s, peak_bytes)
-        return Quick(score, time_s, peak_bytes, peak_bytes <= self.recorder.problem.memory_limit_bytes)
-
-    def _take_refined(self, j: int, quick: Quick) -> None:
-        assert self.chains is not None
-        c, fine, program = self.chains, self._prepare_refining(), self.space.analysis.program
-        origin, texts = self.origins[int(c.origin[j])]
-        ops, values = refine.rows_of(fine, origin)
-        places = int((c.best_ops[j] != ops).any(axis=1).sum() + (c.best_values[j] != values).any(axis=1).sum())
-        labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
-        self.recorder.record_plan(*refine.whole(fine, program, c.best_ops[j], c.best_values[j]), labels, (0,), quick)
-        self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
+            self._count()
+            self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
+        if not self.improvement.under_way:
+            self._begin_anew()
 
     def _priced(self) -> int:
         """Distinct states priced by the tree, and those priced by refinement."""
-        under_way = 0 if self.chains is None else int(self.chains.priced.sum())
-        return int(self.tree["number"][tr.PRICED]) + self.refined + under_way
+        return int(self.tree["number"][tr.PRICED]) + self.improvement.priced
 
-    def _recall(self, memory: dict[str, np.ndarray]) -> None:
-        """Take up a refinement where it was."""
-        self.segment, self.refined, chains, solving = (int(x) for x in memory["refine"])
-        self.solving = bool(solving)
-        n = len(memory["archive.ops"])
-        self.archive = [(memory["archive.ops"][i], memory["archive.values"][i]) for i in range(n)]
-        if chains:
-            self.chains = refine.Chains(**{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields})
-            ends = memory["origin.end"]
-            self._set_origins(np.split(memory["origin.code"], ends[:-1]))
+    def _count(self) -> None:
+        self.recorder.counted = self._priced() - self.priced_before
 
     def keep(self) -> None:
         """Leave in the trace what it takes to go on."""
@@ -460,14 +332,7 @@ class _Search:
         kept = {f"tree.{k}": a[: number[used[k]]] if k in used else a for k, a in t.items()}
         kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
         kept["before"] = np.array([self.before, *self.best_before])
-        for k, what in enumerate(("ops", "values")):
-            kept[f"archive.{what}"] = np.stack([a[k] for a in self.archive]) if self.archive else np.zeros((0, 0, 0))
-        kept["refine"] = np.array([self.segment, self.refined, self.chains is not None, self.solving])
-        if self.chains is not None:
-            kept |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
-            kept["origin.code"] = np.concatenate(self.origin_codes)
-            kept["origin.end"] = np.cumsum([len(c) for c in self.origin_codes])
-        self.recorder.trace.memory = kept
+        self.recorder.trace.memory = {**kept, **self.improvement.kept()}
 
     # -- arrays -----------------------------------------------------------------------------------
     def _make_room(self) -> None:
@@ -508,13 +373,6 @@ def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], n: int) -> None
         if len(old) < n:
             arrays[name] = np.zeros(max(n, 2 * len(old)), old.dtype)
             arrays[name][: len(old)] = old
-
-
-def _like(snapshot: Snapshot) -> Snapshot:
-    return Snapshot(
-        snapshot.op_axis.copy(), snapshot.wanted.copy(), snapshot.kept.copy(),
-        kernel.Prices._make(a.copy() for a in snapshot.prices),
-    )  # fmt: skip
 
 
 def _jobs(k: int, root: State, depth: int) -> tr.Jobs:

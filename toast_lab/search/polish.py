@@ -72,6 +72,6 @@ class Polish:
             except _Late:
                 self.solvers[grain] = None
             else:
-                one = max(map(len, (*choices.compute_s, *choices.layout)), default=1) == 1
-                self.solvers[grain] = None if one else Solver(recorder, choices, grain, self.effort, _MEMORY_ROUNDS)
+                solver = None if choices.none else Solver(recorder, choices, grain, self.effort, _MEMORY_ROUNDS)
+                self.solvers[grain] = solver
         return self.solvers[grain]

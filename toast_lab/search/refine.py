@@ -54,9 +54,10 @@ MIXES = 32  #: times that what may be taken over becomes the best that each came
 class Near(NamedTuple):
     """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
 
-    op_name: np.ndarray  #: [M, K] name along which the move splits the class, -1: none
-    value_dim: np.ndarray  #: [M, L] dim along which the move shards the class, -1: none
-    value_size: np.ndarray  #: [M, L] size of that dim
+    layer: int  #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart, else 0
+    op_name: np.ndarray  #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
+    value_dim: np.ndarray  #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    value_size: np.ndarray  #: [M or A * M, L] size of that dim
     ptr: np.ndarray  #: [K+L+1] row starts into near
     near: np.ndarray  #: rows that share a definition or a use
     move_ptr: np.ndarray  #: [K+L+1] row starts into move
@@ -104,7 +105,7 @@ def make_fine(problem: Problem) -> Fine:
     )  # fmt: skip
     alike = by_classes(
         ops, values, space.op_ptr, space.op, space.op_name, space.value_ptr, space.value, space.value_dim,
-        space.value_dim_size,
+        space.value_dim_size, space.op_axes, space.value_axes,
     )  # fmt: skip
     folded = fold(program, alike, problem._tables, *problem._static)
     return Fine(alike, neighbourhood(space, alike), Repricer(folded, problem._rates, problem.mesh.array()))
@@ -127,12 +128,15 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     op_name = np.full((n_moves, n_ops), -1, np.int32)
     value_dim = np.full((n_moves, n_values), -1, np.int8)
     value_size = np.ones((n_moves, n_values), np.int64)
+    axes = np.zeros((n_moves, n_ops + n_values), np.uint8)
     for m in range(n_moves):
         rows = slice(alike.op_ptr[m], alike.op_ptr[m + 1])
         op_name[m, alike.op[rows]] = alike.op_name[rows]
+        axes[m, alike.op[rows]] = alike.op_axes[rows]
         rows = slice(alike.value_ptr[m], alike.value_ptr[m + 1])
         value_dim[m, alike.value[rows]] = alike.value_dim[rows]
         value_size[m, alike.value[rows]] = alike.value_dim_size[rows]
+        axes[m, n_ops + alike.value[rows]] = alike.value_axes[rows]
     op_row, value_row = alike.ops.label, alike.values.label + n_ops
     made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
     used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
@@ -149,8 +153,23 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     free[op_row[np.flatnonzero(tied)]] = False
     free[value_row[np.flatnonzero(tied[made_by])]] = False
     move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
+    layer, n_axes = 0, len(space.mesh.axes)
+    if space.pins is not None:
+        # What is pinned is neither given nor taken away on that axis: there is no move that touches it.
+        may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
+        op_may = [
+            m[:, :n_ops] & (fixed < 0) for m, fixed in zip(may, space.pins.op_fixed[alike.ops.first].T, strict=True)
+        ]
+        value_may = [
+            m[:, n_ops:] & (fixed < 0)
+            for m, fixed in zip(may, space.pins.value_fixed[alike.values.first].T, strict=True)
+        ]
+        op_name = np.concatenate([np.where(m, op_name, np.int32(-1)) for m in op_may])
+        value_dim = np.concatenate([np.where(m, value_dim, np.int8(-1)) for m in value_may])
+        value_size = np.concatenate([value_size] * n_axes)
+        layer = n_moves
     return Near(
-        op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
+        layer, op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
         np.cumsum([0, *map(len, move_of_row)]), np.concatenate(move_of_row).astype(np.int64), np.flatnonzero(free),
         free,
     )  # fmt: skip
@@ -190,7 +209,7 @@ def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move
 
 @numba.njit(nogil=True)
 def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
-    """Does a row have the move's name on ``axis``?"""
+    """Does a row have the move's name on ``axis``, so that it could be taken away?"""
     n_ops = ops.shape[0]
     if row < n_ops:
         return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
@@ -218,7 +237,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     if m.axis_size[axis] < 2:
         return 0
     begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
-    move = n.move[begin + int((end - begin) * random(drawn))]
+    move = n.layer * axis + n.move[begin + int((end - begin) * random(drawn))]
     now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
     take = _has(n, ops, values, middle, move, axis)
     only_free = not take and now < 0 and random(drawn) < 0.5  # leave alone what uses the axis for something else
@@ -260,10 +279,11 @@ def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.
     middle = n.free[int(n.free.shape[0] * random(drawn))]
     axis = int(m.axis_size.shape[0] * random(drawn))
     begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
-    old, new = -1, n.move[begin + int((end - begin) * random(drawn))]
+    layer = n.layer * axis
+    old, new = -1, layer + n.move[begin + int((end - begin) * random(drawn))]
     for k in range(begin, end):
-        if _has(n, ops, values, middle, n.move[k], axis):
-            old = n.move[k]
+        if _has(n, ops, values, middle, layer + n.move[k], axis):
+            old = layer + n.move[k]
     if old < 0 or _has(n, ops, values, middle, new, axis):
         return 0
     hops = 1 + int(8 * random(drawn))

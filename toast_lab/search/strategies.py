@@ -72,18 +72,24 @@ def cluster(problem: Problem, grain: str) -> Clusters:
 
 
 class Menus(NamedTuple):
-    """What each cluster may do; the first choice is to split nothing."""
+    """What each cluster may do; the first choice is to split nothing (but what is pinned)."""
 
     ops: list[np.ndarray]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
     values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
     left_out: int  #: strategies and layouts beyond the limit that were not looked at
 
 
-def _menu(names: list[int], sizes: list[int], axis_size: np.ndarray) -> np.ndarray:
-    """[S, A] all ways to put mesh axes on names such that the sizes divide."""
-    size = dict(zip(names, sizes, strict=True))
+def _menu(names: list[list[int]], fixed: list[int], size: dict[int, int], axis_size: np.ndarray) -> np.ndarray:
+    """[S, A] all ways to put mesh axes on names such that the sizes divide.
+
+    ``names``: those that each axis may be put on; ``fixed``: the one that it is put on, -1: not pinned.
+    """
     rows = []
-    for row in itertools.product(*(([-1, *names] if ways > 1 else [-1]) for ways in axis_size.tolist())):
+    offered = (
+        [at] if at >= 0 else [-1, *on] if ways > 1 else [-1]
+        for on, at, ways in zip(names, fixed, axis_size.tolist(), strict=True)
+    )  # fmt: skip
+    for row in itertools.product(*offered):
         cut: dict[int, int] = {}
         for name, ways in zip(row, axis_size.tolist(), strict=True):
             if name >= 0:
@@ -94,25 +100,31 @@ def _menu(names: list[int], sizes: list[int], axis_size: np.ndarray) -> np.ndarr
 
 
 def make_menus(problem: Problem, clusters: Clusters) -> Menus:
-    """All strategies and layouts that the sizes allow; only names and dims that some colour action may split."""
+    """All strategies and layouts that sizes and pins allow; only what some colour action may split, or is pinned."""
     program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
-    # Names and dims by the clusters of the colours, counted from the first of their op.
-    local: list[set[int]] = [set() for _ in alike.ops.first]
-    for row, name in zip(alike.op.tolist(), alike.op_name.tolist(), strict=True):
+    axes = range(len(axis_size))
+    # Names and dims by the clusters of the colours, counted from the first of their op; with the axes they may be on.
+    local: list[dict[int, int]] = [{} for _ in alike.ops.first]
+    for row, name, on in zip(alike.op.tolist(), alike.op_name.tolist(), alike.op_axes.tolist(), strict=True):
         if program.factor_class[name] <= p.REDUCTION:
-            local[row].add(name - int(program.factor_ptr[alike.ops.first[row]]))
-    dims: list[set[int]] = [set() for _ in alike.values.first]
-    for row, dim in zip(alike.value.tolist(), alike.value_dim.tolist(), strict=True):
-        dims[row].add(dim)
+            local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
+    dims: list[dict[int, int]] = [{} for _ in alike.values.first]
+    for row, dim, on in zip(alike.value.tolist(), alike.value_dim.tolist(), alike.value_axes.tolist(), strict=True):
+        dims[row][dim] = on
+    start_ops, start_values = problem.space.start
     ops, values = [], []
     for first in clusters.ops.first.tolist():
-        begin = int(program.factor_ptr[first])
-        names = sorted(begin + i for i in local[alike.ops.label[first]])
-        ops.append(_menu(names, [int(program.factor_size[n]) for n in names], axis_size))
+        begin, row = int(program.factor_ptr[first]), int(alike.ops.label[first])
+        moved = begin - int(program.factor_ptr[alike.ops.first[row]])
+        names = [[begin + i for i, on in sorted(local[row].items()) if on >> a & 1] for a in axes]
+        fixed = [name + moved if name >= 0 else -1 for name in start_ops[row].tolist()]
+        size = {name: int(program.factor_size[name]) for name in program.factors(first)}
+        ops.append(_menu(names, fixed, size, axis_size))
     for first in clusters.values.first.tolist():
-        shape = program.dims(first)
-        kept = sorted(dims[alike.values.label[first]])
-        values.append(_menu(kept, [shape[d] for d in kept], axis_size).astype(np.int8))
+        row = int(alike.values.label[first])
+        kept = [[d for d, on in sorted(dims[row].items()) if on >> a & 1] for a in axes]
+        size = dict(enumerate(program.dims(first)))
+        values.append(_menu(kept, start_values[row].tolist(), size, axis_size).astype(np.int8))
     return Menus(ops, values, 0)
 
 
@@ -157,6 +169,11 @@ class Choices(NamedTuple):
                 continue
             total += float(term.time_s[group.place[ops[group.op]], values[group.value]])
         return total
+
+    @property
+    def none(self) -> bool:
+        """Is there nothing to choose?"""
+        return max(map(len, (*self.compute_s, *self.layout)), default=1) == 1
 
     def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> Choices:
         """The same with fewer choices: of each cluster those whose numbers are given."""

@@ -33,20 +33,22 @@ KEEP = 16  #: elites
 
 
 class Moves(NamedTuple):
-    """What each move of the space does to a state (see ``sharding.alike``), and which moves count."""
+    """What each move of the space does to a state (see ``sharding.alike.Spans``), and which moves count."""
 
     axis_size: np.ndarray  #: [A] int64
-    op_ptr: np.ndarray
+    op_span: np.ndarray
     op: np.ndarray
     op_name: np.ndarray
     name_size: np.ndarray
-    value_ptr: np.ndarray
+    value_span: np.ndarray
     value: np.ndarray
     value_dim: np.ndarray
     value_dim_size: np.ndarray
     n_names: np.ndarray  #: [M]
     min_names: int
-    usable: np.ndarray  #: actions that change the unsharded program
+    usable: np.ndarray  #: actions that change the state that every trajectory starts from ...
+    start_ops: np.ndarray  #: ... which has these rows of ops
+    start_values: np.ndarray  #: ... and of values
 
 
 class Settings(NamedTuple):
@@ -171,8 +173,8 @@ def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action
     """Take an action in place; gives the number of rows changed."""
     n_axes = m.axis_size.shape[0]
     return apply_move(
-        ops, values, key, action % n_axes, m.axis_size, action // n_axes, m.op_ptr, m.op, m.op_name, m.name_size,
-        m.value_ptr, m.value, m.value_dim, m.value_dim_size, False,
+        ops, values, key, action % n_axes, m.axis_size, action // n_axes, m.op_span, m.op, m.op_name,
+        m.name_size, m.value_span, m.value, m.value_dim, m.value_dim_size, False,
     )  # fmt: skip
 
 
@@ -180,8 +182,8 @@ def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action
 def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state."""
     return legal_pairs(
-        ops, values, m.axis_size, m.op_ptr, m.op, m.op_name, m.name_size, m.value_ptr, m.value, m.value_dim,
-        m.value_dim_size, m.n_names, m.min_names,
+        ops, values, m.axis_size, m.op_span, m.op, m.op_name, m.name_size, m.value_span, m.value,
+        m.value_dim, m.value_dim_size, m.n_names, m.min_names,
     )  # fmt: skip
 
 

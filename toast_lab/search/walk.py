@@ -100,8 +100,8 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
     for j in range(n_jobs):
         trajectory = t.number[TRAJECTORIES] + j
         jobs.random[j, 0] = _mix(s.seed ^ _mix(np.uint64(trajectory + 1)))
-        jobs.ops[j] = -1
-        jobs.values[j] = -1
+        jobs.ops[j] = m.start_ops
+        jobs.values[j] = m.start_values
         jobs.key[j, 0] = 0
         jobs.length[j] = 0
         jobs.passed[j, 0] = 0

@@ -3,7 +3,8 @@
 Actions are mirrored over repeated layers, so the ops of one layer are split exactly as their twins in the next.  Two
 ops are alike if every move would split both along the same one of their factors, of the same size and role; two values
 if every move would shard both along the same dim, of the same size.  Whether a move takes effect on one of them depends
-on nothing else, hence their states stay equal for ever, and a search need keep one state for each class.
+on nothing else, hence their states stay equal for ever, and a search need keep one state for each class.  Where pins
+(see ``pins``) treat two of them differently, they are not alike.
 
 Reference: TOAST sections 4.2 and 4.4.
 """
@@ -30,6 +31,8 @@ class Alike(NamedTuple):
     value: np.ndarray  #: class that the move would shard ...
     value_dim: np.ndarray  #: ... along this dim
     value_dim_size: np.ndarray
+    op_axes: np.ndarray  #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
+    value_axes: np.ndarray  #: the same of ``value``
 
     def over_ops(self, program: Program, rows: np.ndarray) -> np.ndarray:
         """[O, A] name of each op on each axis, -1: none, from [K, A] names of the classes' first ops."""
@@ -37,6 +40,44 @@ class Alike(NamedTuple):
         moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
         found = rows[label]
         return np.where(found >= 0, found + moved[:, None], np.int32(-1))
+
+
+class Spans(NamedTuple):
+    """What each of ``M`` moves does on each of ``A`` axes, as the kernels read it."""
+
+    op_span: np.ndarray  #: [A, M, 2] first row and end in op / op_name
+    op: np.ndarray
+    op_name: np.ndarray
+    value_span: np.ndarray  #: [A, M, 2]
+    value: np.ndarray
+    value_dim: np.ndarray
+    value_dim_size: np.ndarray
+
+
+def spans(alike: Alike, n_axes: int) -> Spans:
+    """Rows by axis: those of ``alike`` themselves where every axis has all of them, else without what is ruled out."""
+    op_span, op_row = _spans(alike.op_ptr, alike.op_axes, n_axes)
+    value_span, value_row = _spans(alike.value_ptr, alike.value_axes, n_axes)
+    return Spans(
+        op_span, alike.op[op_row], alike.op_name[op_row], value_span, alike.value[value_row],
+        alike.value_dim[value_row], alike.value_dim_size[value_row],
+    )  # fmt: skip
+
+
+def _spans(ptr: np.ndarray, axes: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
+    every = np.arange(len(axes))
+    if (axes == 2**n_axes - 1).all():
+        one = np.stack([ptr[:-1], ptr[1:]], axis=1).astype(np.int64)
+        return np.tile(one, (n_axes, 1, 1)), every
+    found, rows = np.empty((n_axes, len(ptr) - 1, 2), np.int64), []
+    begin = 0
+    for a in range(n_axes):
+        kept = (axes >> a) & 1 == 1
+        starts = begin + np.concatenate([[0], np.cumsum(kept)])[ptr]
+        found[a, :, 0], found[a, :, 1] = starts[:-1], starts[1:]
+        rows.append(every[kept])
+        begin += len(rows[-1])
+    return found, np.concatenate(rows)
 
 
 def find_alike(
@@ -48,16 +89,29 @@ def find_alike(
     value: np.ndarray,
     value_dim: np.ndarray,
     value_dim_size: np.ndarray,
+    op_axes: np.ndarray,
+    value_axes: np.ndarray,
+    fixed: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Alike:
-    """Sort ops and values into classes; the arrays are those of ``Space``."""
+    """Sort ops and values into classes; the arrays are those of ``Space``.
+
+    ``fixed``: ([O, A] names, [V, A] dims) that every state has, -1: none; of alike ones they are the same.
+    """
     move = np.repeat(np.arange(len(op_ptr) - 1), np.diff(op_ptr))
     local = op_name - program.factor_ptr[op]
-    what = classes(len(op), move, local, program.factor_size[op_name], program.factor_class[op_name])
-    ops = classes(program.n_ops, _grouped(op, what.label, program.n_ops))
+    what = classes(len(op), move, local, program.factor_size[op_name], program.factor_class[op_name], op_axes)
+    here: list[np.ndarray] = []
+    there: list[np.ndarray] = []
+    if fixed is not None:
+        here = list(np.where(fixed[0] >= 0, fixed[0] - program.factor_ptr[:-1, None], -1).T)
+        there = list(fixed[1].T)
+    ops = classes(program.n_ops, _grouped(op, what.label, program.n_ops), *here)
     move = np.repeat(np.arange(len(value_ptr) - 1), np.diff(value_ptr))
-    what = classes(len(value), move, value_dim, value_dim_size)
-    values = classes(program.n_values, _grouped(value, what.label, program.n_values))
-    return by_classes(ops, values, op_ptr, op, op_name, value_ptr, value, value_dim, value_dim_size)
+    what = classes(len(value), move, value_dim, value_dim_size, value_axes)
+    values = classes(program.n_values, _grouped(value, what.label, program.n_values), *there)
+    return by_classes(
+        ops, values, op_ptr, op, op_name, value_ptr, value, value_dim, value_dim_size, op_axes, value_axes
+    )
 
 
 def by_classes(
@@ -70,6 +124,8 @@ def by_classes(
     value: np.ndarray,
     value_dim: np.ndarray,
     value_dim_size: np.ndarray,
+    op_axes: np.ndarray,
+    value_axes: np.ndarray,
 ) -> Alike:
     """What each move does to the first of each class; the other arrays are those of ``Space``."""
     first = ops.first[ops.label[op]] == op
@@ -84,6 +140,8 @@ def by_classes(
         values.label[value[value_first]],
         value_dim[value_first],
         value_dim_size[value_first],
+        op_axes[first],
+        value_axes[value_first],
     )
 
 

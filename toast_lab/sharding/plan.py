@@ -22,7 +22,7 @@ from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.ir.program import Program
 from toast_lab.sharding import portable, steps
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.space import Action, Space, parse_action
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class ShardingPlan:
             space.analysis.program,
             space.mesh,
             *arrays,
-            tuple(space.text(a) for a in actions),
-            state.key,
+            (*pinned_texts(space), *(space.text(a) for a in actions)),
+            state.plan_key,
             space.analysis.trees,
         )
 
@@ -67,17 +67,18 @@ class ShardingPlan:
         """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
 
         Colours of one group are mirrored, so that whoever names each of them asks for the same action again under
-        another name; that is left out.  Raises InvalidPlan if an action names no colour or axis, or changes
-        nothing otherwise (with the sizes).
+        another name; that is left out, and so are actions that the problem has pinned.  Raises InvalidPlan if an action
+        names no colour or axis, or changes nothing otherwise (with the sizes).
         """
         state = State(problem.space)
+        pinned = () if problem.pins is None else problem.pins.actions
         taken: dict[Action, object] = {}
         for item in actions:
             action = parse_action(problem.analysis, problem.mesh, item)
             if state.apply(action):
                 taken[action] = item
-            elif taken.get(action, item) == item:
-                raise InvalidPlan(no_effect(problem, action))
+            elif taken.get(action, item) == item and action not in pinned:
+                raise InvalidPlan(no_effect(problem.space, action))
         return cls.from_state(state, taken)
 
     @classmethod
@@ -282,15 +283,24 @@ class ShardingPlan:
 
 
 def replicated(problem: Problem) -> ShardingPlan:
-    """The plan that shards nothing."""
-    return ShardingPlan.from_state(State(problem.space))
+    """The plan that shards nothing, whatever is pinned."""
+    program, n_axes = problem.analysis.program, len(problem.mesh.axes)
+    arrays = np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
+    for array in arrays:
+        array.flags.writeable = False
+    return ShardingPlan(program, problem.mesh, *arrays, trees=problem.analysis.trees)
 
 
-def no_effect(problem: Problem, action: Action) -> str:
+def pinned_texts(space: Space) -> tuple[str, ...]:
+    """The pinned actions of a space as text, with which the actions of every plan begin."""
+    return () if space.pins is None else space.pins.action_texts(space)
+
+
+def no_effect(space: Space, action: Action) -> str:
     """Why an action changes nothing, with the sizes."""
-    group = problem.analysis.groups[action.group]
-    axis, size = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
-    text = f"action {problem.space.text(action)} changes nothing: "
+    group = space.analysis.groups[action.group]
+    axis, size = space.mesh.axes[action.axis], space.mesh.sizes[action.axis]
+    text = f"action {space.text(action)} changes nothing: "
     if group.size % size:
         return (
             text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = {size}. '
@@ -299,4 +309,5 @@ def no_effect(problem: Problem, action: Action) -> str:
     return (
         text + f'everything of colour {group.name} (size {group.size}) already uses axis "{axis}" = {size}, '
         "or what is left of it no longer divides."
+        + ("" if space.pins is None else f" Pinned or forbidden: {', '.join(space.pins.texts)}.")
     )

@@ -31,7 +31,7 @@ Start reading at ``Propagation``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -39,6 +39,9 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan
 from toast_lab.sharding.mesh import Mesh
+
+if TYPE_CHECKING:
+    from toast_lab.sharding.pins import Pins
 
 CONFLICT = -2  #: wanted in two ways
 BLOCK = 64  #: ops that wait are looked for in blocks of this size, so that a small change costs little
@@ -61,9 +64,11 @@ class Flow(NamedTuple):
     touch_dim: np.ndarray  #: [U+V] row starts into dim_factor, one row for each dim of the value
     dim_factor: np.ndarray  #: factor of the op that the dim has there
     value_dim: np.ndarray  #: [V+1] row starts into value_size
-    value_size: np.ndarray  #: sizes of dims; 1 for values made of constants, which are never sharded
+    value_size: (
+        np.ndarray
+    )  #: [A, sum of ranks] sizes of dims; 1 where the axis may not be: constants, and what pins say
     factor_size: np.ndarray  #: [F]
-    usable: np.ndarray  #: [A, F] bool: may be sharded, and the axis by itself divides it
+    usable: np.ndarray  #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
     axis_size: np.ndarray  #: [A]
 
 
@@ -79,17 +84,32 @@ class Sharding(NamedTuple):
 
 
 class Propagation:
-    """Propagates through one program on one mesh; holds scratch, so one for each thread."""
+    """Propagates through one program on one mesh; holds scratch, so one for each thread.
 
-    def __init__(self, analysis: Analysis, mesh: Mesh) -> None:
-        self.analysis, self.mesh = analysis, mesh
-        self.flow = _flow(analysis, mesh)
+    With ``pins`` every state keeps to them: what they fix is there from the start, and nothing gets what they close.
+    """
+
+    def __init__(self, analysis: Analysis, mesh: Mesh, pins: Pins | None = None) -> None:
+        self.analysis, self.mesh, self.pins = analysis, mesh, pins
+        self.flow = _flow(analysis, mesh, pins)
+        self._start: Sharding | None = None
         blocks = -(-analysis.program.n_ops // BLOCK)
         # Ops to be looked at in the next pass forward (row 0) and backward (row 1), and blocks that may hold some.
         self._waiting, self._blocks = np.zeros((2, blocks * BLOCK), np.bool_), np.zeros((2, blocks), np.bool_)
 
+    def start(self) -> Sharding:
+        """What the pins fix, propagated; without any the unsharded state."""
+        if self._start is None:
+            self._start = self.unsharded()
+            if self.pins is not None:
+                self._start = Sharding(self.pins.op_fixed.copy(), self.pins.value_fixed.copy())
+                for value, axis in self.pins.sharded_values():
+                    dim = int(self.pins.value_fixed[value, axis])
+                    _spread(self.flow, *self._start, value, dim, axis, self._waiting, self._blocks)
+        return self._start.copy()
+
     def unsharded(self) -> Sharding:
-        """The state in which nothing is sharded."""
+        """The state in which nothing is sharded, pinned or not."""
         program, n_axes = self.analysis.program, len(self.mesh.axes)
         return Sharding(
             np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
@@ -134,13 +154,17 @@ class Propagation:
         return state
 
 
-def _flow(analysis: Analysis, mesh: Mesh) -> Flow:
+def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     program, axis_size = analysis.program, mesh.array()
+    usable = analysis.dims.shardable & (program.factor_size % axis_size[:, None] == 0)
     op_of_use = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     touch_op = program.owner[np.concatenate([op_of_use, program.value_op])].astype(np.int32)
     op_touch_ptr, op_touch = _grouped(touch_op, program.n_ops)
     value_use_ptr, value_use = _grouped(program.use_value, program.n_values)
-    constant = np.repeat(program.value_is_constant, np.diff(program.shape_ptr))
+    never = np.tile(np.repeat(program.value_is_constant, np.diff(program.shape_ptr)), (len(axis_size), 1))
+    if pins is not None:
+        usable &= ~pins.name_closed.T
+        never |= pins.dim_closed.T
     return Flow(
         op_touch_ptr=op_touch_ptr,
         op_touch=op_touch,
@@ -151,9 +175,9 @@ def _flow(analysis: Analysis, mesh: Mesh) -> Flow:
         touch_dim=np.concatenate([program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]),
         dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(np.int32),
         value_dim=program.shape_ptr,
-        value_size=np.where(constant, 1, program.shape),
+        value_size=np.where(never, 1, program.shape),
         factor_size=program.factor_size,
-        usable=analysis.dims.shardable & (program.factor_size % axis_size[:, None] == 0),
+        usable=usable,
         axis_size=axis_size,
     )
 
@@ -248,7 +272,7 @@ def shard_values(
     blocks: np.ndarray,
 ) -> int:
     """``Propagation.shard``, in place.  ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False."""
-    value_size, value_dim = t.value_size, t.value_dim
+    value_size, value_dim = t.value_size[axis], t.value_dim
     changed = 0
     for value in values:
         size = value_size[value_dim[value] + dim]
@@ -271,7 +295,7 @@ def _spread(
     """Shard a value, then forward and backward passes until no op waits; gives how many ops and values were changed."""
     op_touch_ptr, op_touch, touch_op, touch_value = t.op_touch_ptr, t.op_touch, t.touch_op, t.touch_value
     value_use_ptr, value_use, touch_dim, dim_factor = t.value_use_ptr, t.value_use, t.touch_dim, t.dim_factor
-    value_dim, value_size, factor_size, axis_size = t.value_dim, t.value_size, t.factor_size, t.axis_size
+    value_dim, value_size, factor_size, axis_size = t.value_dim, t.value_size[axis], t.factor_size, t.axis_size
     n_uses, n_blocks = value_use.shape[0], blocks.shape[1]
     split, held, usable = op_axis[:, axis], value_axis[:, axis], t.usable[axis]
     held[seed] = seed_dim

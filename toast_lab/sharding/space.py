@@ -12,14 +12,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, did_you_mean
-from toast_lab.sharding.alike import Alike, find_alike
+from toast_lab.sharding.alike import Alike, Spans, find_alike, spans
 from toast_lab.sharding.mesh import Mesh
+
+if TYPE_CHECKING:
+    from toast_lab.sharding.pins import Pins
 
 MAX_BITS = 5  # beyond this many independent sets in one group only uniform and one-bit-off resolutions are offered
 
@@ -48,6 +51,9 @@ class Space:
     value_dim: np.ndarray  #: ... along this dim
     value_dim_size: np.ndarray  #: size of that dim
     n_names: np.ndarray  #: [M] names of the group with size above 1
+    op_axes: np.ndarray  #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
+    value_axes: np.ndarray  #: the same of ``value``
+    pins: Pins | None = None  #: what every state keeps to; ``op_axes`` and ``value_axes`` leave out what they rule out
 
     @property
     def n_moves(self) -> int:
@@ -59,8 +65,25 @@ class Space:
         """Ops and values whose states never differ, and the moves on one of each."""
         return find_alike(
             self.analysis.program, self.op_ptr, self.op, self.op_name,
-            self.value_ptr, self.value, self.value_dim, self.value_dim_size,
+            self.value_ptr, self.value, self.value_dim, self.value_dim_size, self.op_axes, self.value_axes,
+            None if self.pins is None else (self.pins.op_fixed, self.pins.value_fixed),
         )  # fmt: skip
+
+    @functools.cached_property
+    def spans(self) -> Spans:
+        """The moves on one of each class, axis by axis."""
+        return spans(self.alike, len(self.mesh.axes))
+
+    @functools.cached_property
+    def start(self) -> tuple[np.ndarray, np.ndarray]:
+        """([K, A] names of the classes' first ops, [L, A] dims) of the state that every search starts from."""
+        alike, n_axes = self.alike, len(self.mesh.axes)
+        if self.pins is None:
+            ops = np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32)
+            values = np.full((len(alike.values.first), n_axes), -1, dtype=np.int8)
+        else:
+            ops, values = self.pins.op_fixed[alike.ops.first], self.pins.value_fixed[alike.values.first]
+        return ops, values
 
     def move_of(self, action: Action) -> int:
         """Row of the action's (group, bits).  Raises InvalidPlan."""
@@ -160,6 +183,7 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
             group_row.append(group.index)
             bits_row.append(bits)
     value, dim = _joined(value_rows), _joined(value_dims)
+    every = np.uint8(2 ** len(mesh.axes) - 1)
     return Space(
         analysis=analysis,
         mesh=mesh,
@@ -173,6 +197,8 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
         value_dim=dim.astype(np.int8),
         value_dim_size=program.shape[program.shape_ptr[value] + dim],
         n_names=np.asarray([analysis.groups[g].n_names for g in group_row], dtype=np.int32),
+        op_axes=np.full(sum(map(len, op_rows)), every),
+        value_axes=np.full(len(value), every),
     )
 
 

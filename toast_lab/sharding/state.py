@@ -10,10 +10,13 @@ so are values.  A state holds one row for each class, ``ops[K, A]`` and ``values
 spread them over the whole program.
 
 The state key is a 64-bit Zobrist hash of the rows, so two orders that end in one sharding are one
-node of the search.  Reference: TOAST sections 4.2 and 4.3.
+node of the search.  What pins fix is there from the start (``Space.start``) and does not count: the key of the state
+that a search starts from is 0.  Reference: TOAST sections 4.2 and 4.3.
 """
 
 from __future__ import annotations
+
+import functools
 
 import numba
 import numpy as np
@@ -71,12 +74,9 @@ def _take_rows(
     for a in range(n_axes):
         for k in range(ops.shape[0]):
             ops[k, a] = op_axis[op_first[k], a]
-            if ops[k, a] >= 0:
-                key[0] ^= _op_hash(ops[k, a], a)
         for v in range(values.shape[0]):
             values[v, a] = value_axis[value_first[v], a]
-            if values[v, a] >= 0:
-                key[0] ^= _value_hash(v, values[v, a], a)
+    _hash_rows(ops, values, key)
     return True
 
 
@@ -88,11 +88,11 @@ def apply_move(
     axis: int,
     axis_size: np.ndarray,
     move: int,
-    op_ptr: np.ndarray,
+    op_span: np.ndarray,
     ops: np.ndarray,
     op_names: np.ndarray,
     name_size: np.ndarray,
-    value_ptr: np.ndarray,
+    value_span: np.ndarray,
     values: np.ndarray,
     value_dims: np.ndarray,
     value_sizes: np.ndarray,
@@ -100,11 +100,11 @@ def apply_move(
 ) -> int:
     """Take one action in place; ``key[0]`` is updated.  Gives the number of rows changed (dry: 1 if any would).
 
-    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those of ``Alike``.
+    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those of ``Spans``.
     """
     n_axes = axis_size.shape[0]
     changed = 0
-    for i in range(op_ptr[move], op_ptr[move + 1]):
+    for i in range(op_span[axis, move, 0], op_span[axis, move, 1]):
         op = ops[i]
         if op_axis[op, axis] >= 0:
             continue
@@ -121,7 +121,7 @@ def apply_move(
             key[0] ^= _op_hash(name, axis)
         elif changed > 0:
             return 1
-    for i in range(value_ptr[move], value_ptr[move + 1]):
+    for i in range(value_span[axis, move, 0], value_span[axis, move, 1]):
         value = values[i]
         if value_axis[value, axis] >= 0:
             continue
@@ -147,10 +147,10 @@ class State:
     __slots__ = ("_axis_size", "_key", "ops", "priced", "space", "values")
 
     def __init__(self, space: Space) -> None:
-        alike, n_axes = space.alike, len(space.mesh.axes)
+        ops, values = space.start
         self.space = space
-        self.ops = np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32)  #: [K, A] name of the class's first op
-        self.values = np.full((len(alike.values.first), n_axes), -1, dtype=np.int8)  #: [L, A] dim
+        self.ops = ops.copy()  #: [K, A] name of the class's first op
+        self.values = values.copy()  #: [L, A] dim
         self.priced: object = None  #: what a pricer worked out for this state or one before it; never changed in place
         self._key = np.zeros(1, dtype=np.uint64)
         self._axis_size = space.mesh.array()
@@ -159,6 +159,7 @@ class State:
     def from_arrays(cls, space: Space, op_axis: np.ndarray, value_axis: np.ndarray) -> State | None:
         """The state that has these ``op_axis[O, A]`` and ``value_axis[V, A]``; None if they tell alike ones apart."""
         state, alike = cls(space), space.alike
+        state._key[0] = start_key(space)
         same = _take_rows(
             op_axis, value_axis, space.analysis.program.factor_ptr, alike.ops.label, alike.ops.first,
             alike.values.label, alike.values.first, state.ops, state.values, state._key,
@@ -167,8 +168,13 @@ class State:
 
     @property
     def key(self) -> int:
-        """64-bit hash of the sharding."""
+        """64-bit hash of the sharding, as far as it goes beyond the state that a search starts from."""
         return int(self._key[0])
+
+    @property
+    def plan_key(self) -> int:
+        """64-bit hash of the whole sharding, pinned or not."""
+        return int(self._key[0]) ^ int(start_key(self.space))
 
     @property
     def op_axis(self) -> np.ndarray:
@@ -193,14 +199,38 @@ class State:
 
     def apply_row(self, move: int, axis: int, *, dry: bool = False) -> int:
         """``apply`` by row of the space."""
-        m = self.space.alike
+        m = self.space.spans
         return int(
             apply_move(
                 self.ops, self.values, self._key, axis, self._axis_size, move,
-                m.op_ptr, m.op, m.op_name, self.space.analysis.dims.size,
-                m.value_ptr, m.value, m.value_dim, m.value_dim_size, dry,
+                m.op_span, m.op, m.op_name, self.space.analysis.dims.size,
+                m.value_span, m.value, m.value_dim, m.value_dim_size, dry,
             )
         )  # fmt: skip
+
+
+def start_key(space: Space) -> np.uint64:
+    """Hash of all that a state has from the start; 0 without pins."""
+    return np.uint64(0) if space.pins is None else _pinned_key(space)
+
+
+@functools.lru_cache(maxsize=8)
+def _pinned_key(space: Space) -> np.uint64:
+    ops, values = space.start
+    key = np.zeros(1, np.uint64)
+    _hash_rows(ops, values, key)
+    return np.uint64(key[0])
+
+
+@numba.njit(cache=True, nogil=True)
+def _hash_rows(ops: np.ndarray, values: np.ndarray, key: np.ndarray) -> None:
+    for a in range(ops.shape[1]):
+        for k in range(ops.shape[0]):
+            if ops[k, a] >= 0:
+                key[0] ^= _op_hash(ops[k, a], a)
+        for v in range(values.shape[0]):
+            if values[v, a] >= 0:
+                key[0] ^= _value_hash(v, values[v, a], a)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -208,11 +238,11 @@ def legal_pairs(
     op_axis: np.ndarray,
     value_axis: np.ndarray,
     axis_size: np.ndarray,
-    op_ptr: np.ndarray,
+    op_span: np.ndarray,
     ops: np.ndarray,
     op_names: np.ndarray,
     name_size: np.ndarray,
-    value_ptr: np.ndarray,
+    value_span: np.ndarray,
     values: np.ndarray,
     value_dims: np.ndarray,
     value_sizes: np.ndarray,
@@ -220,7 +250,7 @@ def legal_pairs(
     min_names: int,
 ) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names`` names."""
-    n_moves, n_axes = op_ptr.shape[0] - 1, axis_size.shape[0]
+    n_moves, n_axes = op_span.shape[1], axis_size.shape[0]
     out = np.empty((n_moves * n_axes, 2), np.int64)
     key = np.zeros(1, np.uint64)
     n = 0
@@ -229,8 +259,8 @@ def legal_pairs(
             continue
         for a in range(n_axes):
             if axis_size[a] > 1 and apply_move(
-                op_axis, value_axis, key, a, axis_size, m, op_ptr, ops, op_names, name_size,
-                value_ptr, values, value_dims, value_sizes, True,
+                op_axis, value_axis, key, a, axis_size, m, op_span, ops, op_names, name_size,
+                value_span, values, value_dims, value_sizes, True,
             ):  # fmt: skip
                 out[n, 0], out[n, 1] = m, a
                 n += 1
@@ -239,10 +269,10 @@ def legal_pairs(
 
 def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names`` names."""
-    m, space = state.space.alike, state.space
+    m, space = state.space.spans, state.space
     return legal_pairs(
-        state.ops, state.values, state._axis_size, m.op_ptr, m.op, m.op_name, space.analysis.dims.size,
-        m.value_ptr, m.value, m.value_dim, m.value_dim_size, space.n_names, min_names,
+        state.ops, state.values, state._axis_size, m.op_span, m.op, m.op_name, space.analysis.dims.size,
+        m.value_span, m.value, m.value_dim, m.value_dim_size, space.n_names, min_names,
     )  # fmt: skip
 
 
