@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from toast_lab import isolate
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.search.methods import METHODS, SENTENCES
 from toast_lab.search.trace import Trace
 
@@ -503,7 +503,7 @@ def test_whatever_happens_there_is_one_line(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(common, "emit", fail)
+    monkeypatch.setattr(output, "emit", fail)
     assert toast("machines")[0] == status
     _, out, err = toast("machines")
     assert out == ""
@@ -624,7 +624,7 @@ def test_interrupting_anything_else_ends_it(tmp_path: Path) -> None:
     ("seconds", "text"), [(0.0, "0 s"), (3.2e-8, "32 ns"), (1.34e-5, "13.4 us"), (0.00131, "1.31 ms"), (75.0, "75 s")]
 )
 def test_times(seconds: float, text: str) -> None:
-    assert common.time_text(seconds) == text
+    assert output.time_text(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -639,11 +639,11 @@ def test_times(seconds: float, text: str) -> None:
     ],
 )
 def test_bytes(size: float, text: str) -> None:
-    assert common.bytes_text(size) == text
+    assert output.bytes_text(size) == text
 
 
 def test_json_has_no_infinities() -> None:
-    assert common._plain({"a": (float("inf"), float("nan"), 1.5), 2: [None, True]}) == {
+    assert output._plain({"a": (float("inf"), float("nan"), 1.5), 2: [None, True]}) == {
         "a": [None, None, 1.5],
         "2": [None, True],
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toast_lab.commands import common, reports
+from toast_lab.commands import common, output, reports
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
     analysis = common.analyse(args, model)
     texts = _listings(args, analysis)
     if texts and not args.json:
-        return common.emit(args, texts, lambda out: _print_texts(texts))
+        return output.emit(args, texts, lambda out: _print_texts(texts))
     data = {**to_data(model, analysis, mesh), **texts} if args.json else {}
-    return common.emit(args, data, lambda out: _show(out, args, model, analysis, mesh))
+    return output.emit(args, data, lambda out: _show(out, args, model, analysis, mesh))
 
 
 def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
@@ -54,7 +54,7 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
 
     names = analysis.program.value_name
     return {
-        "model": common.model_data(model),
+        "model": output.model_data(model),
         "colours": len(analysis.colour_name),
         "resolutions": analysis.n_resolutions,
         "groups": [
@@ -98,7 +98,7 @@ def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
     return {"place": what, "dims": [place.first_dim, place.second_dim], "where": program.where(op)}
 
 
-def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None) -> None:
+def _show(out: output.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None) -> None:
     from toast_lab.sharding.divisibility import divisibility
 
     limit = None if args.all else ROWS
@@ -129,12 +129,12 @@ def _show(out: common.Out, args: argparse.Namespace, model: Model, analysis: Ana
 
 
 def _group_row(analysis: Analysis, g: ColourGroup) -> tuple[object, ...]:
-    arguments = common.few(analysis.program.value_name[a] for a in g.arguments)
+    arguments = output.few(analysis.program.value_name[a] for a in g.arguments)
     resolutions = 2 ** len(g.resolutions) if g.resolutions else "-"
     return g.name, g.size, g.n_names, len(g.colours), arguments, resolutions, "yes" if g.shardable else "no"
 
 
-def _show_conflicts(out: common.Out, analysis: Analysis, everything: bool) -> None:
+def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> None:
     """One table a set; of sets that are tied only the first, unless everything is asked for."""
     tied: dict[int, list[int]] = defaultdict(list)
     for s in analysis.compatibility_sets:
@@ -147,7 +147,7 @@ def _show_conflicts(out: common.Out, analysis: Analysis, everything: bool) -> No
                 c = _conflict_data(analysis, analysis.conflicts[k])
                 place = c["places"][0]
                 more = f" (+{len(c['places']) - 1})" if len(c["places"]) > 1 else ""
-                rows.append((c["sides"][0], c["sides"][1], place["place"] + more, common.short(place["where"])))
+                rows.append((c["sides"][0], c["sides"][1], place["place"] + more, output.short(place["where"])))
             title = f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, resolution {resolution}"
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"

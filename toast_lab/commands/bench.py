@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.commands.sweep import sweeping
 from toast_lab.errors import InvalidProblem
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         )
     page_file = Path(args.page) if args.page else None
     common.check_folder(args.page, "--page")
-    with sweeping(len(choice.cells())) as (on_progress, stopped), common.progress("compiling") as update:
+    with sweeping(len(choice.cells())) as (on_progress, stopped), output.progress("compiling") as update:
 
         def on_compile(i: int, total: int, what: str) -> None:
             update(i / total, what)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         "targets": [{**t._asdict(), "verdict": t.verdict} for t in done.targets],
         "files": [str(path) for path in done.files],
     }
-    common.emit(args, data, lambda out: _show(out, done, data))
+    output.emit(args, data, lambda out: _show(out, done, data))
     return 130 if data["missing"] else 0
 
 
@@ -74,7 +74,7 @@ def command(args: argparse.Namespace) -> str:
     return " ".join(shlex.quote(p) for p in [*parts, "--out", Path(args.out).name or "."])
 
 
-def _show(out: common.Out, done: Paper, data: dict[str, Any]) -> None:
+def _show(out: output.Out, done: Paper, data: dict[str, Any]) -> None:
     out.table(
         f"{data['searches']} searches, {data['made']} of them made now",
         ("~target", "found", "~numbers"),

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.errors import InvalidProblem
 
 if TYPE_CHECKING:
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write the file and print the fit; the first Ctrl-C ends the measurement and keeps what it has."""
-    output = Path(args.output)
-    if output.suffix != ".toml":
+    path = Path(args.output)
+    if path.suffix != ".toml":
         raise InvalidProblem(f"--output {args.output}: a machine file's name ends in .toml")
-    if not os.access(output.absolute().parent, os.W_OK) or output.is_dir():
+    if not os.access(path.absolute().parent, os.W_OK) or path.is_dir():
         raise InvalidProblem(f"--output {args.output}: its folder does not exist or cannot be written to")
     from toast_lab.runtime.calibrate import calibrate
 
-    with common.progress(f"calibrating {args.devices}") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"calibrating {args.devices}") as update, common.stop_on_interrupt() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
 
         done = calibrate(
-            args.devices, name=output.stem, time_limit_s=args.time_limit, on_event=on_event,
+            args.devices, name=path.stem, time_limit_s=args.time_limit, on_event=on_event,
             cancel=stopped, quick=args.quick,
         )  # fmt: skip
-    done.save(str(output))
+    done.save(str(path))
     machine = done.fit.machine
     data = {
-        "output": str(output),
+        "output": str(path),
         "machine": machine.as_dict(),
         "residuals": [r._asdict() for r in done.fit.residuals],
         "not_measured": list(done.fit.not_measured),
@@ -44,18 +44,18 @@ def run(args: argparse.Namespace) -> int:
         "points": [p._asdict() for p in done.points],
         "note": done.note,
     }
-    return common.emit(args, data, lambda out: _show(out, done, str(output)))
+    return output.emit(args, data, lambda out: _show(out, done, str(path)))
 
 
-def _show(out: common.Out, done: Calibration, output: str) -> None:
+def _show(out: output.Out, done: Calibration, path: str) -> None:
     m = done.fit.machine
     rows = [(f"FLOP/s {dtype}", f"{value:.3g}") for dtype, value in m.flops.items()]
     rows += [
-        ("memory", common.bytes_text(m.memory_bytes)),
+        ("memory", output.bytes_text(m.memory_bytes)),
         ("memory traffic", f"{m.memory_bytes_per_s / 1e9:.3g} GB/s"),
-        ("start of an op", common.time_text(m.op_overhead_s)),
+        ("start of an op", output.time_text(m.op_overhead_s)),
         ("links, sent by a device", f"{m.links[0].bytes_per_s / 1e9:.3g} GB/s"),
-        ("links, latency", common.time_text(m.links[0].latency_s)),
+        ("links, latency", output.time_text(m.links[0].latency_s)),
         ("overlap of collectives with compute", f"{m.overlap:.2f}"),
     ]
     out.table(f"{m.name}: one of {m.provenance['devices']}", ("", ">measured"), rows)
@@ -70,4 +70,4 @@ def _show(out: common.Out, done: Calibration, output: str) -> None:
         out.print(f"Taken from the table, for they were not measured: {', '.join(done.fit.not_measured)}")
     if done.note:
         out.print(done.note)
-    out.print(f"Written to {output}; use it as --machine {output}")
+    out.print(f"Written to {path}; use it as --machine {path}")

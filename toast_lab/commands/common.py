@@ -1,8 +1,4 @@
-"""What the commands share: from arguments to models, problems and plans, and from results to text.
-
-Only stdout carries results; progress goes to stderr and only to a terminal.  Keys of JSON objects name the
-unit of their numbers (``time_s``, ``peak_bytes``).
-"""
+"""What the commands share in coming in: from arguments to models, problems, plans and searches."""
 
 from __future__ import annotations
 
@@ -11,24 +7,20 @@ import ast
 import contextlib
 import importlib
 import json
-import math
 import os
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
+from toast_lab.commands import output
 from toast_lab.errors import FrontendError, InvalidPlan, did_you_mean
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
-    from toast_lab.cost.problem import Cost, Problem
+    from toast_lab.cost.problem import Problem
     from toast_lab.frontends import Model
     from toast_lab.search.contract import SearchResult
     from toast_lab.search.trace import Trace
@@ -93,7 +85,7 @@ def _load_model(args: argparse.Namespace) -> Model:
 
     which = str(args.model)
     _trace_on_cpu()
-    with working(f"loading {which}"):
+    with output.working(f"loading {which}"):
         if which not in registry.MODELS and (which.endswith(FILE_SUFFIXES) or "/" in which or Path(which).is_file()):
             if args.set:
                 raise FrontendError(f"--set {' '.join(args.set)}: {which} is a file, its sizes are fixed")
@@ -185,7 +177,7 @@ def analyse(args: argparse.Namespace, model: Model) -> Analysis:
     """Analyse a loaded model."""
     from toast_lab.conflicts.analysis import analyse_program
 
-    with working(f"analysing {model.name}"):
+    with output.working(f"analysing {model.name}"):
         return analyse_program(model.program, model.dim_names, phases=args.phases, trees=model.trees)
 
 
@@ -271,7 +263,7 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
         seconds = args.default_seconds
     before = 0 if trace is None else len(trace.simulations)
     began = time.monotonic()
-    with progress(f"searching ({method})") as update, stop_on_interrupt() as stopped:
+    with output.progress(f"searching ({method})") as update, stop_on_interrupt() as stopped:
 
         def on_progress(simulations: Sequence[Simulation]) -> None:
             last = simulations[-1]
@@ -279,7 +271,9 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
                 (time.monotonic() - began) / seconds if seconds else 0.0,
                 (last.index - before) / args.evaluations if args.evaluations else 0.0,
             )
-            update(min(share, 1.0), f"best {time_text(last.best_time_s)}, {bytes_text(last.best_peak_bytes)}")
+            update(
+                min(share, 1.0), f"best {output.time_text(last.best_time_s)}, {output.bytes_text(last.best_peak_bytes)}"
+            )
 
         result = search(
             problem, method=method, seed=args.seed, budget=Budget(seconds, args.evaluations),
@@ -331,236 +325,3 @@ def _say_written(what: str, path: str) -> None:
 
 
 # -- progress ------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[[float | None, str], None]]:
-    """A progress bar on stderr if that is a terminal; ``update(share or None, remark)`` moves it."""
-    if not sys.stderr.isatty():
-        yield lambda share, remark: None
-        return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[remark]}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
-        task = bar.add_task(what, total=None, remark="")
-
-        def update(share: float | None, remark: str) -> None:
-            if share is None:
-                bar.update(task, remark=remark)
-            else:
-                bar.update(task, total=1.0, completed=share, remark=remark)
-
-        yield update
-
-
-@contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on a terminal's stderr that something without a known length goes on."""
-    with progress(what):
-        yield
-
-
-# -- to text -------------------------------------------------------------------------------------------
-
-
-class Out(Console):
-    """stdout for people: no markup in names, wide enough for tables when it is not a terminal."""
-
-    def __init__(self) -> None:
-        # Columns of numbers are never cut: below 100 columns it is the terminal that breaks the lines.
-        width = max(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 120
-        super().__init__(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to ``cli.main``, which answers every broken pipe alike."""
-        raise BrokenPipeError
-
-    def table(
-        self, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], limit: int | None = None
-    ) -> None:
-        """Print a table; beyond ``limit`` rows the rest is counted.
-
-        Columns that start with ">" are numbers, those that start with "~" may be folded where space is short.
-        """
-        self.print(title, style="bold")  # a title inside the table would be wrapped at the table's width
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for column in columns:
-            justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-            table.add_column(column.lstrip(">~"), justify=justify, overflow="fold", no_wrap=column[:1] != "~")
-        all_rows = [[str(cell) for cell in row] for row in rows]
-        shown = all_rows if limit is None else all_rows[:limit]
-        for row in shown:
-            table.add_row(*row)
-        self.print(table)
-        if len(shown) < len(all_rows):
-            self.print(f"... and {len(all_rows) - len(shown)} more (--json has all)", style="dim")
-        self.print()
-
-
-def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
-    """Print ``data`` as one JSON object if ``--json`` asks for it, else let ``show`` print for people."""
-    if args.json:
-        print(json.dumps(_plain(data), indent=1))
-    else:
-        show(Out())
-    return 0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | range):
-        return [_plain(v) for v in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def time_text(seconds: float) -> str:
-    """``13.4 us``, ``2.31 ms``, ``1.2 s``."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
-
-
-def bytes_text(size: float) -> str:
-    """``512 B``, ``4.0 KiB``, ``1.25 GiB``."""
-    for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}" if size / scale < 1000 else f"{size / scale:.0f} {unit}"
-    return f"{size:.0f} B"
-
-
-def short(location: str) -> str:
-    """``file.py:12`` of a location with its folder."""
-    return location.rsplit("/", 1)[-1]
-
-
-def few(items: Iterable[str], limit: int = 3) -> str:
-    """The first items and how many are left out."""
-    texts = list(items)
-    return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
-
-
-# -- plans and prices ----------------------------------------------------------------------------------
-
-
-def model_data(model: Model) -> dict[str, Any]:
-    """A model for JSON."""
-    p = model.program
-    return {
-        "name": model.name, "source": model.source, "digest": p.digest(), "ops": p.n_ops - p.n_arguments,
-        "arguments": p.n_arguments, "results": len(p.outputs), "names": p.n_factors,
-    }  # fmt: skip
-
-
-def problem_data(problem: Problem) -> dict[str, Any]:
-    """A problem for JSON."""
-    time_s, peak_bytes = problem.baseline
-    return {
-        "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)), "machine": problem.machine.name,
-        "memory_limit_bytes": problem.memory_limit_bytes,
-        "unsharded_time_s": time_s, "unsharded_peak_bytes": peak_bytes,
-        "pins": [] if problem.pins is None else problem.pins.texts,
-    }  # fmt: skip
-
-
-def plan_data(plan: ShardingPlan) -> dict[str, Any]:
-    """A plan for JSON, in brief: actions and what they mean for arguments and results."""
-    return {
-        "actions": plan.actions,
-        "key": f"{plan.key:016x}",
-        "arguments": plan.argument_specs(),
-        "results": plan.result_specs(),
-    }
-
-
-def cost_data(cost: Cost) -> dict[str, Any]:
-    """A price for JSON, with every collective."""
-    return {
-        "time_s": cost.time_s, "overlapped_time_s": cost.overlapped_s,
-        "compute_s": cost.compute_s, "communication_s": cost.comm_s,
-        "peak_bytes": cost.peak_bytes, "memory_limit_bytes": cost.memory_limit_bytes, "fits": cost.fits,
-        "relative_time": cost.relative_time, "memory_penalty": cost.memory_penalty, "score": cost.score,
-        "collectives": [c._asdict() for c in cost.collectives],
-    }  # fmt: skip
-
-
-def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
-    """Time and memory beside the unsharded program's."""
-    base_time, base_peak = problem.baseline
-    fits = "fits" if cost.fits else f"over the limit of {bytes_text(cost.memory_limit_bytes)}"
-    out.table(
-        f"Estimate for one device of {problem.machine.name}, mesh {problem.mesh}",
-        ("", ">unsharded", ">sharded", ""),
-        [
-            (
-                "time of a step",
-                time_text(base_time),
-                time_text(cost.time_s),
-                f"{cost.relative_time:.3f} of unsharded",
-            ),
-            ("  compute", "", time_text(cost.compute_s), ""),
-            ("  communication", "", time_text(cost.comm_s), f"{len(cost.collectives)} collectives"),
-            ("  if overlapped", "", time_text(cost.overlapped_s), ""),
-            ("peak memory", bytes_text(base_peak), bytes_text(cost.peak_bytes), fits),
-            ("score C(s)", "", f"{cost.score:.4f}", "relative time + memory penalty"),
-        ],
-    )
-
-
-def show_pins(out: Out, problem: Problem) -> None:
-    """What every plan of the problem keeps to."""
-    if problem.pins is not None:
-        out.print("Kept: " + "; ".join(problem.pins.texts))
-
-
-def show_plan(out: Out, plan: ShardingPlan) -> None:
-    """Actions, and the arguments that are cut."""
-    out.print("Actions: " + ("  ".join(plan.actions) or "none, every device holds and computes everything"))
-    out.print()
-    cut = [(path, spec) for path, spec in plan.argument_specs().items() if any(spec)]
-    if cut:
-        rows = [(path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]") for path, spec in cut]
-        out.table(
-            f"Sharded arguments ({len(cut)} of {plan.program.n_arguments})",
-            ("~argument", "mesh axes per dim"),
-            rows,
-            24,
-        )
-
-
-def show_collectives(out: Out, cost: Cost) -> None:
-    """Collectives by kind and axis, costliest first."""
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for c in cost.collectives:
-        groups.setdefault((c.kind, ",".join(c.axes)), []).append(c)
-    rows = sorted(groups.items(), key=lambda item: -sum(c.time_s for c in item[1]))
-    if rows:
-        out.table(
-            "Collectives",
-            ("kind", "axes", ">count", ">bytes", ">time", "~largest", "~at"),
-            [
-                (
-                    kind,
-                    axes,
-                    len(cs),
-                    bytes_text(sum(c.local_bytes for c in cs)),
-                    time_text(sum(c.time_s for c in cs)),
-                    top.value,
-                    short(top.where),
-                )
-                for (kind, axes), cs in rows
-                for top in [max(cs, key=lambda c: c.time_s)]
-            ],
-        )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     plans: dict[str, ShardingPlan] = {}
     for name, path in zip(names, args.plans, strict=True):
         plans[name] = _load(path, analysis)
-    with common.progress(f"comparing {len(plans)} plans") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"comparing {len(plans)} plans") as update, common.stop_on_interrupt() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
@@ -52,13 +52,13 @@ def run(args: argparse.Namespace) -> int:
         done.to_csv(args.csv)
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
-    status = common.emit(args, data_of(model, done), lambda out: _show(out, done))
+    status = output.emit(args, data_of(model, done), lambda out: _show(out, done))
     return status or int(all(row.status != "ok" for row in done.rows))
 
 
 def data_of(model: Any, done: Comparison) -> dict[str, Any]:
     """A comparison for JSON."""
-    return {"model": common.model_data(model), "comparison": done.to_json()}
+    return {"model": output.model_data(model), "comparison": done.to_json()}
 
 
 def _names(paths: list[str]) -> list[str]:
@@ -85,7 +85,7 @@ def _store(text: str | None) -> bool | str:
     return True if text is None else False if text == "none" else text
 
 
-def _show(out: common.Out, done: Comparison) -> None:
+def _show(out: output.Out, done: Comparison) -> None:
     from toast_lab.compare.result import COLUMNS, cells
 
     every = [*done.rows, *([done.reference] if done.reference else [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     parse(args.topology, problem.mesh)
     plan = common.given_plan(args, problem) or replicated(problem)
     common.save_plan(args, plan)
-    with common.progress(f"compiling for {args.topology}") as update:
+    with output.progress(f"compiling for {args.topology}") as update:
 
         def on_progress(event: Progress) -> None:
             update(event.fraction, event.stage)
@@ -43,19 +43,19 @@ def run(args: argparse.Namespace) -> int:
     cost = price(problem, plan)
     diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
-        "plan": common.plan_data(plan),
-        "cost": common.cost_data(cost),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        "plan": output.plan_data(plan),
+        "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),
         "diff": diff.tidy() if diff else None,
     }
-    common.emit(args, data, lambda out: _show(out, args, problem, plan, cost, compiled, diff))
+    output.emit(args, data, lambda out: _show(out, args, problem, plan, cost, compiled, diff))
     return 0 if compiled.fits else 1
 
 
 def _show(
-    out: common.Out,
+    out: output.Out,
     args: argparse.Namespace,
     problem: Problem,
     plan: ShardingPlan,
@@ -63,7 +63,7 @@ def _show(
     compiled: Compiled,
     diff: CompiledDiff | None,
 ) -> None:
-    common.show_plan(out, plan)
+    output.show_plan(out, plan)
     out.print(f"{compiled}{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}")
     out.print()
     compute = compiled.compute_s
@@ -71,13 +71,13 @@ def _show(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on {problem.machine.name}",
         ("", ">priced", ">compiled"),
         [
-            ("peak memory of a device", common.bytes_text(cost.peak_bytes), _bytes(compiled.total_needed_bytes)),
+            ("peak memory of a device", output.bytes_text(cost.peak_bytes), _bytes(compiled.total_needed_bytes)),
             ("  arguments", "", _bytes(compiled.argument_bytes)),
             ("  temporaries", "", _bytes(compiled.temp_bytes)),
             (
                 "time of computing",
-                common.time_text(cost.compute_s),
-                "-" if compute is None else common.time_text(compute),
+                output.time_text(cost.compute_s),
+                "-" if compute is None else output.time_text(compute),
             ),
             ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
         ],
@@ -86,7 +86,7 @@ def _show(
         out.table(
             "Largest allocations of the refused program",
             (">bytes", "~shape", "~op"),
-            [(common.bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
+            [(output.bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
             None if args.all else 10,
         )
     if diff is None:
@@ -94,14 +94,14 @@ def _show(
     out.table(
         "Collectives of a step",
         ("kind", ">priced", ">compiled"),
-        [(kind, common.bytes_text(a), common.bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
+        [(kind, output.bytes_text(a), output.bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
     )
     if diff.different:
         out.table(
             f"Different ({len(diff.different)} of {len(diff.rows)})",
             ("op", "~at", "~priced", "~compiled", "~why"),
             [
-                (r.what, common.short(r.where), r.predicted or "-", r.compiled or "-", r.reason or "unexplained")
+                (r.what, output.short(r.where), r.predicted or "-", r.compiled or "-", r.reason or "unexplained")
                 for r in diff.different
             ],
             None if args.all else 20,
@@ -109,4 +109,4 @@ def _show(
 
 
 def _bytes(size: float | None) -> str:
-    return "-" if size is None else common.bytes_text(size)
+    return "-" if size is None else output.bytes_text(size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 
 
 def run(args: argparse.Namespace) -> int:
@@ -14,5 +14,5 @@ def run(args: argparse.Namespace) -> int:
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     board = conflicts(problem)
-    data = {"model": common.model_data(model), "problem": common.problem_data(problem), **board.to_json()}
-    return common.emit(args, data, lambda out: print(board))
+    data = {"model": output.model_data(model), "problem": output.problem_data(problem), **board.to_json()}
+    return output.emit(args, data, lambda out: print(board))

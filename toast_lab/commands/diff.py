@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
         for note in plan.notes:
             print(f"{path}: {note}", file=sys.stderr)
     found = difference(problem, *plans)
-    data = {"model": common.model_data(model), "problem": common.problem_data(problem), **found.to_json()}
-    return common.emit(args, data, lambda out: print(found))
+    data = {"model": output.model_data(model), "problem": output.problem_data(problem), **found.to_json()}
+    return output.emit(args, data, lambda out: print(found))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.errors import InvalidPlan, InvalidProblem
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
         Path(path).write_text(texts[name])
         print(f"wrote {path}", file=sys.stderr)
     data = {
-        "model": common.model_data(model), "problem": common.problem_data(problem), "written": wanted,
+        "model": output.model_data(model), "problem": output.problem_data(problem), "written": wanted,
         "constraints": None if found is None else [str(row) for row in found],
         "proof": None if found is None else found.proof,
         "remaining": None if found is None else found.remaining,
         "remaining_bytes": None if found is None else found.remaining_bytes,
         "remaining_time_s": None if found is None else found.remaining_time_s(problem),
     }  # fmt: skip
-    return common.emit(args, data, lambda out: _show(found, problem))
+    return output.emit(args, data, lambda out: _show(found, problem))
 
 
 def _show(found: MinimalConstraints | None, problem: Problem) -> None:
@@ -60,7 +60,7 @@ def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> 
     from toast_lab.export.minimal import minimal_constraints
     from toast_lab.export.trial import Progress
 
-    with common.progress("looking for constraints") as update, common.stop_on_interrupt() as stopped:
+    with output.progress("looking for constraints") as update, common.stop_on_interrupt() as stopped:
 
         def on_event(event: Progress) -> None:
             update(None, f"{event.stage}: {event.units} left, {event.tried} sets tried")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, reports
+from toast_lab.commands import common, output, reports
 from toast_lab.commands.search import search_data
 
 
@@ -20,12 +20,12 @@ def run(args: argparse.Namespace) -> int:
     text = listing(problem, plan)
     common.save_plan(args, plan)
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
         "search": search_data(result) if result else None,
-        "plan": common.plan_data(plan),
-        "cost": common.cost_data(price(problem, plan)),
+        "plan": output.plan_data(plan),
+        "cost": output.cost_data(price(problem, plan)),
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
         "listing": text,
     }
-    return common.emit(args, data, lambda out: print(text))
+    return output.emit(args, data, lambda out: print(text))

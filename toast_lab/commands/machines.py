@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from toast_lab.commands import common
+from toast_lab.commands import output
 from toast_lab.cost.layout import AxisLinks, lay_out
 from toast_lab.cost.machines import MACHINES, Link, Machine, machine
 from toast_lab.errors import InvalidProblem
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     found = [machine(args.machine)] if args.machine else list(MACHINES.values())
     data: dict[str, Any] = {"machines": [_data(m) for m in found]}
     if not args.mesh:
-        return common.emit(args, data, lambda out: _show(out, found))
+        return output.emit(args, data, lambda out: _show(out, found))
     mesh = make_mesh(args.mesh)
     links = lay_out(found[0], mesh)
     data["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
@@ -32,11 +32,11 @@ def run(args: argparse.Namespace) -> int:
         for axis, size, rate, latency, switched, where in _axes(mesh, links)
     ]  # fmt: skip
 
-    def show(out: common.Out) -> None:
+    def show(out: output.Out) -> None:
         _show_layout(out, found[0], mesh, links)
         _show(out, found)
 
-    return common.emit(args, data, show)
+    return output.emit(args, data, show)
 
 
 def _axes(mesh: Mesh, links: AxisLinks) -> Any:
@@ -50,7 +50,7 @@ def _data(m: Machine) -> dict[str, object]:
     return data
 
 
-def _show(out: common.Out, machines: list[Machine]) -> None:
+def _show(out: output.Out, machines: list[Machine]) -> None:
     out.table(
         "Machines (one device each)",
         ("name", ">bf16 FLOP/s", ">f32 FLOP/s", ">memory", ">memory/s", ">devices"),
@@ -71,7 +71,7 @@ def _show(out: common.Out, machines: list[Machine]) -> None:
 
 def _row(m: Machine) -> tuple[str, ...]:
     peaks = f"{m.peak_flops('bf16'):.3g}", f"{m.peak_flops('f32'):.3g}"
-    sizes = common.bytes_text(m.memory_bytes), _rate(m.memory_bytes_per_s)
+    sizes = output.bytes_text(m.memory_bytes), _rate(m.memory_bytes_per_s)
     return m.name, *peaks, *sizes, "any" if m.max_devices is None else str(m.max_devices)
 
 
@@ -84,17 +84,17 @@ def _rate(bytes_per_s: float) -> str:
 def _link_row(m: Machine, link: Link) -> tuple[str, ...]:
     topology = link.topology + (" " + "x".join(map(str, link.extents)) if link.extents else "")
     devices = "any" if link.devices is None else str(link.devices)
-    return m.name, link.name, topology, _rate(link.bytes_per_s), common.time_text(link.latency_s), devices
+    return m.name, link.name, topology, _rate(link.bytes_per_s), output.time_text(link.latency_s), devices
 
 
-def _show_layout(out: common.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> None:
+def _show_layout(out: output.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> None:
     slice_ = f", a slice of {'x'.join(map(str, links.slice))}" if links.slice else ""
     rows = [
         (
             axis,
             size,
-            common.bytes_text(rate) if size > 1 else "-",
-            common.time_text(latency) if size > 1 else "-",
+            output.bytes_text(rate) if size > 1 else "-",
+            output.time_text(latency) if size > 1 else "-",
             where,
         )
         for axis, size, rate, latency, _, where in _axes(mesh, links)

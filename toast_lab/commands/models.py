@@ -8,14 +8,14 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from toast_lab.commands import common
+from toast_lab.commands import output
 from toast_lab.models import registry
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the built-in models with their sizes."""
     data = {"models": [_describe(name, target, about) for name, (target, about) in registry.MODELS.items()]}
-    return common.emit(args, data, lambda out: _show(out, data["models"]))
+    return output.emit(args, data, lambda out: _show(out, data["models"]))
 
 
 def _describe(name: str, target: str, about: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def sizes(target: str) -> dict[str, Any]:
     return {}
 
 
-def _show(out: common.Out, models: list[dict[str, Any]]) -> None:
+def _show(out: output.Out, models: list[dict[str, Any]]) -> None:
     rows = [(m["name"], m["about"], " ".join(f"{k}={v}" for k, v in m["sizes"].items())) for m in models]
     out.table("Built-in models", ("name", "~what it is", "~sizes for --set, with their defaults"), rows)
     counted = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, reports
+from toast_lab.commands import common, output, reports
 from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def run(args: argparse.Namespace) -> int:
     cost = price(problem, plan)
     common.save_plan(args, plan)
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
-        "plan": common.plan_data(plan),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        "plan": output.plan_data(plan),
         "cost": {
-            **common.cost_data(cost),
+            **output.cost_data(cost),
             "ops": [op._asdict() for op in cost.ops],
             "peak_op": cost.peak_op,
             "at_peak": [h._asdict() for h in cost.at_peak],
@@ -39,14 +39,14 @@ def run(args: argparse.Namespace) -> int:
         },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
     }
-    return common.emit(args, data, lambda out: _show(out, problem, plan, cost))
+    return output.emit(args, data, lambda out: _show(out, problem, plan, cost))
 
 
-def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
-    common.show_pins(out, problem)
-    common.show_plan(out, plan)
-    common.show_cost(out, problem, cost)
-    common.show_collectives(out, cost)
+def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
+    output.show_pins(out, problem)
+    output.show_plan(out, plan)
+    output.show_cost(out, problem, cost)
+    output.show_collectives(out, cost)
     slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
     out.table(
         f"Slowest of {len(cost.ops)} ops",
@@ -56,17 +56,17 @@ def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
                 op.kind,
                 op.result,
                 f"{op.flops:.3g}",
-                common.bytes_text(op.moved_bytes),
-                common.time_text(op.time_s),
-                common.short(op.where),
+                output.bytes_text(op.moved_bytes),
+                output.time_text(op.time_s),
+                output.short(op.where),
             )
             for op in slowest
         ],
     )
     at = problem.analysis.program.where(cost.peak_op) if cost.peak_op < problem.analysis.program.n_ops else "the end"
     out.table(
-        f"Largest of {len(cost.at_peak)} things in memory at its peak, {common.short(at)}",
+        f"Largest of {len(cost.at_peak)} things in memory at its peak, {output.short(at)}",
         ("what", "~name", ">bytes", "~made or needed at"),
-        [(h.what, h.value, common.bytes_text(h.bytes), common.short(h.where)) for h in cost.at_peak[:8]],
+        [(h.what, h.value, output.bytes_text(h.bytes), output.short(h.where)) for h in cost.at_peak[:8]],
     )
     reports.show_divisibility(out, problem.divisibility(plan))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 
 if TYPE_CHECKING:
     from toast_lab.search.child import Point
@@ -27,13 +27,13 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     seconds = args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
     options = {m: found for m in methods if (found := worker.expert_options(m, model))}
-    with common.progress(f"racing {', '.join(methods)}") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"racing {', '.join(methods)}") as update, common.stop_on_interrupt() as stopped:
 
         def on_progress(method: str, point: Point) -> None:
             share = None
             if seconds and args.parallel == 1:
                 share = (methods.index(method) + min(point.elapsed_s / seconds, 1.0)) / len(methods)
-            update(share, f"{method}: {common.time_text(point.time_s)}, {common.bytes_text(point.peak_bytes)}")
+            update(share, f"{method}: {output.time_text(point.time_s)}, {output.bytes_text(point.peak_bytes)}")
 
         done = racing.race(
             problem, methods, Budget(seconds, args.evaluations), args.seed or 0, options, on_progress, stopped,
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
     if done.plan is not None:
         common.save_plan(args, done.plan)
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
         "race": race_data(done),
-        "plan": None if done.plan is None else common.plan_data(done.plan),
+        "plan": None if done.plan is None else output.plan_data(done.plan),
     }
-    return common.emit(args, data, lambda out: _show(out, done))
+    return output.emit(args, data, lambda out: _show(out, done))
 
 
 def race_data(done: Race) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def race_data(done: Race) -> dict[str, Any]:
     }
 
 
-def _show(out: common.Out, done: Race) -> None:
+def _show(out: output.Out, done: Race) -> None:
     out.print(str(done))
     best = done.best
     if best is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     plan = common.given_plan(args, problem)
     if plan is None:
         raise InvalidPlan("give the plan to replay")
-    with common.progress("replaying") as update, common.stop_on_interrupt() as stopped:
+    with output.progress("replaying") as update, common.stop_on_interrupt() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
@@ -32,6 +32,6 @@ def run(args: argparse.Namespace) -> int:
             time_limit_s=args.time_limit, on_event=on_event, cancel=stopped,
         )  # fmt: skip
     data: dict[str, Any] = {
-        "model": common.model_data(model), "problem": common.problem_data(problem), "replay": done.to_json()
+        "model": output.model_data(model), "problem": output.problem_data(problem), "replay": done.to_json()
     }  # fmt: skip
-    return common.emit(args, data, lambda out: print(done))
+    return output.emit(args, data, lambda out: print(done))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import output
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage, Row
@@ -49,7 +49,7 @@ def divisibility_data(report: Divisibility) -> dict[str, Any]:
     }
 
 
-def show_coverage(out: common.Out, report: Coverage, *, everything: bool = False) -> None:
+def show_coverage(out: output.Out, report: Coverage, *, everything: bool = False) -> None:
     """One line, and tables of what is held whole; of where else actions stop only if everything is asked for."""
     limit = None if everything else ROWS
     out.print(f"Coverage: {report.headline()}.")
@@ -65,7 +65,7 @@ def show_coverage(out: common.Out, report: Coverage, *, everything: bool = False
         out.print()
 
 
-def _coverage_table(out: common.Out, title: str, rows: tuple[Row, ...], limit: int | None) -> None:
+def _coverage_table(out: output.Out, title: str, rows: tuple[Row, ...], limit: int | None) -> None:
     from toast_lab.text import few, share_text
 
     out.table(
@@ -78,7 +78,7 @@ def _coverage_table(out: common.Out, title: str, rows: tuple[Row, ...], limit: i
                 share_text(row.flops_share),
                 share_text(row.bytes_share),
                 few(row.colours) or "all",
-                few((common.short(line) for line, _ in row.lines), 2),
+                few((output.short(line) for line, _ in row.lines), 2),
                 row.why,
             )
             for row in rows
@@ -87,7 +87,7 @@ def _coverage_table(out: common.Out, title: str, rows: tuple[Row, ...], limit: i
     )
 
 
-def show_divisibility(out: common.Out, report: Divisibility, *, everything: bool = False) -> None:
+def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool = False) -> None:
     """One line, and a table for each kind of trouble there is."""
     from toast_lab.sharding.divisibility import dim_cells
     from toast_lab.text import bytes_text, share_text

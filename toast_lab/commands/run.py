@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.commands.search import search_data
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     plan, result = common.plan_or_search(args, problem, model)
     common.save_plan(args, plan)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
-    with common.progress(f"running on {devices}") as update:
+    with output.progress(f"running on {devices}") as update:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
@@ -37,27 +37,27 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     cost = price(problem, plan)
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
         "search": search_data(result) if result else None,
-        "plan": common.plan_data(plan),
-        "cost": common.cost_data(cost),
+        "plan": output.plan_data(plan),
+        "cost": output.cost_data(cost),
         "run": done.to_json(),
     }
-    return common.emit(args, data, lambda out: _show(out, problem, plan, cost, done))
+    return output.emit(args, data, lambda out: _show(out, problem, plan, cost, done))
 
 
-def _show(out: common.Out, problem: Problem, plan: ShardingPlan, cost: Cost, done: Run) -> None:
-    common.show_plan(out, plan)
+def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, done: Run) -> None:
+    output.show_plan(out, plan)
     error = done.max_relative_error
-    estimate = f"{common.time_text(cost.time_s)} on {problem.machine.name}"
+    estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
     out.table(
         f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices}, {done.device_kind})",
         ("", ">measured", "~estimated"),
         [
-            ("time of a step (median)", common.time_text(done.median_s), estimate),
-            ("peak memory of a device", common.bytes_text(done.peak_bytes), common.bytes_text(cost.peak_bytes)),
-            ("time to compile", common.time_text(done.compile_s), ""),
+            ("time of a step (median)", output.time_text(done.median_s), estimate),
+            ("peak memory of a device", output.bytes_text(done.peak_bytes), output.bytes_text(cost.peak_bytes)),
+            ("time to compile", output.time_text(done.compile_s), ""),
             (
                 "largest relative error",
                 "-" if error is None else f"{error:.1e}",

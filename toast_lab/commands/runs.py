@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.errors import InvalidProblem
 
 
@@ -21,12 +21,12 @@ def run(args: argparse.Namespace) -> int:
     with Store(args.store, read_only=True) as store:
         if number is not None:
             row = store.get(number)
-            return common.emit(args, row, lambda out: _show(out, row))
+            return output.emit(args, row, lambda out: _show(out, row))
         rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
         path = str(store.path)
     if args.csv:
         write_csv(Path(args.csv), COLUMNS, rows)
-    return common.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))
+    return output.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))
 
 
 def _number(words: list[str]) -> int | None:
@@ -37,7 +37,7 @@ def _number(words: list[str]) -> int | None:
     return int(words[1])
 
 
-def _list(out: common.Out, path: str, rows: list[dict[str, Any]]) -> None:
+def _list(out: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
     if not rows:
         out.print(f"Nothing in {path}.")
         return
@@ -57,15 +57,15 @@ def _list(out: common.Out, path: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else common.time_text(seconds)
+    return "-" if seconds is None else output.time_text(seconds)
 
 
 def _bytes(row: dict[str, Any]) -> str:
     size = row["allocator_peak_bytes"] or row["peak_bytes"]
-    return "-" if size is None else common.bytes_text(size)
+    return "-" if size is None else output.bytes_text(size)
 
 
-def _show(out: common.Out, row: dict[str, Any]) -> None:
+def _show(out: output.Out, row: dict[str, Any]) -> None:
     plan = row["plan"] or {}
     brief = {k: v for k, v in row.items() if k not in ("plan", "measured")}
     cells = [(k, json.dumps(v) if isinstance(v, dict | list) else "-" if v is None else v) for k, v in brief.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, reports
+from toast_lab.commands import common, output, reports
 from toast_lab.text import gap_text
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ def run(args: argparse.Namespace) -> int:
     result = common.search_plan(args, problem, model)
     common.save_plan(args, result.plan)
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
         "search": search_data(result),
-        "plan": common.plan_data(result.plan),
-        "cost": common.cost_data(result.cost),
+        "plan": output.plan_data(result.plan),
+        "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
-    return common.emit(args, data, lambda out: _show(out, problem, result))
+    return output.emit(args, data, lambda out: _show(out, problem, result))
 
 
 def search_data(result: SearchResult) -> dict[str, Any]:
@@ -46,10 +46,10 @@ def search_data(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _show(out: common.Out, problem: Problem, result: SearchResult) -> None:
-    common.show_pins(out, problem)
-    common.show_plan(out, result.plan)
-    common.show_cost(out, problem, result.cost)
-    common.show_collectives(out, result.cost)
+def _show(out: output.Out, problem: Problem, result: SearchResult) -> None:
+    output.show_pins(out, problem)
+    output.show_plan(out, result.plan)
+    output.show_cost(out, problem, result.cost)
+    output.show_collectives(out, result.cost)
     reports.show_divisibility(out, problem.divisibility(result.plan))
     out.print(f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 from toast_lab.errors import InvalidProblem
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def run(args: argparse.Namespace) -> int:
     rows = table(done.rows)
     write_csv(folder / "table.csv", COLUMNS, rows)
     data = {"table": str(folder / "table.csv"), "made": done.made, "missing": len(done.missing), "rows": rows}
-    common.emit(args, data, lambda out: _show(out, data))
+    output.emit(args, data, lambda out: _show(out, data))
     return 130 if done.missing else 0
 
 
 @contextlib.contextmanager
 def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[[], bool]]]:
     """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
-    with common.progress(f"{total} searches") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"{total} searches") as update, common.stop_on_interrupt() as stopped:
 
         def on_progress(event: Progress) -> None:
             now = event.running[0] if event.running else ""
@@ -56,7 +56,7 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[
         yield on_progress, stopped
 
 
-def _show(out: common.Out, data: dict[str, Any]) -> None:
+def _show(out: output.Out, data: dict[str, Any]) -> None:
     rows = data["rows"]
     out.table(
         f"{len(rows)} searches, {data['made']} of them made now",
@@ -65,8 +65,8 @@ def _show(out: common.Out, data: dict[str, Any]) -> None:
             (
                 r["model"], r["sizes"], r["mesh"], r["machine"], r["method"], r["seed"],
                 "-" if r["score"] is None else f"{r['score']:.4f}",
-                "-" if r["time_s"] is None else common.time_text(r["time_s"]),
-                "-" if r["peak_bytes"] is None else common.bytes_text(r["peak_bytes"]),
+                "-" if r["time_s"] is None else output.time_text(r["time_s"]),
+                "-" if r["peak_bytes"] is None else output.bytes_text(r["peak_bytes"]),
                 {True: "yes", False: "no", None: "-"}[r["fits"]], r["status"],
                 "-" if r["elapsed_s"] is None else f"{r['elapsed_s']:.2f}",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common
+from toast_lab.commands import common, output
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,9 +18,9 @@ def run(args: argparse.Namespace) -> int:
     reasons = why(problem, plan, int(args.question) if args.question.isdigit() else args.question)
     common.save_plan(args, plan)
     data = {
-        "model": common.model_data(model),
-        "problem": common.problem_data(problem),
-        "plan": common.plan_data(plan),
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        "plan": output.plan_data(plan),
         "reasons": to_json(reasons),
     }
-    return common.emit(args, data, lambda out: print("\n".join(map(str, reasons))))
+    return output.emit(args, data, lambda out: print("\n".join(map(str, reasons))))
