@@ -222,13 +222,20 @@ def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | No
     from toast_lab.sharding.plan import ShardingPlan
 
     if args.plan:
-        plan = ShardingPlan.load(args.plan, problem)
-        for note in plan.notes:
-            print(f"{args.plan}: {note}", file=sys.stderr)
-        return plan
+        return load_plan(args.plan, problem)
     if args.actions is not None:
         return ShardingPlan.from_actions(problem, args.actions)
     return None
+
+
+def load_plan(path: str, problem: Problem) -> ShardingPlan:
+    """A saved plan; what does not fit goes to stderr."""
+    from toast_lab.sharding.plan import ShardingPlan
+
+    plan = ShardingPlan.load(path, problem)
+    for note in plan.notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    return plan
 
 
 def plan_or_search(

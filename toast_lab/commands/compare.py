@@ -73,12 +73,8 @@ def _names(paths: list[str]) -> list[str]:
 
 def _load(path: str, analysis: Any) -> ShardingPlan:
     from toast_lab.cost.problem import Problem
-    from toast_lab.sharding.plan import ShardingPlan
 
-    plan = ShardingPlan.load(path, Problem(analysis, common.mesh_of(path)))
-    for note in plan.notes:
-        print(f"{path}: {note}", file=sys.stderr)
-    return plan
+    return common.load_plan(path, Problem(analysis, common.mesh_of(path)))
 
 
 def _store(text: str | None) -> bool | str:

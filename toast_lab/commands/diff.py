@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from toast_lab.commands import common, output
 
@@ -11,15 +10,11 @@ from toast_lab.commands import common, output
 def run(args: argparse.Namespace) -> int:
     """Compare two plans that ``--save`` wrote."""
     from toast_lab.explain.difference import difference
-    from toast_lab.sharding.plan import ShardingPlan
 
     model = common.load_model(args)
     args.plan = args.before  # gives the mesh if none is asked for
     problem = common.make_problem(args, common.analyse(args, model))
-    plans = [ShardingPlan.load(path, problem) for path in (args.before, args.after)]
-    for path, plan in zip((args.before, args.after), plans, strict=True):
-        for note in plan.notes:
-            print(f"{path}: {note}", file=sys.stderr)
+    plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
     found = difference(problem, *plans)
     data = {"model": output.model_data(model), "problem": output.problem_data(problem), **found.to_json()}
     return output.emit(args, data, lambda out: print(found))

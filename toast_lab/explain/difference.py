@@ -9,11 +9,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
+from itertools import chain
 from typing import Any, NamedTuple
 
 from toast_lab import text
 from toast_lab.cost.problem import Cost, Problem, price
-from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 
 
 class TensorRow(NamedTuple):
@@ -92,7 +93,12 @@ class Difference:
             lines += ["", text.table(("collective", "line", "count", "ms"), rows)]
         if self.tensors:
             rows = [
-                (f"{r.value}" + (f" x{r.places}" if r.places > 1 else ""), r.where, _spec(r.before), _spec(r.after))
+                (
+                    f"{r.value}" + (f" x{r.places}" if r.places > 1 else ""),
+                    r.where,
+                    spec_text(r.before),
+                    spec_text(r.after),
+                )
                 for r in self.tensors
             ]
             lines += ["", text.table(("tensor", "line", "before", "after"), rows)]
@@ -112,7 +118,7 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
 
 
 def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> list[TensorRow]:
-    program, sizes = problem.analysis.program, dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True))
+    program, mesh = problem.analysis.program, problem.mesh
     specs = before.value_specs(), after.value_specs()
     found: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
     for v in range(program.n_values):
@@ -128,7 +134,7 @@ def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> lis
         rows.append(
             TensorRow(
                 first if len(values) == 1 else name, len(values), where, a, b,
-                total / _ways(a, sizes), total / _ways(b, sizes),
+                total / mesh.ways(chain(*a)), total / mesh.ways(chain(*b)),
             )
         )  # fmt: skip
     return rows
@@ -156,18 +162,3 @@ def _compute(costs: tuple[Cost, Cost]) -> list[tuple[str, float, float]]:
     least = 1e-9 * max(c.time_s for c in costs)
     rows = [(where, a, b) for where, (a, b) in found.items() if abs(a - b) > least]
     return sorted(rows, key=lambda r: -abs(r[2] - r[1]))
-
-
-def _ways(spec: Spec, sizes: dict[str, int]) -> int:
-    ways = 1
-    for axes in spec:
-        for axis in axes:
-            ways *= sizes[axis]
-    return ways
-
-
-def _spec(spec: Spec) -> str:
-    """``[data, -, seq+model]``; whole tensors are ``whole``."""
-    if not any(spec):
-        return "whole"
-    return "[" + ", ".join("+".join(axes) or "-" for axes in spec) + "]"

@@ -24,7 +24,7 @@ from toast_lab import text
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError, did_you_mean
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
@@ -175,11 +175,9 @@ class _Asker:
             ]
             if summed:
                 return f"{program.kind[row.op]} is split along what it sums over ({', '.join(summed)}): parts are added"
-            return f"{row.value} is kept as {_text(self.kept[value])}, and its op leaves it otherwise"
+            return f"{row.value} is kept as {spec_text(self.kept[value])}, and its op leaves it otherwise"
         wanted = self._wanted(row, value)
-        return (
-            f"{row.value} is kept as {_text(self.kept[value])} and {program.kind[row.op]} reads it as {_text(wanted)}"
-        )
+        return f"{row.value} is kept as {spec_text(self.kept[value])} and {program.kind[row.op]} reads it as {spec_text(wanted)}"
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program, tables = self.program, st.tables(self.program)
@@ -305,7 +303,7 @@ class _Asker:
             changed(f"keep {row.value} without {axis_text}", [], {value: None}),
         ]
         if made_by != row.op:
-            candidates.append(changed(f"keep {row.value} as {_text(wanted)}", [], {value: wanted}))
+            candidates.append(changed(f"keep {row.value} as {spec_text(wanted)}", [], {value: wanted}))
             candidates.append(
                 changed(f"neither split {called} nor keep {row.value} over {axis_text}", [row.op], {value: None})
             )
@@ -360,10 +358,6 @@ def _actions(problem: Problem, plan: ShardingPlan) -> list[Action]:
         except ToastError:
             break
     return found
-
-
-def _text(spec: Spec) -> str:
-    return "[" + ", ".join("+".join(axes) or "-" for axes in spec) + "]" if any(spec) else "whole"
 
 
 def to_json(reasons: Sequence[Reason]) -> list[dict[str, Any]]:

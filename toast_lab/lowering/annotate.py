@@ -276,16 +276,9 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
         )
         # Where the scattered axes do not fit beside those that are there, sums are made whole first.  Claiming the
         # kept sharding instead has made XLA compute wrong numbers, and hides that the op is computed otherwise.
-        fits = all(size % _ways(plan, axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True))
+        fits = all(size % plan.mesh.ways(axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True))
         made[value] = spec if fits else natural[value]
     return made
-
-
-def _ways(plan: ShardingPlan, axes: tuple[str, ...]) -> int:
-    ways = 1
-    for axis in axes:
-        ways *= plan.mesh.size(axis)
-    return ways
 
 
 def _check_same(program: Program, number: int, item: walk.Item) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -44,6 +44,10 @@ class Mesh:
     def size(self, axis: str) -> int:
         """Size of one axis by name."""
         return self.sizes[self.axes.index(axis)]
+
+    def ways(self, axes: Iterable[str]) -> int:
+        """Into how many pieces these axes together cut something."""
+        return math.prod(self.size(a) for a in axes)
 
     def array(self) -> np.ndarray:
         """Axis sizes, int64."""

@@ -282,6 +282,11 @@ class ShardingPlan:
             raise InvalidPlan("this plan cannot be carried out: " + join_offenders(sorted(set(wrong))))
 
 
+def spec_text(spec: Spec) -> str:
+    """``[data, -, seq+model]``; whole tensors are ``whole``."""
+    return "[" + ", ".join("+".join(axes) or "-" for axes in spec) + "]" if any(spec) else "whole"
+
+
 def replicated(problem: Problem) -> ShardingPlan:
     """The plan that shards nothing, whatever is pinned."""
     program, n_axes = problem.analysis.program, len(problem.mesh.axes)
