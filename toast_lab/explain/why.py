@@ -177,7 +177,8 @@ class _Asker:
                 return f"{program.kind[row.op]} is split along what it sums over ({', '.join(summed)}): parts are added"
             return f"{row.value} is kept as {spec_text(self.kept[value])}, and its op leaves it otherwise"
         wanted = self._wanted(row, value)
-        return f"{row.value} is kept as {spec_text(self.kept[value])} and {program.kind[row.op]} reads it as {spec_text(wanted)}"
+        kept = spec_text(self.kept[value])
+        return f"{row.value} is kept as {kept} and {program.kind[row.op]} reads it as {spec_text(wanted)}"
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program, tables = self.program, st.tables(self.program)
