@@ -17,6 +17,7 @@ from toast_lab.export import constrained, places
 from toast_lab.export.axis_rules import axis_rules, resolve
 from toast_lab.export.constrained import Place, Rule
 from toast_lab.export.drift import drifted, recorded
+from toast_lab.export.minimal import candidates
 from toast_lab.export.patch import _with_imports
 from toast_lab.export.python import _folded
 
@@ -51,6 +52,7 @@ def test_every_op_that_is_not_constant_has_its_equation(name: str, sizes: dict[s
         for value in e.results:
             assert value < 0 or int(program.value_op[value]) in e.ops
         for uses in e.uses:
+            assert len({int(program.use_value[u]) for u in uses}) <= 1
             assert all(program.use_ptr[e.ops[0]] <= u < program.use_ptr[max(e.ops) + 1] for u in uses)
     assert len(source.argument_keys[0]) == len(jax.tree_util.tree_leaves(model.function.given[0]))
 
@@ -69,6 +71,23 @@ def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> Non
     assert (found.occurrence, found.of) == (1, 2)
     assert found.place.source.count(" < ") == 1
     assert found.frames[0][1] == scaled.__code__.co_firstlineno + 1
+
+
+def test_numbers_in_the_source_are_never_pinned() -> None:
+    """A plan may split the tensor that a number is spread to; the number itself has no dims."""
+
+    def fn(x: Any) -> Any:
+        return jnp.maximum(x, 0.5) * 2.0
+
+    model = tl.from_jax(fn, jnp.ones((8, 8)))
+    program = model.program
+    for e in places.source_of(program, model).equations:
+        for uses in e.uses:
+            assert all(not program.value_is_constant[program.use_value[u]] for u in uses)
+    problem = tl.Problem(tl.analyse(model), MESH, "cpu")
+    plan = tl.Plan.from_specs(problem, {"x": ("data", "model")})
+    rows = candidates(plan, places.source_of(program, model).equations)
+    assert {t.side for row, _ in rows for t in row.targets} == {"result"}
 
 
 def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,8 +234,8 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
                 continue
             (spec,), value = specs_here, int(program.use_value[uses[0]])
             alone = value in source and value not in outputs and len(wanted[value]) == 1
-            if spec == kept[value] or alone:
-                continue
+            if spec == kept[value] or alone or program.value_is_constant[value]:
+                continue  # what is made of constants is made where it is used
             origin = source.get(value) or _family(program.value_name[value])
             target = Target(e.place, "operand", i, None)
             groups.setdefault(("operand", origin, (spec,)), []).append((e, target, value, uses))

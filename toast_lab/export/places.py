@@ -218,6 +218,11 @@ def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...
     return (-1,) * len(shapes)
 
 
+def _fits(program: Program, variable: Any, value: int) -> bool:
+    """Have a jaxpr's variable and a value of the program the same shape?"""
+    return tuple(map(int, getattr(variable.aval, "shape", ()))) == tuple(map(int, program.dims(value)))
+
+
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:
     """Per operand the uses that read it: values from outside, in the order in which the equation names them."""
     made = {int(v) for op in ops for v in program.results(op)}
@@ -230,13 +235,16 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
     nothing: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
     only = ops[0] if len(ops) == 1 else -1
     if only >= 0 and int(program.use_ptr[only + 1] - program.use_ptr[only]) == len(eqn.invars):
-        return tuple((u,) for u in range(int(program.use_ptr[only]), int(program.use_ptr[only + 1])))
+        uses = range(int(program.use_ptr[only]), int(program.use_ptr[only + 1]))
+        return tuple(
+            (u,) if _fits(program, v, int(program.use_value[u])) else () for u, v in zip(uses, eqn.invars, strict=True)
+        )
     variables = list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
     if len(variables) != len(outside):
         return nothing
     groups = dict(zip(variables, outside.values(), strict=True))
     for variable, value in zip(variables, outside, strict=True):
-        if tuple(map(int, getattr(variable.aval, "shape", ()))) != tuple(map(int, program.dims(value))):
+        if not _fits(program, variable, value):
             return nothing
     return tuple(tuple(groups[v]) if not hasattr(v, "val") else () for v in eqn.invars)
 
