@@ -184,3 +184,20 @@ def flax_steps() -> dict[str, Any]:
         "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
         "moment": tuple(jax.tree_util.tree_leaves(nnx.state(mine[1]))[0].sharding.spec),
     }  # fmt: skip
+
+
+def deeper(sizes: dict[str, Any], layers: int, actions: list[Any], mesh: dict[str, int]) -> dict[str, Any]:
+    """Constraints found for a few layers, applied to the same function with more of them."""
+    shallow, deep = (make("transformer", **{**sizes, "layers": n}) for n in (sizes["layers"], layers))
+    plans = []
+    for example in (shallow, deep):
+        model = tl.from_jax(example.fn, *example.args, dim_names=example.dim_names)
+        plans.append((model, tl.Plan.from_actions(tl.Problem(tl.analyse(model), mesh, "cpu"), actions)))
+    (model, plan), (_, wanted) = plans
+    found = plan.constraints(minimal=True, model=model)
+    by_plan = wanted.jit(deep.fn)
+    ins, outs = wanted.named_shardings(by_plan.mesh)
+    by_hand = jax.jit(found.apply(deep.fn, by_plan.mesh), in_shardings=ins, out_shardings=outs)
+    given = deep.args
+    made = [collectives(f.lower(*given).compile(), mesh) for f in (by_plan, by_hand)]
+    return {"planned": made[0], "constrained": made[1], "constraints": len(found), "exact": found.exact}

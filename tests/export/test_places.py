@@ -15,9 +15,9 @@ from tests.helpers import SMALL
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places
 from toast_lab.export.axis_rules import axis_rules, resolve
-from toast_lab.export.constrained import Place, Rule
+from toast_lab.export.constrained import Place, Rule, Which
 from toast_lab.export.drift import drifted, recorded
-from toast_lab.export.minimal import candidates
+from toast_lab.export.minimal import _which, candidates
 from toast_lab.export.patch import _with_imports
 from toast_lab.export.python import _folded
 
@@ -68,9 +68,29 @@ def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> Non
 
     model = tl.from_jax(fn, jnp.ones(8))
     (found,) = [e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"]
-    assert (found.occurrence, found.of) == (1, 2)
+    assert (found.number, found.of) == (1, 2)
     assert found.place.source.count(" < ") == 1
     assert found.frames[0][1] == scaled.__code__.co_firstlineno + 1
+
+
+def test_equations_of_a_line_are_counted_anew_each_time_that_it_runs() -> None:
+    def scaled(v: Any) -> Any:
+        return jnp.sin(v * 2.0 * v)
+
+    def fn(x: Any) -> Any:
+        for _ in range(3):
+            x = scaled(x)
+            x = x + 1.0
+        return x
+
+    model = tl.from_jax(fn, jnp.ones(8))
+    products = [e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"]
+    assert [e.in_pass for e in products] == [0, 1] * 3
+    assert [e.number for e in products] == list(range(6))
+    assert {(e.of, e.of_pass) for e in products} == {(6, 3)}
+    assert _which(products) is None
+    assert _which(products[1::2]) == Which(frozenset([1]), in_pass=True)
+    assert _which(products[:3]) == Which(frozenset([0, 1, 2]), in_pass=False)
 
 
 def test_numbers_in_the_source_are_never_pinned() -> None:

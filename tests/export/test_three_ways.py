@@ -61,6 +61,13 @@ def test_a_sequence_parallel_transformer_needs_four_places_a_layer() -> None:
     assert len(found["rows"]) - len(per_layer) <= 2  # the embedding and the last norm
 
 
+def test_constraints_of_two_layers_hold_for_five() -> None:
+    found = here("deeper", {**SMALL, "layers": 2, "mode": "forward"}, 5, SEQUENCE, DM)
+    assert found["exact"]
+    assert found["constraints"] > 0
+    assert found["constrained"] == found["planned"]
+
+
 def test_the_patch_applied_is_the_plan() -> None:
     sizes = {**ONE, "mode": "forward"}
     found = here("patched", "transformer", sizes, FSDP, DM, proof="propagated")

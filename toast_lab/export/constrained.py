@@ -33,13 +33,20 @@ class Place(NamedTuple):
     shape: tuple[int, ...]  #: of its first result
 
 
+class Which(NamedTuple):
+    """Some of the equations of a place."""
+
+    numbers: frozenset[int]
+    in_pass: bool  #: counted anew each time that the source line is run, so that it holds for any number of layers
+
+
 class Rule(NamedTuple):
     """What to pin at a place.  Specs have one entry per dim: None, a mesh axis, or a tuple of them."""
 
     place: Place
     operands: Mapping[int, tuple[Any, ...]]  #: operand number -> spec in which this equation reads it
     results: Mapping[int, tuple[tuple[Any, ...], ...]]  #: result number -> specs that it is brought to, in order
-    occurrences: frozenset[int] | None = None  #: which equations of the place, in program order; None: all
+    which: Which | None = None  #: None: all equations of the place
 
 
 def constrain(fn: Callable[..., Any], rules: Sequence[Rule], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
@@ -67,7 +74,9 @@ class Walk:
         self.rules: dict[Place, list[Rule]] = {}
         for rule in rules:
             self.rules.setdefault(rule.place, []).append(rule)
-        self.count: dict[Place, int] = {}
+        self.count: dict[Place, int] = {}  #: number of the last equation of each place
+        self.in_pass: dict[Place, int] = {}  #: the same, since the lines of the last equation were come to
+        self.lines: tuple[str, bool] = "", False
         self.used: set[int] = set()
 
     def closed(self, closed: Any, values: Sequence[Any]) -> list[Any]:
@@ -96,8 +105,11 @@ class Walk:
         if not name.startswith(_OF_SCALARS) and any(map(_holds_jaxpr, eqn.params.values())):
             return self.bind(eqn, values, {k: self.rewritten(p) for k, p in eqn.params.items()})
         place = place_of(eqn)
-        number = self.count[place] = self.count.get(place, -1) + 1
-        rules = [r for r in self.rules.get(place, ()) if r.occurrences is None or number in r.occurrences]
+        number, in_pass = self.counted(place)
+        rules = [
+            r for r in self.rules.get(place, ())
+            if r.which is None or (in_pass if r.which.in_pass else number) in r.which.numbers
+        ]  # fmt: skip
         for rule in rules:
             self.used.add(id(rule))
             for i, spec in rule.operands.items():
@@ -108,6 +120,15 @@ class Walk:
                 for spec in specs:
                     made[i] = self.pin(made[i], spec)
         return made
+
+    def counted(self, place: Place) -> tuple[int, int]:
+        """Count an equation: its number at its place, in all and since its lines were come to."""
+        if (place.source, place.backward) != self.lines:
+            self.lines = place.source, place.backward
+            self.in_pass.clear()
+        self.count[place] = self.count.get(place, -1) + 1
+        self.in_pass[place] = self.in_pass.get(place, -1) + 1
+        return self.count[place], self.in_pass[place]
 
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         """Evaluate one equation."""

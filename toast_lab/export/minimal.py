@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
-from toast_lab.export.constrained import Place, Rule
+from toast_lab.export.constrained import Place, Rule, Which
 from toast_lab.export.places import Equation
 from toast_lab.frontends.model import model_of
 from toast_lab.lowering.annotate import made_specs
@@ -42,7 +42,7 @@ class Target(NamedTuple):
     place: Place
     side: str  #: "result" or "operand"
     number: int
-    occurrences: frozenset[int] | None  #: which equations of the place; None: all
+    which: Which | None  #: which equations of the place; None: all
 
 
 class Pinned(NamedTuple):
@@ -130,7 +130,7 @@ class MinimalConstraints(Sequence[Pinned]):
     @property
     def rules(self) -> tuple[Rule, ...]:
         """As ``constrained.constrain`` takes them."""
-        merged: dict[tuple[Place, frozenset[int] | None], tuple[dict[int, Any], dict[int, Any]]] = {}
+        merged: dict[tuple[Place, Which | None], tuple[dict[int, Any], dict[int, Any]]] = {}
         for row in self.rows:
             entries = tuple(map(spec_entries, row.specs))
             for place, side, number, some in row.targets:
@@ -245,23 +245,29 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
 def _row(key: Any, members: list[Any], program: Any, kept: Any, natural: Any, used: Any) -> tuple[Pinned, trial.Unit]:
     """One group of alike places as a constraint and as what is tried."""
     side, specs, first = key[0], key[-1], members[0][0]
-    of = {e.place: e.of for e, _, _, _ in members}
-    occurrences: dict[Target, set[int]] = {}
-    frames: dict[Target, Any] = {}
+    at: dict[Target, list[Equation]] = {}
     for e, target, _, _ in members:
-        occurrences.setdefault(target, set()).add(e.occurrence)
-        frames.setdefault(target, e.frames)
-    targets = tuple(
-        t._replace(occurrences=None if len(some) == of[t.place] else frozenset(some)) for t, some in occurrences.items()
-    )
+        at.setdefault(target, []).append(e)
+    targets = tuple(t._replace(which=_which(some)) for t, some in at.items())
+    frames = tuple(some[0].frames for some in at.values())
     values = tuple(dict.fromkeys(v for _, _, v, _ in members))
     names = tuple(program.value_name[v] for v in values)
-    pinned = Pinned(targets, specs, names, first.where, first.name_stack, tuple(frames.values()))
+    pinned = Pinned(targets, specs, names, first.where, first.name_stack, frames)
     if side == "operand":
         uses = {u: specs[0] for _, _, _, some in members for u in some}
         return pinned, trial.Unit({}, uses, True, 1.0 + 2.0 * pinned.backward)
     reshards = len(specs) > 1 or any(kept[v] != natural[v] for v in values)
     return pinned, trial.Unit(dict.fromkeys(values, specs), {}, reshards, 2.0 * pinned.backward + 0.5 * (not reshards))
+
+
+def _which(some: Sequence[Equation]) -> Which | None:
+    """How to tell these equations of one place from the others, in words that hold for more layers if they can."""
+    if len(some) == some[0].of:
+        return None
+    passes = {e.in_pass: e.of_pass for e in some}
+    if sum(passes.values()) == len(some):
+        return Which(frozenset(passes), True)
+    return Which(frozenset(e.number for e in some), False)
 
 
 def _family(path: str) -> str:

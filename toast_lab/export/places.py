@@ -30,8 +30,10 @@ class Equation(NamedTuple):
     """An equation of the function's jaxpr and what it became."""
 
     place: Place
-    occurrence: int  #: among the equations of the place, in program order
+    number: int  #: among the equations of the place, in program order
+    in_pass: int  #: the same, counted anew each time that the source line is run
     of: int  #: equations of the place, those included that are not in the program
+    of_pass: int  #: those of them that have the same number in their pass
     ops: tuple[int, ...]
     uses: tuple[tuple[int, ...], ...]  #: per operand, the program's uses that read it; empty where unknown
     results: tuple[int, ...]  #: per result the program's value, -1: unknown
@@ -115,7 +117,9 @@ def ops_as_equations(program: Program) -> list[Equation]:
         count[place] = count.get(place, -1) + 1
         uses = tuple((u,) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])))
         results = tuple(map(int, values))
-        found.append(Equation(place, count[place], -1, (op,), uses, results, where, program.name_stack[op], ()))
+        found.append(
+            Equation(place, count[place], count[place], -1, 1, (op,), uses, results, where, program.name_stack[op], ())
+        )
     return [e._replace(of=count[e.place] + 1) for e in found]
 
 
@@ -137,7 +141,13 @@ class _Numbering(Walk):
 
     def __init__(self) -> None:
         super().__init__((), None)
-        self.seen: list[tuple[Any, Place, int]] = []
+        self.seen: list[tuple[Any, Place, int, int]] = []
+        self.passes: dict[tuple[Place, int], int] = {}
+
+    def forget(self) -> None:
+        """Begin anew: where JAX traces more than once, the last time counts."""
+        for known in (self.count, self.in_pass, self.passes, self.seen):
+            known.clear()
 
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         import jax
@@ -145,7 +155,9 @@ class _Numbering(Walk):
         if params is not eqn.params:  # a loop or a branch: what is in it has its own numbers
             return super().bind(eqn, values, params)
         place = place_of(eqn)
-        self.seen.append((eqn, place, self.count.get(place, 0)))
+        number, in_pass = self.count[place], self.in_pass[place]
+        self.passes[place, in_pass] = self.passes.get((place, in_pass), 0) + 1
+        self.seen.append((eqn, place, number, in_pass))
         with jax.named_scope(f"toast_eqn_{len(self.seen) - 1}"):
             return super().bind(eqn, values, params)
 
@@ -155,8 +167,7 @@ def _numbered(fn: Callable[..., Any], walk: _Numbering) -> Callable[..., Any]:
 
     def numbered(*args: Any) -> Any:
         closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
-        walk.count.clear()
-        walk.seen.clear()  # where JAX traces more than once, the last time counts
+        walk.forget()
         results = walk.closed(closed, jax.tree_util.tree_leaves(args))
         return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), results)
 
@@ -176,10 +187,11 @@ def _signatures(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
 
 
 def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -> Equation:
-    eqn, place, occurrence = walk.seen[number]
+    eqn, place, at_place, in_pass = walk.seen[number]
     where = place.source.partition(" < ")[0] or "unknown line"
     return Equation(
-        place, occurrence, walk.count[place] + 1, tuple(ops), _operand_uses(program, eqn, ops),
+        place, at_place, in_pass, walk.count[place] + 1, walk.passes[place, in_pass], tuple(ops),
+        _operand_uses(program, eqn, ops),
         _result_values(program, eqn, ops), where, str(eqn.source_info.name_stack), _ranges(eqn.source_info.traceback),
     )  # fmt: skip
 

@@ -150,7 +150,8 @@ def _literal(value: Any, indent: int = 0) -> str:
 
 def _rule(rule: constrained.Rule) -> str:
     place = f"Place({', '.join(map(repr, rule.place))})"
-    some = "" if rule.occurrences is None else f", frozenset({sorted(rule.occurrences)})"
+    which = rule.which
+    some = "" if which is None else f", Which(frozenset({sorted(which.numbers)}), {which.in_pass})"
     return f"Rule({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
 
 
