@@ -15,7 +15,7 @@ Start reading at ``why``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,14 +81,14 @@ class Reason:
         return "\n".join(lines)
 
 
-def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str) -> list[Reason]:
+def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str | Iterable[int]) -> list[Reason]:
     """Why a plan has certain collectives.
 
     Args:
         problem: the plan's problem.
         plan: the plan.
-        which: a row of ``price(problem, plan).collectives`` or its number; or a text: a kind ("all_gather"), a kind of
-            op ("dot_general"), the name of a value, or part of a source line ("model.py:31").
+        which: a row of ``price(problem, plan).collectives``, its number, or several numbers; or a text: a kind
+            ("all_gather"), a kind of op ("dot_general"), the name of a value, or part of a source line ("model.py:31").
 
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
@@ -100,16 +100,18 @@ def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str) 
     return [asker.answer(row) for row in _chosen(problem, cost, which)]
 
 
-def _chosen(problem: Problem, cost: Cost, which: CollectiveRow | int | str) -> list[CollectiveRow]:
+def _chosen(problem: Problem, cost: Cost, which: CollectiveRow | int | str | Iterable[int]) -> Iterable[CollectiveRow]:
     rows = cost.collectives
     if isinstance(which, int):
         if not 0 <= which < len(rows):
             raise ToastError(f"this plan has {len(rows)} collectives, there is no number {which}")
         return [rows[which]]
-    if not isinstance(which, str):
+    if isinstance(which, CollectiveRow):
         if which not in rows:
             raise ToastError(f"this plan has no such collective: {which}")
         return [which]
+    if not isinstance(which, str):
+        return [row for number in which for row in _chosen(problem, cost, int(number))]
     kinds = problem.analysis.program.kind
     found = [r for r in rows if which in (r.kind, kinds[r.op], r.value)] or [r for r in rows if which in r.where]
     if not found:

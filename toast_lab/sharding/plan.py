@@ -20,7 +20,7 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.ir.program import Program
-from toast_lab.sharding import portable, steps
+from toast_lab.sharding import portable, steps, validity
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.space import Action, Space, parse_action
 from toast_lab.sharding.state import State
@@ -253,33 +253,9 @@ class ShardingPlan:
 
     def check(self) -> None:
         """Raise InvalidPlan listing every op and value that the plan cannot shard as it says."""
-        program, sizes = self.program, self.mesh.sizes
-        wrong = []
-        for op, a in np.argwhere(self.op_axis >= 0):
-            name = int(self.op_axis[op, a])
-            if name not in program.factors(int(op)):
-                wrong.append(f"{program.kind[op]} ({program.where(op)}): name {name} is not one of its own")
-                continue
-            ways = int(np.prod([sizes[b] for b in range(len(sizes)) if self.op_axis[op, b] == name]))
-            if program.factor_size[name] % ways or program.factor_class[name] > 1:
-                wrong.append(
-                    f"{program.kind[op]} ({program.where(op)}): size {program.factor_size[name]} cannot be split "
-                    f"{ways} ways"
-                )
-        for v, a in np.argwhere(self.value_axis >= 0):
-            dim = int(self.value_axis[v, a])
-            shape = program.dims(int(v))
-            if dim >= len(shape):
-                wrong.append(f"{program.value_name[v]}: no dimension {dim}, its rank is {len(shape)}")
-                continue
-            ways = int(np.prod([sizes[b] for b in range(len(sizes)) if self.value_axis[v, b] == dim]))
-            if shape[dim] % ways:
-                wrong.append(
-                    f"{program.value_name[v]}: dimension {dim} has size {shape[dim]}, not divisible by {ways} "
-                    f'("{self.mesh.axes[a]}" and others on it)'
-                )
+        wrong = validity.offenders(self.program, self.mesh, self.op_axis, self.value_axis)
         if wrong:
-            raise InvalidPlan("this plan cannot be carried out: " + join_offenders(sorted(set(wrong))))
+            raise InvalidPlan("this plan cannot be carried out: " + join_offenders(wrong))
 
 
 def spec_text(spec: Spec) -> str:

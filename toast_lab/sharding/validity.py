@@ -1,0 +1,63 @@
+"""Can a plan's arrays be carried out on a program and a mesh?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toast_lab.ir.program import PASS, REDUCTION, Program
+from toast_lab.sharding.mesh import Mesh
+
+
+def offenders(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray) -> list[str]:
+    """Every op and value that cannot be sharded so, a sentence each.
+
+    Args:
+        program: with O ops and V values.
+        mesh: of A axes.
+        op_axis: [O, A] name along which each op is split on each axis, -1: none.
+        value_axis: [V, A] dim of each value on each axis, -1: none.
+    """
+    return sorted({*_ops(program, mesh, op_axis), *_values(program, mesh, value_axis)})
+
+
+def _ops(program: Program, mesh: Mesh, op_axis: np.ndarray) -> list[str]:
+    op, axis = np.nonzero(op_axis >= 0)
+    name = op_axis[op, axis]
+    own = (name >= program.factor_ptr[op]) & (name < program.factor_ptr[op + 1])
+    ways = _ways(op_axis[op], name, mesh)
+    known = np.where(own, name, 0)
+    bad = (program.factor_size[known] % ways != 0) | ~np.isin(program.factor_class[known], (PASS, REDUCTION))
+    found = []
+    for i in np.flatnonzero(~own | bad):
+        text = f"{program.kind[op[i]]} ({program.where(int(op[i]))}): "
+        if not own[i]:
+            found.append(text + f"name {name[i]} is not one of its own")
+        else:
+            found.append(text + f"size {program.factor_size[name[i]]} cannot be split {ways[i]} ways")
+    return found
+
+
+def _values(program: Program, mesh: Mesh, value_axis: np.ndarray) -> list[str]:
+    value, axis = np.nonzero(value_axis >= 0)
+    dim = value_axis[value, axis].astype(np.int64)
+    rank = np.diff(program.shape_ptr)[value]
+    there = dim < rank
+    size = program.shape[program.shape_ptr[value] + np.where(there, dim, 0)] if len(value) else dim
+    ways = _ways(value_axis[value], dim, mesh)
+    found = []
+    for i in np.flatnonzero(~there | (size % ways != 0)):
+        text = f"{program.value_name[value[i]]}: "
+        if not there[i]:
+            found.append(text + f"no dimension {dim[i]}, its rank is {rank[i]}")
+        else:
+            found.append(
+                text + f"dimension {dim[i]} has size {size[i]}, not divisible by {ways[i]} "
+                f'("{mesh.axes[axis[i]]}" and others on it)'
+            )
+    return found
+
+
+def _ways(rows: np.ndarray, what: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """[K] product of the sizes of the axes that are on ``what`` in each of the K rows."""
+    same: np.ndarray = np.where(rows == what[:, None], mesh.array(), 1).prod(axis=1, dtype=np.int64)
+    return same
