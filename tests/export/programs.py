@@ -66,8 +66,10 @@ def compare_ways(fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), *
     expected = jax.jit(fn)(*fresh())
     by_plan = plan.jit(fn, donate_argnums=donated)
     ins, outs = plan.named_shardings(by_plan.mesh)
-    by_hand = jax.jit(found.apply(fn, by_plan.mesh), in_shardings=ins, out_shardings=outs, donate_argnums=donated)
-    exported = imported(plan.to_python(found, model)).shard(fn, by_plan.mesh)
+    by_hand = jax.jit(
+        found.apply(fn, by_plan.mesh), in_shardings=ins, out_shardings=outs, donate_argnums=donated, keep_unused=True
+    )
+    exported = imported(plan.to_python(found, model)).shard(fn, by_plan.mesh, keep_unused=True)
     ways = {}
     for way, run in (("jit", by_plan), ("constraints", by_hand), ("python", exported)):
         given = fresh()

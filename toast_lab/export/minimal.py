@@ -229,10 +229,11 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
             target = Target(e.place, "result", i, None)
             groups.setdefault(("result", e.place, i, tuple(specs)), []).append((e, target, value, ()))
         for i, uses in enumerate(e.uses):
-            specs_here = {used[u] for u in uses}
-            if len(specs_here) != 1:
+            if not uses:
                 continue
-            (spec,), value = specs_here, int(program.use_value[uses[0]])
+            value = int(program.use_value[uses[0]])
+            # Of several ops that an equation becomes the last does the work; a gather first looks which indices fit.
+            spec = used[uses[-1]]
             alone = value in source and value not in outputs and len(wanted[value]) == 1
             if spec == kept[value] or alone or program.value_is_constant[value]:
                 continue  # what is made of constants is made where it is used

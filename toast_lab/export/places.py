@@ -254,10 +254,13 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
     variables = list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
     if len(variables) != len(outside):
         return nothing
-    groups = dict(zip(variables, outside.values(), strict=True))
-    for variable, value in zip(variables, outside, strict=True):
-        if not _fits(program, variable, value):
+    pairs = list(zip(variables, outside, strict=True))
+    if not all(_fits(program, variable, value) for variable, value in pairs):
+        # Some ops read their operands in another order, such as gathers that first look which indices are inside.
+        pairs = [(variable, value) for variable in variables for value in outside if _fits(program, variable, value)]
+        if len(pairs) != len(variables) or len({value for _, value in pairs}) != len(pairs):
             return nothing
+    groups = {variable: outside[value] for variable, value in pairs}
     return tuple(tuple(groups[v]) if not hasattr(v, "val") else () for v in eqn.invars)
 
 
