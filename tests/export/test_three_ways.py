@@ -68,6 +68,15 @@ def test_constraints_of_two_layers_hold_for_five() -> None:
     assert found["constrained"] == found["planned"]
 
 
+def test_what_is_found_when_time_runs_out_is_judged_and_said() -> None:
+    found = here("three_ways", "transformer", {**ONE, "mode": "forward"}, SEQUENCE, DM, seconds=0.1)
+    assert not found["complete"]
+    assert not found["exact"]
+    assert found["remaining"]
+    assert found["ways"]["constraints"]["collectives"] != found["ways"]["jit"]["collectives"]
+    assert found["ways"]["constraints"]["error"] < 1e-4
+
+
 def test_the_patch_applied_is_the_plan() -> None:
     sizes = {**ONE, "mode": "forward"}
     found = here("patched", "transformer", sizes, FSDP, DM, proof="propagated")

@@ -29,6 +29,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 
 FLOPS_TOLERANCE = 1.005  # XLA counts a few element-wise operations more or less where it fuses otherwise
 PEAK_TOLERANCE = 1.02
+PROPAGATION_SHARE = 0.4  # of the time, where a compiler judges as well
 
 
 class Unit(NamedTuple):
@@ -91,7 +92,8 @@ class _OutOfTime(Exception):
 class _Trials:
     def __init__(self, request: Request) -> None:
         self.request, self.plan, self.units = request, request.plan, request.units
-        self.began, self.tried = time.monotonic(), 0
+        self.began, self.tried, self.complete = time.monotonic(), 0, True
+        self.deadline = self.began + request.seconds
         self.best: frozenset[int] = frozenset()
         self.signatures: dict[frozenset[int], Signature] = {}
         self.reads: dict[frozenset[int], Any] = {}
@@ -101,15 +103,15 @@ class _Trials:
         self.goal: Signature | None = None
 
     def run(self) -> Found:
-        complete = True
         try:
             self.steps()
         except _OutOfTime:
-            complete = False
+            self.complete = False
+        self.deadline = float("inf")  # what is given is judged, whatever time it is
+        reached = self.signature(self.best) if self.goal else None
         wrong = tuple(sorted(self.wrong(self.best)))
-        reached = self.signatures.get(self.best) if self.goal else None
         spent = time.monotonic() - self.began
-        return Found(tuple(sorted(self.best)), wrong, self.goal, reached, self.tried, spent, complete)
+        return Found(tuple(sorted(self.best)), wrong, self.goal, reached, self.tried, spent, self.complete)
 
     def steps(self) -> None:
         nothing: frozenset[int] = frozenset()
@@ -119,14 +121,24 @@ class _Trials:
                 return
         elif not self.wrong(nothing):
             return
-        everything = frozenset(range(len(self.units)))
-        self.best = everything
+        everything = self.best = frozenset(range(len(self.units)))
+        if self.goal is None:
+            self.propagated()
+            return
+        self.deadline = self.began + PROPAGATION_SHARE * self.request.seconds
+        try:
+            self.propagated()
+        except _OutOfTime:
+            self.complete = False
+        self.deadline = self.began + self.request.seconds
+        if self.distance(self.best) > self.distance(everything):
+            self.best = everything
+        self.best = self.without(self.best, self.no_worse)
+
+    def propagated(self) -> None:
+        """Few units with which propagation agrees as far as it does with all of them."""
         self.best = self.enough()
         self.best = self.without(self.best, lambda chosen: self.gap(chosen) <= self.gap(self.best))
-        if self.goal is not None:
-            if self.distance(self.best) > self.distance(everything):
-                self.best = everything
-            self.best = self.without(self.best, self.no_worse)
 
     def enough(self) -> frozenset[int]:
         """Units with which propagation agrees as far as it can."""
@@ -223,7 +235,7 @@ class _Trials:
         return sparse.constrain(self.request.text, self.plan, results, operands, numbered=numbered)
 
     def check_time(self) -> None:
-        if time.monotonic() - self.began > self.request.seconds:
+        if time.monotonic() > self.deadline:
             raise _OutOfTime
 
     def say(self, stage: str, chosen: frozenset[int]) -> None:
