@@ -155,7 +155,10 @@ class MinimalConstraints(Sequence[Pinned]):
 
     def __str__(self) -> str:
         spread = sum(len(r.values) for r in self.rows)
-        head = f"{len(self.rows)} constraints for {spread} values of {self.plan.program.name} on {self.plan.mesh}"
+        head = (
+            f"{counted(len(self.rows), 'constraint')} for {counted(spread, 'value')} of {self.plan.program.name} on "
+            f"{self.plan.mesh}"
+        )
         how = "the compiler makes the same collectives" if self.proof == "compiled" else "propagation gives the plan"
         left = self.remaining
         state = how if not left else f"what remains different: {'; '.join(left[:10])}"
@@ -287,6 +290,11 @@ def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
     if reached.peak_bytes > trial.PEAK_TOLERANCE * target.peak_bytes:
         found.append(f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan")
     return found
+
+
+def counted(number: int, what: str) -> str:
+    """``1 constraint``, ``2 constraints``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def spec_entries(spec: Spec) -> tuple[Any, ...]:
