@@ -28,6 +28,7 @@ from toast_lab.lowering.annotate import made_specs
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.text import line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -105,7 +106,7 @@ class MinimalConstraints(Sequence[Pinned]):
         if found.target is None or found.reached is None:
             program = self.plan.program
             return [
-                f"{program.kind[op]} ({program.where(op)}): propagation gives {'result' if result else 'operand'} {i} "
+                f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives {'result' if result else 'operand'} {i} "
                 "another sharding"
                 for op, i, result in found.wrong
             ]

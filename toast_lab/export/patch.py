@@ -173,7 +173,7 @@ class _Finder:
                 lost.setdefault(what, []).append(target.place.source.partition(" < ")[0] or "unknown line")
             else:
                 found[_Edit(operand, row.specs)] = None
-        return list(found), "; ".join(f"{what} at {', '.join(lines)}" for what, lines in lost.items())
+        return list(found), "; ".join(f"{what} at {', '.join(dict.fromkeys(lines))}" for what, lines in lost.items())
 
 
 def _no_expression(made_by: Equation) -> str:
