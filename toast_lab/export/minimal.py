@@ -106,8 +106,8 @@ class MinimalConstraints(Sequence[Pinned]):
         if found.target is None or found.reached is None:
             program = self.plan.program
             return [
-                f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives {'result' if result else 'operand'} {i} "
-                "another sharding"
+                f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives "
+                f"{'result' if result else 'operand'} {i} another sharding"
                 for op, i, result in found.wrong
             ]
         return remaining(found.target, found.reached)
