@@ -45,6 +45,29 @@ def bytes_text(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def line_text(location: str) -> str:
+    """A source line without its folder.
+
+    >>> line_text("lib/flax/nnx/nn/linear.py:422")
+    'linear.py:422'
+    """
+    return location.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def place_text(location: str, most: int = 3) -> str:
+    """A location with the lines that call it, innermost first: what a line within a library is there for.
+
+    >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
+    'linear.py:422 < model.py:31 < train.py:7'
+    """
+    frames: list[str] = []
+    for frame in location.replace("\\", "/").split(" < "):
+        if "toast_lab/frontends/" in frame or len(frames) == most:
+            break  # further out is only who traced it
+        frames.append(line_text(frame))
+    return " < ".join(frames)
+
+
 def share_text(share: float | None) -> str:
     """A share as a percentage; what is above 0 never reads as 0.
 

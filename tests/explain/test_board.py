@@ -8,6 +8,7 @@ import toast_lab as tl
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.explain.board import conflicts
+from toast_lab.text import line_text
 
 MESH = {"d": 2, "m": 4}
 
@@ -61,7 +62,7 @@ def test_the_sides_differ_and_the_table_names_them(problem):
     for dispute in board.disputes:
         assert dispute.cheapest in dispute.options
         assert all(o.action in text for o in dispute.options if o.possible)
-        assert dispute.tensors[0].where in text
+        assert any(f"{t.value} " in text and line_text(t.where) in text for t in dispute.tensors)
     assert any(len({o.time_s for o in d.options}) > 2 for d in board.disputes)
     assert json.loads(json.dumps(board.to_json()))["conflicts"][0]["options"][0]["action"] in text
 

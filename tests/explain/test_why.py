@@ -1,7 +1,9 @@
 """Why a collective is there, what undoing its causes costs, and what removes it."""
 
 import json
+from pathlib import Path
 
+import jax
 import pytest
 
 import toast_lab as tl
@@ -117,3 +119,31 @@ def test_questions(problem):
         why(problem, tl.replicated(Problem(analysed("mlp"), MESH)), 0)
     data = json.loads(json.dumps(explained.to_json(tl.why(problem, asked, 3))))
     assert data[0]["causes"] == list(why(problem, asked, 3)[0].causes)
+
+
+def _product(x, w):
+    return x @ w
+
+
+def _calls_a_library(x, w):
+    return _product(x, w)
+
+
+def test_a_line_that_calls_a_library_is_known_and_texts_name_files_without_their_folders():
+    x, w = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 32), (32, 16)))
+    problem = Problem(tl.analyse(tl.from_jax(_calls_a_library, x, w)), {"data": 2}, "tpu-v3")
+    asked = ShardingPlan.from_specs(problem, {"x": (None, "data"), "w": ("data", None)})
+    inner, outer = (f.__code__.co_firstlineno + 1 for f in (_product, _calls_a_library))
+    (reason,) = why(problem, asked, f"test_why.py:{outer}")
+    assert reason.collective == why(problem, asked, f"test_why.py:{inner}")[0].collective
+    assert reason.place.startswith(f"test_why.py:{inner} < test_why.py:{outer}")
+    assert f"dot_general, test_why.py:{inner} < test_why.py:{outer}" in str(reason)
+    assert Path(reason.collective.where).is_absolute()
+    nothing = tl.replicated(problem)
+    folder = str(Path(__file__).parent)
+    for said in (reason, tl.diff(problem, asked, nothing)):
+        assert "test_why.py" in str(said)
+        assert folder not in str(said)
+    with pytest.raises(ToastError, match=rf"all_reduce at test_why.py:{inner}") as caught:
+        why(problem, asked, "nowhere.py:1")
+    assert folder not in str(caught.value)

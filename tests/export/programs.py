@@ -147,8 +147,11 @@ def drift(folder: str) -> dict[str, Any]:
     return found
 
 
-def flax_steps() -> dict[str, Any]:
-    """An nnx module and its optimizer, sharded by exported Python; both are changed in place."""
+def flax_steps(nested: bool) -> dict[str, Any]:
+    """An nnx module and its optimizer, sharded by exported Python; both are changed in place.
+
+    ``nested``: they are not arguments of their own, but within a tuple of a dict, with the number of the step.
+    """
     import numpy as np
     import optax
     from flax import nnx
@@ -165,25 +168,37 @@ def flax_steps() -> dict[str, Any]:
         optimizer.update(model, gradients)
         return value
 
+    def nested_step(state: Any, x: Any, y: Any) -> Any:
+        return step(*state["both"], x, y) + 0 * state["number"]
+
     def fresh() -> Any:
         net = Net(nnx.Rngs(0))
-        return net, nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
+        both = net, nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
+        return ({"both": both, "number": jnp.zeros(())},) if nested else both
+
+    def modules(given: Any) -> Any:
+        return given[0]["both"] if nested else given[:2]
 
     rng = np.random.default_rng(0)
     x, y = (jnp.asarray(rng.normal(size=(32, 16)), jnp.float32) for _ in range(2))
-    model = tl.from_jax(step, *fresh(), x, y)
+    fn = nested_step if nested else step
+    model = tl.from_jax(fn, *fresh(), x, y)
     problem = tl.Problem(tl.analyse(model), MESH, "cpu")
-    plan = tl.Plan.from_specs(problem, {"x": ("data", None), "model.layers[0].kernel": (None, "model")})
+    kernel = "state['both'][0].layers[0].kernel" if nested else "model.layers[0].kernel"
+    plan = tl.Plan.from_specs(problem, {"x": ("data", None), kernel: (None, "model")})
     found = plan.constraints(minimal=True, model=model)
-    run = imported(plan.to_python(found, model)).shard(step)
+    run = imported(plan.to_python(found, model)).shard(fn)
     mine, plain = fresh(), fresh()
-    x1, y1 = run.place(*mine, x, y)[2:]
-    losses = [float(run(*mine, x1, y1)) for _ in range(4)]
-    theirs = [float(step(*plain, x, y)) for _ in range(4)]
+    placed = run.place(*mine, x, y)
+    same = all(a is b for a, b in zip(modules(placed), modules(mine), strict=True))
+    before = [tuple(x.sharding.spec) for x in jax.tree_util.tree_leaves(placed) if x.ndim > 1]
+    losses = [float(run(*mine, *placed[-2:])) for _ in range(4)]
+    theirs = [float(fn(*plain, x, y)) for _ in range(4)]
+    mine, plain = modules(mine), modules(plain)
     kernel = mine[0].layers[0].kernel.get_value()
     return {
-        "losses": losses, "plain": theirs, "kernel": tuple(kernel.sharding.spec), "exact": found.exact,
-        "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
+        "losses": losses, "plain": theirs, "kernel": tuple(kernel.sharding.spec), "exact": found.exact, "same": same,
+        "placed": before, "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
         "moment": tuple(jax.tree_util.tree_leaves(nnx.state(mine[1]))[0].sharding.spec),
     }  # fmt: skip
 

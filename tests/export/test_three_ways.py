@@ -102,8 +102,11 @@ def test_the_exported_test_fails_on_drift(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="flax is not installed")
-def test_exported_python_changes_flax_modules_in_place() -> None:
-    found = here("flax_steps")
+@pytest.mark.parametrize("nested", [False, True])
+def test_exported_python_changes_flax_modules_in_place(nested: bool) -> None:
+    found = here("flax_steps", nested)
+    assert found["same"]  # the caller's modules hold the placed arrays
+    assert (None, "model") in found["placed"]
     assert found["losses"] == pytest.approx(found["plain"], rel=1e-4)
     assert found["losses"][-1] < found["losses"][0]
     assert found["kernel"] == (None, "model")

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from toast_lab import _jaxlib
 from toast_lab.frontends import from_jax
+from toast_lab.ir import canonical
 from toast_lab.ir.program import Program
 from toast_lab.runtime import _jax_private
 
@@ -81,6 +83,31 @@ def test_constants_that_go_round_are_read_from_outside() -> None:
     select = next(op for op in program.ops() if program.kind[op] == "select")
     assert program.value_is_constant[program.operands(select)[0]]
     assert program.region[program.value_op[program.operands(select)[0]]] == -1
+
+
+def chained(x: jax.Array, junk: jax.Array) -> jax.Array:
+    """The second loop hands on what the first makes of ``junk``, and nothing ever depends on it."""
+
+    def first(i: Any, c: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return jnp.tanh(c[0]), jnp.sin(c[1])
+
+    def second(i: Any, c: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return jnp.exp(c[0]), jnp.cos(c[1])
+
+    return jax.lax.fori_loop(0, 3, second, jax.lax.fori_loop(0, 3, first, (x, junk)))[0]
+
+
+def test_what_only_a_later_loop_handed_on_is_dropped_from_the_earlier_one() -> None:
+    model = from_jax(chained, leaf(8, 4), leaf(64, 64))
+    assert carried(model.program).count((8, 4)) == 2
+    assert (64, 64) not in carried(model.program)
+    assert not {"sine", "cosine"} & set(model.program.kind)
+
+
+def test_the_canonical_module_stays_as_it_is() -> None:
+    text = from_jax(chained, leaf(8, 4), leaf(64, 64)).stablehlo
+    module = _jaxlib.parse_module(_jaxlib.make_context(), text)
+    assert str(canonical.canonicalise(module).operation.get_asm(enable_debug_info=True)).strip() == text.strip()
 
 
 def test_nested_loops_are_slimmed_from_within() -> None:

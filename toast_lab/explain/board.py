@@ -86,10 +86,10 @@ class Board:
             return "This program has no conflicts: no tensor has two dims that would be sharded alike."
         rows = []
         for d in self.disputes:
-            t = d.tensors[0]
+            t = next((t for t in d.tensors if not t.value.startswith("%")), d.tensors[0])  # one with a name, if any
             more = f" and {len(d.tensors) - 1} more" if len(d.tensors) > 1 else ""
             layers = f", {len(d.sets)} alike" if len(d.sets) > 1 else ""
-            rows.append((d.colour, f"{t.value} {list(t.shape)}{more}{layers}", t.where, "", "", "", ""))
+            rows.append((d.colour, f"{t.value} {list(t.shape)}{more}{layers}", text.line_text(t.where), "", "", "", ""))
             for o in d.options:
                 side = f"dim {t.dims[o.bit]}"
                 if not o.possible:

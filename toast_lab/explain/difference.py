@@ -22,7 +22,7 @@ class TensorRow(NamedTuple):
 
     value: str  #: name of the first, numbers in it as "*" if there are several
     places: int  #: how many values
-    where: str  #: source line of the op that makes it
+    where: str  #: source line of the op that makes it, "argument" for arguments
     before: Spec
     after: Spec
     before_bytes: float  #: of all of them, on one device
@@ -85,7 +85,7 @@ class Difference:
         if self.collectives:
             rows = [
                 (
-                    f"{r.kind} {{{','.join(r.axes)}}}", r.where, f"{r.before} -> {r.after}",
+                    f"{r.kind} {{{','.join(r.axes)}}}", text.line_text(r.where), f"{r.before} -> {r.after}",
                     f"{r.before_time_s * 1e3:.3f} -> {r.after_time_s * 1e3:.3f}",
                 )
                 for r in self.collectives
@@ -94,13 +94,11 @@ class Difference:
         if self.tensors:
             rows = [
                 (
-                    f"{r.value}" + (f" x{r.places}" if r.places > 1 else ""),
-                    r.where,
-                    spec_text(r.before),
+                    r.value + (f" x{r.places}" if r.places > 1 else ""), text.line_text(r.where), spec_text(r.before),
                     spec_text(r.after),
                 )
                 for r in self.tensors
-            ]
+            ]  # fmt: skip
             lines += ["", text.table(("tensor", "line", "before", "after"), rows)]
         return "\n".join(lines)
 
@@ -125,8 +123,9 @@ def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> lis
         a, b = specs[0][v], specs[1][v]
         if a != b and not program.value_is_constant[v]:
             op = int(program.value_op[v])
-            name = re.sub(r"\d+", "*", program.value_name[v]) if op < program.n_arguments else program.kind[op]
-            found[name, program.where(op), program.dims(v), a, b].append(v)
+            given = op < program.n_arguments
+            name = re.sub(r"\d+", "*", program.value_name[v]) if given else program.kind[op]
+            found[name, "argument" if given else program.where(op), program.dims(v), a, b].append(v)
     rows = []
     for (name, where, _, a, b), values in found.items():
         first = program.value_name[values[0]]

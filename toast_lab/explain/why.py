@@ -58,6 +58,7 @@ class Reason:
 
     collective: CollectiveRow
     op_kind: str
+    place: str  #: source line of the op and the lines that call it: "linear.py:422 < model.py:31"
     name_stack: str
     because: str  #: a sentence
     colours: tuple[str, ...]  #: of the dims that the axes are on
@@ -70,7 +71,7 @@ class Reason:
         c = self.collective
         lines = [
             f"{c.kind} {{{','.join(c.axes)}}} of {c.value}, {text.bytes_text(c.local_bytes)}, {c.time_s * 1e6:.1f} us",
-            f"  at      {self.op_kind}, {c.where}" + (f" ({self.name_stack})" if self.name_stack else ""),
+            f"  at      {self.op_kind}, {self.place}" + (f" ({self.name_stack})" if self.name_stack else ""),
             f"  because {self.because}",
             f"  from    {', '.join(self.causes) or 'no action: the op cannot be split'}",
         ]
@@ -88,7 +89,8 @@ def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str |
         problem: the plan's problem.
         plan: the plan.
         which: a row of ``price(problem, plan).collectives``, its number, or several numbers; or a text: a kind
-            ("all_gather"), a kind of op ("dot_general"), the name of a value, or part of a source line ("model.py:31").
+            ("all_gather"), a kind of op ("dot_general"), the name of a value, or part of a source line ("model.py:31"),
+            of the op or else of whoever calls it.
 
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
@@ -112,13 +114,18 @@ def _chosen(problem: Problem, cost: Cost, which: CollectiveRow | int | str | Ite
         return [which]
     if not isinstance(which, str):
         return [row for number in which for row in _chosen(problem, cost, int(number))]
-    kinds = problem.analysis.program.kind
-    found = [r for r in rows if which in (r.kind, kinds[r.op], r.value)] or [r for r in rows if which in r.where]
+    program = problem.analysis.program
+    kinds = program.kind
+    found = (
+        [r for r in rows if which in (r.kind, kinds[r.op], r.value)]
+        or [r for r in rows if which in r.where]
+        or [r for r in rows if which in program.locations[int(program.location[r.op])]]
+    )
     if not found:
         known = sorted({r.kind for r in rows} | {kinds[r.op] for r in rows} | {r.value for r in rows})
         raise ToastError(
             f"no collective of this plan is of kind, op, value or line {which!r}{did_you_mean(which, known)}; it has "
-            f"{len(rows)}: {text.few(sorted({f'{r.kind} at {r.where}' for r in rows}), 10)}"
+            f"{len(rows)}: {text.few(sorted({f'{r.kind} at {text.line_text(r.where)}' for r in rows}), 10)}"
         )
     if len(found) > MOST:
         raise ToastError(f"{len(found)} collectives match {which!r}, ask about at most {MOST}: give a line or a value")
@@ -159,7 +166,8 @@ class _Asker:
         tried = [*undoing, *settled, *self._around(row, value, axes)]
         removing = [c for c in tried if c.removes]
         return Reason(
-            row, program.kind[row.op], program.name_stack[row.op], self._because(row, value, axes, made),
+            row, program.kind[row.op], text.place_text(program.locations[int(program.location[row.op])]),
+            program.name_stack[row.op], self._because(row, value, axes, made),
             tuple(dict.fromkeys(self._colours(row, value, axes))), self._conflict(row, value),
             tuple(self.texts[i] if i >= 0 else REFINED for i in causes), undoing,
             min(removing, key=lambda c: (not c.fits, c.time_s)) if removing else None,
@@ -280,7 +288,7 @@ class _Asker:
         """Small changes at the place: the value, its op or the op that reads it without the axes, or kept as wanted."""
         program, plan = self.program, self.plan
         made_by = int(program.value_op[value])
-        called = f"{program.kind[row.op]} ({row.where})"
+        called = f"{program.kind[row.op]} ({text.line_text(row.where)})"
         wanted = self._wanted(row, value)
 
         def changed(what: str, ops: Sequence[int], values: dict[int, Spec | None]) -> Change | None:

@@ -28,6 +28,7 @@ from toast_lab.lowering.annotate import made_specs
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.text import line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -105,8 +106,8 @@ class MinimalConstraints(Sequence[Pinned]):
         if found.target is None or found.reached is None:
             program = self.plan.program
             return [
-                f"{program.kind[op]} ({program.where(op)}): propagation gives {'result' if result else 'operand'} {i} "
-                "another sharding"
+                f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives "
+                f"{'result' if result else 'operand'} {i} another sharding"
                 for op, i, result in found.wrong
             ]
         return remaining(found.target, found.reached)
@@ -155,7 +156,10 @@ class MinimalConstraints(Sequence[Pinned]):
 
     def __str__(self) -> str:
         spread = sum(len(r.values) for r in self.rows)
-        head = f"{len(self.rows)} constraints for {spread} values of {self.plan.program.name} on {self.plan.mesh}"
+        head = (
+            f"{counted(len(self.rows), 'constraint')} for {counted(spread, 'value')} of {self.plan.program.name} on "
+            f"{self.plan.mesh}"
+        )
         how = "the compiler makes the same collectives" if self.proof == "compiled" else "propagation gives the plan"
         left = self.remaining
         state = how if not left else f"what remains different: {'; '.join(left[:10])}"
@@ -290,6 +294,11 @@ def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
     if reached.peak_bytes > trial.PEAK_TOLERANCE * target.peak_bytes:
         found.append(f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan")
     return found
+
+
+def counted(number: int, what: str) -> str:
+    """``1 constraint``, ``2 constraints``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def spec_entries(spec: Spec) -> tuple[Any, ...]:

@@ -108,15 +108,15 @@ class _Finder:
             return self.at_operands(row)
         wanted = {self.value[name] for other in every if other.specs == row.specs for name in other.values}
         found: dict[_Edit, None] = {}
-        lost = 0
+        lost: dict[str, int] = {}
         for name in row.values:
             at = self.expression(self.value[name], wanted)
             if at is None:
-                lost += 1
+                reason = _no_expression(self.of_op[int(self.program.value_op[self.value[name]])])
+                lost[reason] = lost.get(reason, 0) + 1
             else:
                 found[_Edit(at, row.specs)] = None
-        why = f"{lost} of its values are made within expressions that also make others" if lost else ""
-        return list(found), why
+        return list(found), "; ".join(f"{n} of {len(row.values)} values: {reason}" for reason, n in lost.items())
 
     def expression(self, value: int, wanted: set[int]) -> Range | None:
         """The innermost expression of the user's that makes ``value``, and otherwise only such as are wanted alike."""
@@ -162,18 +162,27 @@ class _Finder:
     def at_operands(self, row: Pinned) -> tuple[list[_Edit], str]:
         """Wrap what the reading expressions read."""
         found: dict[_Edit, None] = {}
-        lost = []
+        lost: dict[str, list[str]] = {}
         for target, frames in zip(row.targets, row.frames, strict=True):
             if target.place.backward:
                 continue  # the gradient of a constrained operand is constrained alike
-            at = next((f for f in frames if not _is_library(f[0])), None)
-            operand = None if at is None else _operand(at, target.number)
+            library = bool(frames) and _is_library(frames[0][0])
+            operand = None if library or not frames else _operand(frames[0], target.number)
             if operand is None:
-                lost.append(target.place.source.partition(" < ")[0] or "unknown line")
+                what = "library code reads it" if library else "the expression that reads it cannot be told apart"
+                lost.setdefault(what, []).append(target.place.source.partition(" < ")[0] or "unknown line")
             else:
                 found[_Edit(operand, row.specs)] = None
-        why = f"the expression that reads it cannot be told apart at {', '.join(lost)}" if lost else ""
-        return list(found), why
+        return list(found), "; ".join(f"{what} at {', '.join(dict.fromkeys(lines))}" for what, lines in lost.items())
+
+
+def _no_expression(made_by: Equation) -> str:
+    """Why no expression of the user's stands for what an equation makes."""
+    if not made_by.frames:
+        return "JAX tells no source line of it"
+    if all(_is_library(at[0]) for at in made_by.frames):
+        return f"made by library code ({os.path.basename(made_by.frames[0][0])}), which a patch leaves alone"
+    return "the expressions of yours that make it also make others"
 
 
 @functools.lru_cache(maxsize=256)

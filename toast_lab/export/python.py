@@ -18,7 +18,7 @@ from typing import Any
 from toast_lab import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
-from toast_lab.export.minimal import MinimalConstraints, spec_entries
+from toast_lab.export.minimal import MinimalConstraints, counted, spec_entries
 from toast_lab.export.sharded import Shardings
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -133,8 +133,11 @@ def _about(constraints: MinimalConstraints) -> list[str]:
         judge = "compiled for virtual CPU devices, the collectives are" if constraints.proof == "compiled" else (
             "by propagation the shardings are"
         )  # fmt: skip
-        return [f"{len(constraints)} constraints; {judge} those of the plan."]
-    return [f"{len(constraints)} constraints. What remains different from the plan:", *constraints.remaining[:20]]
+        return [f"{counted(len(constraints), 'constraint')}; {judge} those of the plan."]
+    return [
+        f"{counted(len(constraints), 'constraint')}. What remains different from the plan:",
+        *constraints.remaining[:20],
+    ]
 
 
 def _literal(value: Any, indent: int = 0) -> str:

@@ -1,7 +1,7 @@
 """``jax.jit`` of a function with the shardings of a plan: arguments, results, and constraints at places of its source.
 
-Modules of flax's nnx among the arguments are changed in place, as under ``nnx.jit``.  Like ``constrained`` this file
-needs nothing but JAX, and exported code carries it along.
+Modules of flax's nnx in the arguments, also within tuples and dicts, are changed in place, as under ``nnx.jit``.  Like
+``constrained`` this file needs nothing but JAX, and exported code carries it along.
 """
 
 from __future__ import annotations
@@ -91,16 +91,19 @@ def shard(
 
 def _outs(mesh: Any, shardings: Shardings, shapes: Any, modules: _Modules) -> Any:
     result, new = shapes
-    changed = {i: _tree(mesh, state, {**shardings.arguments[i], **shardings.changed[i]}) for i, state in new.items()}
+    changed = {}
+    for k, state in new.items():
+        i, path = modules.at[k]
+        changed[k] = _tree(mesh, state, {**shardings.arguments[i], **shardings.changed[i]}, path)
     return _tree(mesh, result, shardings.result), changed
 
 
-def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
-    """NamedShardings for the leaves of a pytree."""
+def _tree(mesh: Any, tree: Any, specs: Specs, at: Any = ()) -> Any:
+    """NamedShardings for the leaves of a pytree, which is itself ``at`` a path of the one that ``specs`` speaks of."""
     lost: list[str] = []
 
     def of(path: Any, _: Any) -> Any:
-        text = jax.tree_util.keystr(path)
+        text = jax.tree_util.keystr((*at, *path))
         found = specs.get(text, specs.get(re.sub(r"\d+", "*", text)))
         if found is None:
             lost.append(text or "the whole")
@@ -116,46 +119,74 @@ def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
 
 
 class _Modules:
-    """The nnx modules among the arguments, split so that what they share stays shared."""
+    """The nnx modules in the arguments, split so that what they share stays shared."""
 
     def __init__(self, args: tuple[Any, ...]) -> None:
         self.nnx = cast("Any", sys.modules.get("flax.nnx"))
-        kinds = tuple(getattr(self.nnx, k) for k in ("Pytree", "Object", "Module") if hasattr(self.nnx, k))
+        self.kinds = tuple(getattr(self.nnx, k) for k in ("Pytree", "Object", "Module") if hasattr(self.nnx, k))
         self.args = args
-        self.at = [i for i, a in enumerate(args) if kinds and isinstance(a, kinds)]
-        self.nodes = [args[i] for i in self.at]
+        self.at: list[tuple[int, Any]] = []  # per module its argument and the path within that
+        self.nodes: list[Any] = []
+        for i, arg in enumerate(args if self.kinds else ()):
+            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self.is_module)[0]:
+                if self.is_module(part):
+                    self.at.append((i, path))
+                    self.nodes.append(part)
         self.graph: Any = None
         self.plain = args
         if self.at:
             self.graph, states = self.nnx.split(self.nodes)
-            self.plain = self.put(args, [states[i] if i in states else {} for i in range(len(self.at))])
+            # A module all of whose variables belong to an earlier one as well has no state of its own.
+            found = [states[k] if k in states else self.nnx.State({}) for k in range(len(self.at))]
+            self.plain = self.put(args, found, self.is_module)
 
-    def put(self, args: tuple[Any, ...], new: Sequence[Any]) -> tuple[Any, ...]:
-        """``args`` with something else in place of the modules."""
-        at = dict(zip(self.at, new, strict=True))
-        return tuple(at.get(i, a) for i, a in enumerate(args))
+    def is_module(self, x: Any) -> bool:
+        """Is this a module, and not part of one?"""
+        return isinstance(x, self.kinds) and not isinstance(x, self.nnx.State)
+
+    def is_state(self, x: Any) -> bool:
+        """Is this what stands for a module in ``plain``?"""
+        return isinstance(x, self.nnx.State)
+
+    def put(self, args: Sequence[Any], new: Sequence[Any], replaced: Callable[[Any], bool]) -> tuple[Any, ...]:
+        """``args`` with something else in place of the modules or of their states."""
+        at, made = dict(zip(self.at, new, strict=True)), []
+        for i, arg in enumerate(args):
+            flat: Any = jax.tree_util.tree_flatten_with_path(arg, is_leaf=replaced)
+            parts, tree = flat
+            made.append(tree.unflatten([at.get((i, path), part) for path, part in parts]))
+        return tuple(made)
+
+    def states(self, plain: Sequence[Any]) -> Any:
+        """The states of all modules out of arguments that have them in place of the modules."""
+        found = {}
+        for i, arg in enumerate(plain):
+            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self.is_state)[0]:
+                if (i, path) in self.at:
+                    found[self.at.index((i, path))] = part
+        return self.nnx.State(found)
 
     def pure(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """``fn`` of states; gives its result and, by argument, the new states."""
+        """``fn`` of states; gives its result and, by number of the module, the new states."""
 
         def pure(*args: Any) -> Any:
             if not self.at:
                 return fn(*args), {}
-            nodes = self.nnx.merge(self.graph, self.nnx.State(dict(enumerate(args[i] for i in self.at))))
-            result = fn(*self.put(args, nodes))
+            nodes = self.nnx.merge(self.graph, self.states(args))
+            result = fn(*self.put(args, nodes, self.is_state))
             states = self.nnx.split(nodes)[1]
-            return result, {i: states[k] for k, i in enumerate(self.at) if k in states}
+            return result, {k: states[k] for k in range(len(self.at)) if k in states}
 
         return pure
 
     def store(self, new: Mapping[int, Any]) -> None:
         """Put new states into the caller's modules."""
         if self.at:
-            self.nnx.update(self.nodes, self.nnx.State({k: new[i] for k, i in enumerate(self.at) if i in new}))
+            self.nnx.update(self.nodes, self.nnx.State(dict(new)))
 
     def placed(self, plain: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments whose modules hold the arrays of ``plain``; the caller's modules are changed in place."""
         if not self.at:
             return plain
-        self.store({i: plain[i] for i in self.at})
-        return self.put(plain, self.nodes)
+        self.store(self.states(plain))
+        return self.put(plain, self.nodes, self.is_state)

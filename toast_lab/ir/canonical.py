@@ -1,7 +1,8 @@
 """Bring a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and only
-``@main`` is left.  The printed result is the text that every later stage refers to, op by op, in order.
+``@main`` is left.  The printed result is the text that every later stage refers to, op by op, in order; brought into
+this form once more, it stays as it is.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def canonicalise(module: ir.Module) -> ir.Module:
         _drop_marks(main)
         for block in blocks(main):
             drop_dead(block)
-            slim_loops(block)
-            drop_dead(block)  # what only a dropped loop value needed
+            while slim_loops(block):
+                drop_dead(block)  # what only a dropped loop value needed
         kept = _still_named(main, found)
         for name, function in found.items():
             if function.operation != main.operation and name not in kept:

@@ -18,15 +18,23 @@ from toast_lab.ir.dead import drop_dead, has_side_effect
 _CONTROL = ("stablehlo.while", "stablehlo.case", "stablehlo.if")
 
 
-def slim_loops(block: Any) -> None:
-    """Slim every loop in ``block`` and the blocks inside it, outer loops first.  In place."""
+def slim_loops(block: Any) -> bool:
+    """Slim every loop in ``block`` and the blocks inside it, outer loops first.  In place; True if anything changed.
+
+    What one loop no longer needs may have been all that an earlier one was there for: repeat, dropping dead ops in
+    between, until nothing changes.
+    """
+    changed = False
     for op in list(block.operations):
         operation = op.operation
         if operation.name == "stablehlo.while":
-            operation = _slim(operation)
+            slim = _slim(operation)
+            changed |= slim is not operation
+            operation = slim
         for region in operation.regions if operation.name in _CONTROL else ():
             for inner in region.blocks:
-                slim_loops(inner)
+                changed |= slim_loops(inner)
+    return changed
 
 
 def _slim(loop: Any) -> Any:

@@ -1,0 +1,21 @@
+"""What a patch says of constraints that it leaves out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toast_lab.export import patch
+from toast_lab.export.constrained import Place
+from toast_lab.export.places import Equation
+
+
+def equation(*files: str) -> Equation:
+    frames = tuple((file, 1, 0, 1, 4) for file in files)
+    return Equation(Place("x.py:1", "mul", False, (2,)), 0, (0,), ((),), (0,), "x.py:1", "", frames)
+
+
+def test_library_code_missing_lines_and_shared_expressions_are_told_apart() -> None:
+    library = np.__file__
+    assert "no source line" in patch._no_expression(equation())
+    assert "library code (__init__.py)" in patch._no_expression(equation(library))
+    assert "also make others" in patch._no_expression(equation(library, __file__))
