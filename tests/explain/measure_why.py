@@ -1,0 +1,32 @@
+"""``why`` for every collective of a plan that a search found: ``python -m tests.explain.measure_why``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import toast_lab as tl
+from toast_lab.search.contract import Budget
+
+
+def main() -> None:
+    """Search, ask about every collective, and say how many answers have what."""
+    parser = argparse.ArgumentParser(description="why for every collective of T2B's best plan")
+    parser.add_argument("--layers", type=int, default=18)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the search (%(default)s)")
+    args = parser.parse_args()
+    model = tl.load("t2b", layers=args.layers)
+    problem = tl.Problem(tl.analyse(model), {"data": 4, "model": 4}, "tpu-v3")
+    result = tl.search(problem, seed=0, budget=Budget(seconds=args.seconds))
+    count = len(result.cost.collectives)
+    began = time.monotonic()
+    reasons = tl.why(problem, result.plan, range(count))
+    spent = time.monotonic() - began
+    removed = sum(reason.cheapest is not None for reason in reasons)
+    caused = sum(bool(reason.causes and reason.because) for reason in reasons)
+    print(f"{model}; {result.plan.mesh}; actions: {', '.join(result.plan.actions)}")
+    print(f"{caused} of {count} collectives have a cause, {removed} a change that removes them; {spent:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
