@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from toast_lab.export import patch
@@ -19,3 +21,12 @@ def test_library_code_missing_lines_and_shared_expressions_are_told_apart() -> N
     assert "no source line" in patch._no_expression(equation())
     assert "library code (__init__.py)" in patch._no_expression(equation(library))
     assert "also make others" in patch._no_expression(equation(library, __file__))
+
+
+def test_packages_of_other_environments_are_libraries_too(tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "model.py", tmp_path / "site-packages" / "model.py"
+    theirs.parent.mkdir()
+    for file in (mine, theirs):
+        file.write_text("x = 1\n")
+    assert not patch._is_library(str(mine))
+    assert patch._is_library(str(theirs))

@@ -226,7 +226,9 @@ def _is_library(file: str) -> bool:
     """Is this file none that a user would change?"""
     paths = sysconfig.get_paths()
     roots = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
-    return not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots)
+    if not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots):
+        return True
+    return bool({"site-packages", "dist-packages"} & {*Path(file).parts})  # of the user, or of another environment
 
 
 def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
