@@ -260,9 +260,11 @@ def _row(key: Any, members: list[Any], program: Any, kept: Any, natural: Any, us
     pinned = Pinned(targets, specs, names, first.where, first.name_stack, frames)
     if side == "operand":
         uses = {u: specs[0] for _, _, _, some in members for u in some}
-        return pinned, trial.Unit({}, uses, True, 1.0 + 2.0 * pinned.backward)
+        blunt = any(used[u] != specs[0] for u in uses)
+        return pinned, trial.Unit({}, uses, True, blunt, 1.0 + 2.0 * pinned.backward)
     reshards = len(specs) > 1 or any(kept[v] != natural[v] for v in values)
-    return pinned, trial.Unit(dict.fromkeys(values, specs), {}, reshards, 2.0 * pinned.backward + 0.5 * (not reshards))
+    cost = 2.0 * pinned.backward + 0.5 * (not reshards)
+    return pinned, trial.Unit(dict.fromkeys(values, specs), {}, reshards, False, cost)
 
 
 def _which(some: Sequence[Equation]) -> Which | None:

@@ -38,6 +38,7 @@ class Unit(NamedTuple):
     results: Mapping[int, tuple[Spec, ...]]
     operands: Mapping[int, Spec]
     reshards: bool  #: the plan changes a sharding here
+    blunt: bool  #: pins also ops that read the value otherwise, since the source cannot tell them apart
     cost: float  #: those that a user likes least go first: backward passes, then operands
 
 
@@ -121,33 +122,38 @@ class _Trials:
                 return
         elif not self.wrong(nothing):
             return
-        everything = self.best = frozenset(range(len(self.units)))
+        everything = frozenset(range(len(self.units)))
+        sharp = frozenset(i for i in everything if not self.units[i].blunt)
+        self.best = sharp
         if self.goal is None:
-            self.propagated()
+            self.best = min((self.propagated(some) for some in dict.fromkeys((sharp, everything))), key=self.gap)
             return
-        self.deadline = self.began + PROPAGATION_SHARE * self.request.seconds
-        try:
-            self.propagated()
-        except _OutOfTime:
-            self.complete = False
-        self.deadline = self.began + self.request.seconds
-        if self.distance(self.best) > self.distance(everything):
-            self.best = everything
+        for some in dict.fromkeys((sharp, everything)):
+            self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
+            try:
+                fewer = self.propagated(some)
+            except _OutOfTime:
+                self.complete, fewer = False, some
+            self.deadline = self.began + self.request.seconds
+            self.best = min((self.best, fewer, some), key=lambda chosen: (self.distance(chosen), len(chosen)))
+            if not self.distance(self.best):
+                break
         self.best = self.without(self.best, self.no_worse)
 
-    def propagated(self) -> None:
-        """Few units with which propagation agrees as far as it does with all of them."""
-        self.best = self.enough()
-        self.best = self.without(self.best, lambda chosen: self.gap(chosen) <= self.gap(self.best))
+    def propagated(self, allowed: frozenset[int]) -> frozenset[int]:
+        """Few of the allowed units with which propagation agrees as far as it does with all of them."""
+        enough = self.enough(allowed)
+        most = self.gap(enough)
+        return self.without(enough, lambda chosen: self.gap(chosen) <= most, keep=False)
 
-    def enough(self) -> frozenset[int]:
+    def enough(self, allowed: frozenset[int]) -> frozenset[int]:
         """Units with which propagation agrees as far as it can."""
-        chosen = frozenset(i for i, unit in enumerate(self.units) if unit.reshards)
+        chosen = frozenset(i for i in allowed if self.units[i].reshards)
         at_result: dict[int, int] = {}
         at_operand: dict[int, int] = {}
-        for i, unit in enumerate(self.units):
-            at_result.update(dict.fromkeys(unit.results, i))
-            at_operand.update(dict.fromkeys(unit.operands, i))
+        for i in sorted(allowed):
+            at_result.update(dict.fromkeys(self.units[i].results, i))
+            at_operand.update(dict.fromkeys(self.units[i].operands, i))
         program = self.plan.program
         while True:
             self.check_time()
@@ -163,8 +169,10 @@ class _Trials:
             chosen |= {more}
             self.say("adding", chosen)
 
-    def without(self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool]) -> frozenset[int]:
-        """What is left of ``chosen`` when everything is gone that can go."""
+    def without(
+        self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool], *, keep: bool = True
+    ) -> frozenset[int]:
+        """What is left of ``chosen`` when everything is gone that can go; ``keep``: each step is the best so far."""
         size = max(1, len(chosen) // 2)
         while chosen:
             order = sorted(chosen, key=lambda i: (-self.units[i].cost, i))
@@ -173,7 +181,7 @@ class _Trials:
                 part = frozenset(order[start : start + size]) & chosen
                 if part and agrees(chosen - part):
                     chosen, went = chosen - part, True
-                    self.best = chosen
+                    self.best = chosen if keep else self.best
                 self.say("taking away", chosen)
             if size == 1 and not went:
                 break
