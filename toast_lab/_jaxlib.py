@@ -7,7 +7,7 @@ registered passes needs no import of jax itself.  Tried with jaxlib 0.10.2 and 0
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir, passmanager
@@ -326,42 +326,36 @@ def argument_axes(main: Any) -> list[tuple[Axes, ...]]:
 
 def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
     """Axes per dim of the results of every op that carries its number as integer attribute ``key``."""
-    found: dict[tuple[int, int], tuple[Axes, ...]] = {}
-
-    def visit(block: Any) -> None:
-        for op in block.operations:
-            operation = op.operation
-            if key in operation.attributes:
-                number = ir.IntegerAttr(operation.attributes[key]).value
-                for i, result in enumerate(operation.results):
-                    rank = len(result.type.shape) if isinstance(result.type, ir.RankedTensorType) else 0
-                    found[number, i] = _dim_axes(_result_sharding(operation, i), rank)
-            for region in operation.regions:
-                for inner in region.blocks:
-                    visit(inner)
-
-    visit(main.operation.regions[0].blocks[0])
-    return found
+    return {
+        (number, i): _dim_axes(_result_sharding(operation, i), _rank(result))
+        for number, operation in _numbered(main, key)
+        for i, result in enumerate(operation.results)
+    }
 
 
 def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
     """Axes per dim in which every op that carries its number as integer attribute ``key`` reads its operands."""
-    found: dict[tuple[int, int], tuple[Axes, ...]] = {}
+    return {
+        (number, i): _dim_axes(_sharding_of(operand, main), _rank(operand))
+        for number, operation in _numbered(main, key)
+        for i, operand in enumerate(operation.operands)
+        if isinstance(operand.type, ir.RankedTensorType)
+    }
 
-    def visit(block: Any) -> None:
-        for op in block.operations:
+
+def _numbered(main: Any, key: str) -> Iterator[tuple[int, Any]]:
+    """(number, op) of every op that carries one, those inside regions included."""
+    blocks = [main.operation.regions[0].blocks[0]]
+    while blocks:
+        for op in blocks.pop().operations:
             operation = op.operation
             if key in operation.attributes:
-                number = ir.IntegerAttr(operation.attributes[key]).value
-                for i, operand in enumerate(operation.operands):
-                    if isinstance(operand.type, ir.RankedTensorType):
-                        found[number, i] = _dim_axes(_sharding_of(operand, main), len(operand.type.shape))
-            for region in operation.regions:
-                for inner in region.blocks:
-                    visit(inner)
+                yield ir.IntegerAttr(operation.attributes[key]).value, operation
+            blocks += [inner for region in operation.regions for inner in region.blocks]
 
-    visit(main.operation.regions[0].blocks[0])
-    return found
+
+def _rank(value: Any) -> int:
+    return len(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else 0
 
 
 def propagate(module: ir.Module) -> None:

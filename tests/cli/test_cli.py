@@ -20,6 +20,7 @@ from toast_lab import isolate
 from toast_lab.commands import common, output
 from toast_lab.search.methods import METHODS, SENTENCES
 from toast_lab.search.trace import Trace
+from toast_lab.text import bytes_text
 
 ROOT = Path(__file__).parents[2]
 # A shell's background jobs ignore Ctrl-C and so do their children: the tests must not depend on who started them.
@@ -639,7 +640,7 @@ def test_times(seconds: float, text: str) -> None:
     ],
 )
 def test_bytes(size: float, text: str) -> None:
-    assert output.bytes_text(size) == text
+    assert bytes_text(size) == text
 
 
 def test_json_has_no_infinities() -> None:

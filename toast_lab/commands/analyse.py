@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab.commands import common, output, reports
+from toast_lab.text import line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -147,7 +148,7 @@ def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> No
                 c = _conflict_data(analysis, analysis.conflicts[k])
                 place = c["places"][0]
                 more = f" (+{len(c['places']) - 1})" if len(c["places"]) > 1 else ""
-                rows.append((c["sides"][0], c["sides"][1], place["place"] + more, output.short(place["where"])))
+                rows.append((c["sides"][0], c["sides"][1], place["place"] + more, line_text(place["where"])))
             title = f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, resolution {resolution}"
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"

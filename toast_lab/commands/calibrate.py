@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from toast_lab.commands import common, output
 from toast_lab.errors import InvalidProblem
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.calibrate import Calibration
@@ -51,7 +52,7 @@ def _show(out: output.Out, done: Calibration, path: str) -> None:
     m = done.fit.machine
     rows = [(f"FLOP/s {dtype}", f"{value:.3g}") for dtype, value in m.flops.items()]
     rows += [
-        ("memory", output.bytes_text(m.memory_bytes)),
+        ("memory", bytes_text(m.memory_bytes)),
         ("memory traffic", f"{m.memory_bytes_per_s / 1e9:.3g} GB/s"),
         ("start of an op", output.time_text(m.op_overhead_s)),
         ("links, sent by a device", f"{m.links[0].bytes_per_s / 1e9:.3g} GB/s"),

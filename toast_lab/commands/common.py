@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.commands import output
 from toast_lab.errors import FrontendError, InvalidPlan, did_you_mean
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
@@ -228,6 +229,12 @@ def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | No
     return None
 
 
+def required_plan(args: argparse.Namespace, model: Model) -> tuple[Problem, ShardingPlan]:
+    """The problem and the plan of a command that takes a saved one."""
+    problem = make_problem(args, analyse(args, model))
+    return problem, load_plan(args.plan, problem)
+
+
 def load_plan(path: str, problem: Problem) -> ShardingPlan:
     """A saved plan; what does not fit goes to stderr."""
     from toast_lab.sharding.plan import ShardingPlan
@@ -278,9 +285,7 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
                 (time.monotonic() - began) / seconds if seconds else 0.0,
                 (last.index - before) / args.evaluations if args.evaluations else 0.0,
             )
-            update(
-                min(share, 1.0), f"best {output.time_text(last.best_time_s)}, {output.bytes_text(last.best_peak_bytes)}"
-            )
+            update(min(share, 1.0), f"best {output.time_text(last.best_time_s)}, {bytes_text(last.best_peak_bytes)}")
 
         result = search(
             problem, method=method, seed=args.seed, budget=Budget(seconds, args.evaluations),

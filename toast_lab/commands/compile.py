@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import common, output
+from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -71,7 +72,7 @@ def _show(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on {problem.machine.name}",
         ("", ">priced", ">compiled"),
         [
-            ("peak memory of a device", output.bytes_text(cost.peak_bytes), _bytes(compiled.total_needed_bytes)),
+            ("peak memory of a device", bytes_text(cost.peak_bytes), _bytes(compiled.total_needed_bytes)),
             ("  arguments", "", _bytes(compiled.argument_bytes)),
             ("  temporaries", "", _bytes(compiled.temp_bytes)),
             (
@@ -86,7 +87,7 @@ def _show(
         out.table(
             "Largest allocations of the refused program",
             (">bytes", "~shape", "~op"),
-            [(output.bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
+            [(bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
             None if args.all else 10,
         )
     if diff is None:
@@ -94,14 +95,14 @@ def _show(
     out.table(
         "Collectives of a step",
         ("kind", ">priced", ">compiled"),
-        [(kind, output.bytes_text(a), output.bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
+        [(kind, bytes_text(a), bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
     )
     if diff.different:
         out.table(
             f"Different ({len(diff.different)} of {len(diff.rows)})",
             ("op", "~at", "~priced", "~compiled", "~why"),
             [
-                (r.what, output.short(r.where), r.predicted or "-", r.compiled or "-", r.reason or "unexplained")
+                (r.what, line_text(r.where), r.predicted or "-", r.compiled or "-", r.reason or "unexplained")
                 for r in diff.different
             ],
             None if args.all else 20,
@@ -109,4 +110,4 @@ def _show(
 
 
 def _bytes(size: float | None) -> str:
-    return "-" if size is None else output.bytes_text(size)
+    return "-" if size is None else bytes_text(size)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import common, output
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidProblem
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -25,11 +25,7 @@ def run(args: argparse.Namespace) -> int:
     for name, path in wanted.items():
         common.check_folder(path, f"--{name}")
     model = common.load_model(args)
-    args.actions = None
-    problem = common.make_problem(args, common.analyse(args, model))
-    plan = common.given_plan(args, problem)
-    if plan is None:
-        raise InvalidPlan("give the plan to export")
+    problem, plan = common.required_plan(args, model)
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted
     found = _constraints(args, plan, model) if needs_constraints else None
     texts = {name: _text(name, args, plan, model, found) for name in wanted}

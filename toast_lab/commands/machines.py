@@ -10,6 +10,7 @@ from toast_lab.cost.layout import AxisLinks, lay_out
 from toast_lab.cost.machines import MACHINES, Link, Machine, machine
 from toast_lab.errors import InvalidProblem
 from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.text import bytes_text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,7 +72,7 @@ def _show(out: output.Out, machines: list[Machine]) -> None:
 
 def _row(m: Machine) -> tuple[str, ...]:
     peaks = f"{m.peak_flops('bf16'):.3g}", f"{m.peak_flops('f32'):.3g}"
-    sizes = output.bytes_text(m.memory_bytes), _rate(m.memory_bytes_per_s)
+    sizes = bytes_text(m.memory_bytes), _rate(m.memory_bytes_per_s)
     return m.name, *peaks, *sizes, "any" if m.max_devices is None else str(m.max_devices)
 
 
@@ -93,7 +94,7 @@ def _show_layout(out: output.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> N
         (
             axis,
             size,
-            output.bytes_text(rate) if size > 1 else "-",
+            bytes_text(rate) if size > 1 else "-",
             output.time_text(latency) if size > 1 else "-",
             where,
         )

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from toast_lab.text import bytes_text, line_text
+
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
     from toast_lab.frontends import Model
@@ -122,19 +124,6 @@ def time_text(seconds: float) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
-
-
-def bytes_text(size: float) -> str:
-    """``512 B``, ``4.0 KiB``, ``1.25 GiB``."""
-    for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}" if size / scale < 1000 else f"{size / scale:.0f} {unit}"
-    return f"{size:.0f} B"
-
-
-def short(location: str) -> str:
-    """``file.py:12`` of a location with its folder."""
-    return location.rsplit("/", 1)[-1]
 
 
 def few(items: Iterable[str], limit: int = 3) -> str:
@@ -249,7 +238,7 @@ def show_collectives(out: Out, cost: Cost) -> None:
                     bytes_text(sum(c.local_bytes for c in cs)),
                     time_text(sum(c.time_s for c in cs)),
                     top.value,
-                    short(top.where),
+                    line_text(top.where),
                 )
                 for (kind, axes), cs in rows
                 for top in [max(cs, key=lambda c: c.time_s)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from toast_lab.commands import common, output, reports
 from toast_lab.errors import InvalidPlan
+from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -56,17 +57,17 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
                 op.kind,
                 op.result,
                 f"{op.flops:.3g}",
-                output.bytes_text(op.moved_bytes),
+                bytes_text(op.moved_bytes),
                 output.time_text(op.time_s),
-                output.short(op.where),
+                line_text(op.where),
             )
             for op in slowest
         ],
     )
     at = problem.analysis.program.where(cost.peak_op) if cost.peak_op < problem.analysis.program.n_ops else "the end"
     out.table(
-        f"Largest of {len(cost.at_peak)} things in memory at its peak, {output.short(at)}",
+        f"Largest of {len(cost.at_peak)} things in memory at its peak, {line_text(at)}",
         ("what", "~name", ">bytes", "~made or needed at"),
-        [(h.what, h.value, output.bytes_text(h.bytes), output.short(h.where)) for h in cost.at_peak[:8]],
+        [(h.what, h.value, bytes_text(h.bytes), line_text(h.where)) for h in cost.at_peak[:8]],
     )
     reports.show_divisibility(out, problem.divisibility(plan))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import common, output
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.search.child import Point
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             share = None
             if seconds and args.parallel == 1:
                 share = (methods.index(method) + min(point.elapsed_s / seconds, 1.0)) / len(methods)
-            update(share, f"{method}: {output.time_text(point.time_s)}, {output.bytes_text(point.peak_bytes)}")
+            update(share, f"{method}: {output.time_text(point.time_s)}, {bytes_text(point.peak_bytes)}")
 
         done = racing.race(
             problem, methods, Budget(seconds, args.evaluations), args.seed or 0, options, on_progress, stopped,

@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import common, output
-from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from toast_lab.runtime.child import Progress
@@ -17,11 +16,7 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.compare.replay import replay
 
     model = common.load_model(args)
-    args.actions = None
-    problem = common.make_problem(args, common.analyse(args, model))
-    plan = common.given_plan(args, problem)
-    if plan is None:
-        raise InvalidPlan("give the plan to replay")
+    problem, plan = common.required_plan(args, model)
     with output.progress("replaying") as update, common.stop_on_interrupt() as stopped:
 
         def on_event(event: Progress) -> None:

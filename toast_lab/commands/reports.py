@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import output
+from toast_lab.text import line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage, Row
@@ -78,7 +79,7 @@ def _coverage_table(out: output.Out, title: str, rows: tuple[Row, ...], limit: i
                 share_text(row.flops_share),
                 share_text(row.bytes_share),
                 few(row.colours) or "all",
-                few((output.short(line) for line, _ in row.lines), 2),
+                few((line_text(line) for line, _ in row.lines), 2),
                 row.why,
             )
             for row in rows

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from toast_lab.commands import common, output
 from toast_lab.commands.search import search_data
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -56,7 +57,7 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, don
         ("", ">measured", "~estimated"),
         [
             ("time of a step (median)", output.time_text(done.median_s), estimate),
-            ("peak memory of a device", output.bytes_text(done.peak_bytes), output.bytes_text(cost.peak_bytes)),
+            ("peak memory of a device", bytes_text(done.peak_bytes), bytes_text(cost.peak_bytes)),
             ("time to compile", output.time_text(done.compile_s), ""),
             (
                 "largest relative error",

@@ -9,6 +9,7 @@ from typing import Any
 
 from toast_lab.commands import common, output
 from toast_lab.errors import InvalidProblem
+from toast_lab.text import bytes_text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,7 +63,7 @@ def _time(seconds: float | None) -> str:
 
 def _bytes(row: dict[str, Any]) -> str:
     size = row["allocator_peak_bytes"] or row["peak_bytes"]
-    return "-" if size is None else output.bytes_text(size)
+    return "-" if size is None else bytes_text(size)
 
 
 def _show(out: output.Out, row: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import common, output
 from toast_lab.errors import InvalidProblem
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.sweep.run import Progress
@@ -66,7 +67,7 @@ def _show(out: output.Out, data: dict[str, Any]) -> None:
                 r["model"], r["sizes"], r["mesh"], r["machine"], r["method"], r["seed"],
                 "-" if r["score"] is None else f"{r['score']:.4f}",
                 "-" if r["time_s"] is None else output.time_text(r["time_s"]),
-                "-" if r["peak_bytes"] is None else output.bytes_text(r["peak_bytes"]),
+                "-" if r["peak_bytes"] is None else bytes_text(r["peak_bytes"]),
                 {True: "yes", False: "no", None: "-"}[r["fits"]], r["status"],
                 "-" if r["elapsed_s"] is None else f"{r['elapsed_s']:.2f}",
             )
