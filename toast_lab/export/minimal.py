@@ -239,8 +239,8 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
             # Of several ops that an equation becomes the last does the work; a gather first looks which indices fit.
             spec = used[uses[-1]]
             alone = value in source and value not in outputs and len(wanted[value]) == 1
-            if spec == kept[value] or alone or program.value_is_constant[value]:
-                continue  # what is made of constants is made where it is used
+            if spec == kept[value] or alone:
+                continue
             origin = source.get(value) or _family(program.value_name[value])
             target = Target(e.place, "operand", i, None)
             groups.setdefault(("operand", origin, (spec,)), []).append((e, target, value, uses))
