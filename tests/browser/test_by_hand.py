@@ -34,6 +34,10 @@ def row(page: Page, text: str) -> Locator:
     return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
 
 
+def colour(page: Page, name: str) -> Locator:
+    return page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=name, exact=True)).locator("visible=true")
+
+
 def cost(page: Page, name: str) -> Locator:
     """The number of the plan by hand in a row of the costs."""
     return page.locator("table.costs tr", has=page.get_by_role("rowheader", name=name, exact=True)).locator("td").first
@@ -84,11 +88,11 @@ def test_actions_are_undone_redone_branched_and_compared(served: Callable[..., s
     names = {g.name: g for g in problem.analysis.groups if g.n_names > 1}
     batch, hidden = _batch_and_inner(problem)
     assert batch in names
-    row(page, batch).click()
+    colour(page, batch).click()
     page.get_by_role("button", name=re.compile("^data: ")).click()
     expect(row(page, f"{batch}->data")).to_be_visible()
     expect(cost(page, "sent")).to_have_text("0")
-    row(page, hidden).click()
+    colour(page, hidden).click()
     page.get_by_role("button", name=re.compile("^model: ")).click()
     expect(row(page, f"{hidden}->model")).to_contain_text("+1 AR")
     expect(cost(page, "sent")).to_have_text("1")
