@@ -35,7 +35,9 @@ def row(page: Page, text: str) -> Locator:
 
 
 def colour(page: Page, name: str) -> Locator:
-    return page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=name, exact=True)).locator("visible=true")
+    return page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=name, exact=True)).locator(
+        "visible=true"
+    )
 
 
 def cost(page: Page, name: str) -> Locator:

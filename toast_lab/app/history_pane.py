@@ -30,7 +30,7 @@ class HistoryPane(pn.viewable.Viewer):
         self._costs = pn.pane.HTML("", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0)
         self.table = look.table(
             taken_frame(()),
-            height=64,
+            height=138,
             sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"#": 26, "action": 116, "step": 70, "sent": 78},
@@ -74,7 +74,6 @@ class HistoryPane(pn.viewable.Viewer):
         self._quiet = True
         if not frame.equals(self.table.value):
             self.table.value = frame
-            self.table.height = look.rows_height(len(frame), 164)
         self.table.selection = [self.at]
         self._quiet = False
         trail = session.trail

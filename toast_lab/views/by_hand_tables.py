@@ -160,7 +160,7 @@ def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[s
         ("step", seconds_text, "time_s"),
         ("compute", seconds_text, "compute_s"),
         ("collectives", seconds_text, "comm_s"),
-        ("peak memory", bytes_text, "peak_bytes"),
+        ("peak", bytes_text, "peak_bytes"),
     ):
         other = None if best is None else getattr(best, field)
         rows.append((name, write(getattr(hand, field)), write(getattr(unsharded, field)), best_text(write, other)))
