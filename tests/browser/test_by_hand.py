@@ -91,10 +91,12 @@ def test_actions_are_undone_redone_branched_and_compared(served: Callable[..., s
     batch, hidden = _batch_and_inner(problem)
     assert batch in names
     colour(page, batch).click()
+    expect(page.get_by_role("heading", name=re.compile(f"shard {batch} on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^data: ")).click()
     expect(row(page, f"{batch}->data")).to_be_visible()
     expect(cost(page, "sent")).to_have_text("0")
     colour(page, hidden).click()
+    expect(page.get_by_role("heading", name=re.compile(f"shard {hidden} on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^model: ")).click()
     expect(row(page, f"{hidden}->model")).to_contain_text("+1 AR")
     expect(cost(page, "sent")).to_have_text("1")
