@@ -107,7 +107,7 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     expect(page.get_by_text("manual plan: sequence@1->model").first).to_be_visible()
 
     # the search: points come in, it stands still when told, and goes on
-    go(page, "3 Search")
+    go(page, "4 Search")
     page.get_by_label("machine").select_option("cpu")
     page.get_by_role("button", name="Step").click()
     expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
@@ -167,7 +167,7 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
 
 def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     page = explorer
-    go(page, "3 Search")
+    go(page, "4 Search")
     mesh = page.get_by_label(re.compile("^mesh"))
     mesh.fill("banana")
     mesh.press("Enter")

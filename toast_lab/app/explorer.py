@@ -1,4 +1,4 @@
-"""The explorer on one page: header, four steps, a drawer with the listing and the log."""
+"""The explorer on one page: header, five steps, a drawer with the listing and the log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import h, join
 from toast_lab.app.pages.compare import ComparePage
 from toast_lab.app.pages.graph import GraphPage
+from toast_lab.app.pages.hand import HandPage
 from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
 from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.program_table import Line
 
-TITLES = {"load": "1  Load", "graph": "2  Graph & conflicts", "search": "3  Search", "compare": "4  Compare & run"}
+TITLES = {
+    "load": "1  Load",
+    "graph": "2  Graph & conflicts",
+    "hand": "3  By hand",
+    "search": "4  Search",
+    "compare": "5  Compare & run",
+}
 TICK_MS = 120
 
 
@@ -140,6 +147,7 @@ class Explorer(pn.viewable.Viewer):
             self._pages[step] = {
                 "load": lambda: LoadPage(self.session, self._offered, self._refusal),
                 "graph": lambda: GraphPage(self.session),
+                "hand": lambda: HandPage(self.session),
                 "search": lambda: SearchPage(self.session),
                 "compare": lambda: ComparePage(self.session),
             }[step]()
@@ -151,7 +159,7 @@ class Explorer(pn.viewable.Viewer):
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
             body.visible = name == step
-        if step in ("graph", "compare") and step != self._shown:
+        if step in ("graph", "compare", "hand") and step != self._shown:
             self._toggle_drawer(step == "graph")
         elif step != self._shown:
             self._toggle_drawer(False)
@@ -218,6 +226,9 @@ class Explorer(pn.viewable.Viewer):
         page = self._pages.get("search")
         if page is not None and points:
             page.feed(points)
+        by_hand = self._pages.get("hand")
+        if by_hand is not None:
+            by_hand.tick()
 
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.

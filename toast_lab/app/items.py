@@ -10,6 +10,8 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.compare_table import Entry
 
+MANUAL = "manual"  #: name of the plan that is made by hand
+
 
 class Message(NamedTuple):
     """Something the user should know."""

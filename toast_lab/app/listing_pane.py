@@ -81,7 +81,7 @@ export function render({ model }) {
 :host {{ display: block; height: 100%; }}
 .listing {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px;
   line-height: 20px; color: #1c2430; }}
-.row {{ display: flex; gap: 24px; padding: 0 8px; cursor: pointer; white-space: pre;
+.row {{ display: flex; background: #fff; gap: 24px; padding: 0 8px; cursor: pointer; white-space: pre;
   content-visibility: auto;
   contain-intrinsic-height: 20px; border-left: 3px solid transparent; width: max-content;
   min-width: 100%; box-sizing: border-box; }}

@@ -183,6 +183,11 @@ def table(frame: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     )
 
 
+def rows_height(n_rows: int, at_most: int) -> int:
+    """Height of a table that shows all its rows, or scrolls them."""
+    return min(38 + 25 * max(n_rows, 1), at_most)
+
+
 def side(*objects: Any, width: int) -> pn.Column:
     """A column of controls or facts beside the canvas."""
     return pn.Column(*objects, width=width, sizing_mode="stretch_height", stylesheets=[SIDE], margin=0, scroll=False)

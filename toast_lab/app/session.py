@@ -13,22 +13,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import param
 
 from toast_lab.app import worker
-from toast_lab.app.items import ActionPrice, Message, PlanItem, batch_group
+from toast_lab.app.by_hand import ByHand
+from toast_lab.app.items import MANUAL, Message, PlanItem, batch_group
 from toast_lab.app.jobs import JOBS, Job, JobState, Registry
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.models import registry
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import Action, parse_action
-from toast_lab.sharding.state import State
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, point
 
-STEPS = ("load", "graph", "search", "compare")
+STEPS = ("load", "graph", "hand", "search", "compare")
 MAX_ACTIONS_TYPED = 64
 MAX_POINTS = 20_000  #: of a search's curve; beyond that every second one goes that was no improvement
 
@@ -43,7 +42,7 @@ def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
     return ":" not in which and (which != "transformer" or sizes.get("layers", 2) <= 2)
 
 
-class Session(param.Parameterized):
+class Session(ByHand, param.Parameterized):
     """State of one page."""
 
     step: Any = param.Selector(default="load", objects=list(STEPS))
@@ -76,6 +75,9 @@ class Session(param.Parameterized):
         self._settled = True
         self._on_result: Callable[[Job], None] | None = None
         self._shelf: dict[str, list[PlanItem]] = {}
+        self._trails = {}
+        self._memo = (None, {})
+        self._digest = (None, "")
         self._search_problem: Problem | None = None
 
     # -- messages -----------------------------------------------------------------------------------
@@ -133,6 +135,7 @@ class Session(param.Parameterized):
                 raise InvalidPlan(f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most 4096 here")
             self.param.update(**wanted, problem=problem)
             self._add("unsharded", "every device does everything", lambda: replicated(problem))
+            self._renew_manual()
 
     # -- selection ----------------------------------------------------------------------------------
     def select(self, names: Sequence[int] = (), conflicts: Sequence[int] = ()) -> None:
@@ -181,70 +184,6 @@ class Session(param.Parameterized):
         self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
         return item
 
-    @property
-    def manual_actions(self) -> tuple[str, ...]:
-        """Actions of the manual plan so far."""
-        item = self.plan_named("manual")
-        return (
-            item.plan.actions
-            if item is not None and self.problem is not None and item.problem.mesh == self.problem.mesh
-            else ()
-        )
-
-    def add_action(self, axis: str, bits: int = 0) -> None:
-        """Shard the selected colour along ``axis`` in the manual plan."""
-        group, problem = self.selected_group, self.problem
-        if group is None or problem is None:
-            self.say("Select a name or a conflict first: its colour is what an action shards.", "error")
-            return
-        with self.guarded():
-            action = Action(group, bits, problem.mesh.axes.index(axis))
-            self._manual([*self.manual_actions, action])
-            self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
-
-    def action_prices(self) -> list[ActionPrice]:
-        """Every way to shard the selected colour, on top of the manual plan."""
-        group, problem = self.selected_group, self.problem
-        if group is None or problem is None:
-            return []
-        space = problem.space
-        state = State(space)
-        for text in self.manual_actions:
-            state.apply(parse_action(problem.analysis, problem.mesh, text))
-        pricer, n = problem.pricer(), len(problem.analysis.groups[group].resolutions)
-        rows = []
-        for move in np.flatnonzero(space.group == group)[:16]:
-            bits = int(space.bits[move])
-            for a, axis in enumerate(problem.mesh.axes):
-                after = state.copy()
-                if problem.mesh.sizes[a] > 1 and after.apply(Action(group, bits, a)):
-                    quick = pricer.quick(after)
-                    side = f", side {bits:0{n}b}" if n else ""
-                    rows.append(ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits))
-        return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
-
-    def why_no_action(self) -> str:
-        """Why the selected colour has nothing left to shard."""
-        group, problem = self.selected_group, self.problem
-        if group is None or problem is None:
-            return ""
-        found = problem.analysis.groups[group]
-        if not found.shardable:
-            return f"{found.name} cannot be sharded: no op can be split along it."
-        size = f"{found.name} has size {found.size}, or it uses them all already."
-        return f"No axis of {problem.mesh} changes anything here: {size}"
-
-    def undo_action(self) -> None:
-        """Take the last action of the manual plan back."""
-        with self.guarded():
-            if self.manual_actions:
-                self._manual(list(self.manual_actions[:-1]))
-
-    def _manual(self, actions: list[Any]) -> None:
-        problem = self.problem
-        assert problem is not None
-        self._add("manual", "taken in the graph", lambda: ShardingPlan.from_actions(problem, actions))
-
     def add_typed(self, text: str, name: str = "") -> None:
         """A plan from an action list such as ``batch->data, hidden->model``."""
         problem = self.problem
@@ -284,6 +223,8 @@ class Session(param.Parameterized):
 
     def remove_plan(self, name: str) -> None:
         """Forget a plan."""
+        if name == MANUAL and self.problem is not None:
+            self._trails.pop(self._trail_key(), None)
         self.plans = [p for p in self.plans if p.name != name]
 
     # -- jobs ---------------------------------------------------------------------------------------
@@ -481,6 +422,7 @@ class Session(param.Parameterized):
         new.points, new.best_actions, new.search_note = list(self.points), self.best_actions, self.search_note
         new.search_gap = self.search_gap
         new._shelf, new._search_problem = dict(self._shelf), self._search_problem
+        new._trails = dict(self._trails)
         new._seen, new._settled = self._seen, self._settled
         name = getattr(self._on_result, "__name__", "")
         if isinstance(self._on_result, functools.partial):

@@ -8,6 +8,8 @@ Reference: TOAST section 2.1 and figure 5b.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.listing import op_text, outline, shown_ops, value_text
 from toast_lab.cost.problem import Problem
@@ -16,6 +18,22 @@ from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan
 
 _PRINTED = {st.PERMUTE: "collective_permute"}
+
+
+class ListingLine(NamedTuple):
+    """One line of the body of a listing."""
+
+    op: int  #: that the line belongs to; a copy belongs to the op that makes or uses it
+    depth: int  #: of loops and branches around it
+    name: str  #: what the line makes; empty for the headings of loops and branches
+    dims: str  #: ``[256{b}, 32]``
+    right: str  #: right-hand side
+    collective: bool
+
+    @property
+    def text(self) -> str:
+        """The line, not indented."""
+        return f"{self.name} : {self.dims} = {self.right}" if self.name else self.right
 
 
 def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str:
@@ -29,18 +47,35 @@ def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str
     Raises:
         InvalidPlan: the plan belongs to another program.
     """
-    if plan.program.digest() != problem.analysis.program.digest():
-        raise InvalidPlan(f"this plan shards {plan.program.name}, not {problem.analysis.program.name}")
+    _check_program(problem, plan)
     if dims not in ("sizes", "names"):
         raise InvalidPlan(f'dims must be "sizes" or "names", not {dims!r}')
     return _Listing(problem.analysis, plan, dims == "names").text()
+
+
+def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
+    """``listing`` with global sizes, line by line, arguments first.  Raises InvalidPlan as that does."""
+    _check_program(problem, plan)
+    found, program = _Listing(problem.analysis, plan, False), plan.program
+    found.write()
+    arguments = [
+        ListingLine(a, 0, program.value_name[a], found.shape(a, int(found.steps.layout[a])), "argument", False)
+        for a in range(program.n_arguments)
+    ]
+    return [*arguments, *found.lines]
+
+
+def _check_program(problem: Problem, plan: ShardingPlan) -> None:
+    mine = problem.analysis.program
+    if plan.program is not mine and plan.program.digest() != mine.digest():
+        raise InvalidPlan(f"this plan shards {plan.program.name}, not {mine.name}")
 
 
 class _Listing:
     def __init__(self, analysis: Analysis, plan: ShardingPlan, names: bool) -> None:
         self.analysis, self.program, self.plan, self.names = analysis, plan.program, plan, names
         self.steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
-        self.lines: list[tuple[int, str, str, str]] = []  # (depth, name, dims, right-hand side)
+        self.lines: list[ListingLine] = []
         self.depth, self.labels = outline(self.program)
         self.taken = set(self.program.value_name)
         self.copy_name: dict[int, str] = {}  # step row -> name of its output
@@ -73,24 +108,25 @@ class _Listing:
             name = last if last is not None and i == len(rows) - 1 else self.fresh(self.program.value_name[value])
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, st.STEP_KINDS[kind])
-            self.lines.append(
-                (
-                    self.depth[int(s.op[row])],
-                    name,
-                    self.shape(value, int(s.after[row])),
-                    f"{verb} {self.axes(int(s.axes[row]))} {source}",
-                )
-            )
+            op, dims = int(s.op[row]), self.shape(value, int(s.after[row]))
+            right = f"{verb} {self.axes(int(s.axes[row]))} {source}"
+            self.lines.append(ListingLine(op, self.depth[op], name, dims, right, kind != st.SLICE))
             source = name
         return source
 
     def text(self) -> str:
+        self.write()
+        return self.layout_text()
+
+    def write(self) -> None:
+        """Fill ``lines``."""
         program, s = self.program, self.steps
         shown = set(shown_ops(program))
         i, n = 0, len(s.kind)
         while i < n:
             op = int(s.op[i])
-            self.lines.extend((depth, "", "", text) for depth, text in self.labels.get(op, ()))
+            labels = self.labels.get(op, ())
+            self.lines.extend(ListingLine(op, depth, "", "", text, False) for depth, text in labels)
             while i < n and s.kind[i] != st.COMPUTE:  # copies for this op's operands
                 use = int(s.use[i])
                 rows = [i]
@@ -106,7 +142,6 @@ class _Listing:
                 i += 1
             if op in shown:
                 self.compute(op, after)
-        return self.layout_text()
 
     def compute(self, op: int, after: dict[int, list[int]]) -> None:
         program, s = self.program, self.steps
@@ -122,7 +157,7 @@ class _Listing:
         right = op_text(program, op, operands)
         if all(program.value_is_constant[v] for v in program.results(op)) and program.results(op):
             right += "  # constant"  # recomputed in the layout that each use wants
-        self.lines.append((self.depth[op], ", ".join(names), ", ".join(shapes), right))
+        self.lines.append(ListingLine(op, self.depth[op], ", ".join(names), ", ".join(shapes), right, False))
         for v, name in zip(program.results(op), names, strict=True):
             if v in after:
                 self.chain(after[v], name, program.value_name[v])
@@ -133,10 +168,11 @@ class _Listing:
             f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}" for a in range(program.n_arguments)
         ]
         indent = " " * (len(program.name) + 5)
-        width = max((len(name) for _, name, _, _ in self.lines), default=0)
+        width = max((len(line.name) for line in self.lines), default=0)
         body = [
-            "  " * (depth + 1) + (f"{name:<{width}} : {dims} = {right}" if name else right)
-            for depth, name, dims, right in self.lines
+            "  " * (line.depth + 1)
+            + (f"{line.name:<{width}} : {line.dims} = {line.right}" if line.name else line.right)
+            for line in self.lines
         ]
         results = ", ".join(value_text(program, int(v)) for v in program.outputs)
         return "\n".join(

@@ -97,9 +97,7 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
 def colours_frame(analysis: Analysis) -> pd.DataFrame:
     """One row a colour group: what an action can shard."""
     styles = lane_styles(analysis)
-    n_conflicts = {
-        g.index: sum(1 for c in analysis.conflicts if analysis.group[c.colour] == g.index) for g in analysis.groups
-    }
+    n_conflicts = collections.Counter(int(analysis.group[c.colour]) for c in analysis.conflicts)
     return pd.DataFrame(
         [
             {

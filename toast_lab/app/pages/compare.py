@@ -1,4 +1,4 @@
-"""Step 4: plans side by side, predicted and executed."""
+"""Step 5: plans side by side, predicted and executed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ class ComparePage(pn.viewable.Viewer):
         )
         self.a.param.watch(lambda _: self._listings(), "value")
         self.b.param.watch(lambda _: self._listings(), "value")
-        session.param.watch(lambda *_: self.show_plans(), "plans")
+        self._stale = False
+        session.param.watch(lambda e: self._changed(e.name), ["plans", "step"])
         session.param.watch(lambda *_: self.show_job(), "job_changes")
         self._name = ""
         self.show_plans()
@@ -132,8 +133,15 @@ class ComparePage(pn.viewable.Viewer):
             self.b.value = self._name
         self.show_selected()
 
+    def _changed(self, what: str) -> None:
+        """Plans changed, or the step; listings of large programs take long, so they wait until the page is shown."""
+        self._stale |= what == "plans"
+        if self._stale and self.session.step == "compare":
+            self.show_plans()
+
     def show_plans(self) -> None:
         """The table, the scatter and the choices of A and B."""
+        self._stale = False
         plans = self.session.plans
         names = [p.name for p in plans]
         entries = [p.entry() for p in plans]

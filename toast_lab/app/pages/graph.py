@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.items import ActionPrice
+from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.views import inspect
 from toast_lab.views.graph_layout import LEVELS, graph_layout, lane_groups, op_label, start_level
 from toast_lab.views.graph_plot import GraphPlot
 from toast_lab.views.program_table import colours_frame
-
-MAX_PRICED = 8
 
 
 class GraphPage(pn.viewable.Viewer):
@@ -64,10 +61,9 @@ class GraphPage(pn.viewable.Viewer):
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
         self.centre = pn.Column(self._note, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
         self._facts = look.text()
-        self._actions = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._actions = ActionButtons(session)
         self._manual = look.text()
-        self._shown_actions: tuple[Any, ...] = ()
-        self._undo = look.button("Take the last action back", visible=False)
+        self._undo = look.button("Undo the last change", visible=False)
         self._undo.on_click(lambda _: self.session.undo_action())
         self._why = look.text()
         self.right = look.side(self._facts, self._actions, self._manual, self._undo, self._why, width=330)
@@ -136,9 +132,6 @@ class GraphPage(pn.viewable.Viewer):
         if self._focus:
             self.draw()
 
-    def _take(self, row: ActionPrice) -> None:
-        self.session.add_action(row.axis, row.bits)
-
     def _find(self, text: str) -> None:
         analysis = self.session.analysis
         word = text.strip().casefold()
@@ -180,7 +173,7 @@ class GraphPage(pn.viewable.Viewer):
         if session.conflicts:
             k = session.conflicts[0]
             more = len(session.conflicts) - 1
-            more_text = f" (and {more} more in this place)" if more else ""
+            more_text = f" (and {more} more)" if more else ""
             return join([h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))])
         if len(session.names) == 1:
             return join([h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))])
@@ -223,32 +216,8 @@ class GraphPage(pn.viewable.Viewer):
 
     def show_actions(self) -> None:
         """What sharding the selected colour would cost, and the manual plan so far."""
-        session = self.session
-        rows = session.action_prices()[:MAX_PRICED]
-        why_none = "" if rows else session.why_no_action()
-        shown = (id(session.analysis), session.selected_group, tuple(rows), why_none)
-        if shown != self._shown_actions:  # else a click that is on its way would meet no button
-            self._shown_actions = shown
-            self._actions.objects = self._action_buttons(rows, why_none)
+        self._actions.refresh()
         self._show_manual()
-
-    def _action_buttons(self, rows: list[ActionPrice], why_none: str) -> list[Any]:
-        session = self.session
-        objects: list[Any] = []
-        group = session.selected_group
-        if session.analysis is not None and group is not None:
-            name = session.analysis.groups[group].name
-            objects.append(look.text(h("h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated"))))
-            if not rows:
-                objects.append(look.text(h("p", why_none, cls="quiet")))
-        for row in rows:
-            label = f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}" + (
-                "" if row.fits else ", does not fit"
-            )
-            button = look.button(label, left=True)
-            button.on_click(functools.partial(lambda row, _: self._take(row), row))
-            objects.append(button)
-        return objects
 
     def _show_manual(self) -> None:
         session = self.session
@@ -264,7 +233,7 @@ class GraphPage(pn.viewable.Viewer):
         else:
             lines.append(h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet"))
         self._manual.object = join(lines)
-        self._undo.visible = bool(session.manual_actions)
+        self._undo.visible = bool(session.trail.past)
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)

@@ -1,4 +1,4 @@
-"""Step 3: watch a search, hold it, step it, keep what it found."""
+"""Step 4: watch a search, hold it, step it, keep what it found."""
 
 from __future__ import annotations
 

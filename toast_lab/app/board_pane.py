@@ -1,0 +1,203 @@
+"""The conflict board on the page: a table of all resolutions, and the sides of the selected one to choose from."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import bytes_text, h, join, seconds_text
+from toast_lab.app.session import Session
+from toast_lab.cost.problem import Problem
+from toast_lab.explain.board import Board, conflicts
+from toast_lab.explain.taken import SideOption, side_on, side_options
+from toast_lab.views.by_hand_tables import board_frame, short_line
+
+MAX_TENSORS = 12
+NOWHERE = "whole"
+WIDTHS = {"colour": 62, "tensor": 116, "line": 106, "side": 62}
+AXIS_WIDTH = 134
+
+
+class BoardPane(pn.viewable.Viewer):
+    """Rows are sides of resolutions, columns mesh axes; below, one switch an axis for the selected resolution."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self.board: Board | None = None
+        self._problem: Problem | None = None
+        self._resolutions: list[int] = []
+        self._of_name: dict[int, int] = {}
+        self.row: int | None = None
+        self.table = look.table(board_frame(Board((), 0.0, 0.0)), min_height=64, layout="fit_data_table")
+        self.table.on_click(self._clicked)
+        self._detail = look.text()
+        self._choices = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._switches: dict[str, Any] = {}
+        self._offered: Any = None
+        self._quiet = False
+        self._view = pn.Column(
+            look.text(
+                h(
+                    "p",
+                    h("b", "Conflict board "),
+                    h("span", "estimated", cls="tag estimated"),
+                    h("span", "  each side alone; ✗ does not fit, ● is chosen", cls="quiet"),
+                    cls="one",
+                )
+            ),
+            self.table,
+            self._detail,
+            self._choices,
+            sizing_mode="stretch_both",
+            margin=0,
+        )
+
+    # -- showing ------------------------------------------------------------------------------------
+    def refresh(self) -> None:
+        """Show the board of the session's problem, and what the plan by hand has chosen."""
+        session = self.session
+        if session.problem is None:
+            return
+        if session.problem is not self._problem:
+            self._problem = session.problem
+            self.board = conflicts(session.problem)
+            sets = session.problem.analysis.compatibility_sets
+            self._resolutions = [sets[d.sets[0]].resolution for d in self.board.disputes]
+            row_of = {r: i for i, r in enumerate(self._resolutions)}
+            self._of_name = {
+                name: row_of[sets[c.set].resolution] for c in session.problem.analysis.conflicts for name in c.sides
+            }
+            self.row = None
+        problem = self._problem
+        assert self.board is not None
+        actions, axes = session.manual_actions, self._axes()
+        chosen = {
+            (i, axis): side_on(problem, actions, r, axis) for i, r in enumerate(self._resolutions) for axis in axes
+        }
+        frame = board_frame(self.board, chosen)
+        if not frame.equals(self.table.value):
+            self.table.widths = {**WIDTHS, **dict.fromkeys(axes, AXIS_WIDTH)}
+            self.table.value = frame
+        self.show_selection()
+
+    def _axes(self) -> list[str]:
+        problem = self.session.problem
+        return [a for a, n in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if n > 1]
+
+    def show_selection(self) -> None:
+        """Bring the resolution of the selected names to the front, if they are in conflict."""
+        if self.board is None:
+            return
+        self.row = self._wanted_row()
+        rows = [] if self.row is None else [2 * self.row, 2 * self.row + 1]
+        if self.table.selection != rows:
+            self.table.selection = rows
+        self._show_detail()
+        self._show_choices()
+
+    def _wanted_row(self) -> int | None:
+        analysis, session = self.session.analysis, self.session
+        assert self.board is not None
+        if not self.board.disputes or analysis is None:
+            return None
+        for k in session.conflicts:
+            return self._resolutions.index(analysis.compatibility_sets[analysis.conflicts[k].set].resolution)
+        return next((self._of_name[n] for n in session.names if n in self._of_name), None)
+
+    def _show_detail(self) -> None:
+        assert self.board is not None
+        if not self.board.disputes:
+            words: Any = "No tensor of this program has two dims that would be sharded alike: nothing to settle."
+            self._detail.object = h("p", words, cls="quiet")
+            return
+        if self.row is None:
+            self._detail.object = h(
+                "p", "Select a row, or a name in conflict, to choose its side on each axis.", cls="quiet"
+            )
+            return
+        d = self.board.disputes[self.row]
+        tensors = [
+            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, {short_line(t.where)}"
+            for t in d.tensors
+        ]
+        more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
+        numbers = ", ".join(map(str, d.sets[:8])) + (f" and {len(d.sets) - 8} more" if len(d.sets) > 8 else "")
+        sets = f"set {numbers}" if len(d.sets) == 1 else f"sets {numbers}, settled alike"
+        text = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
+        self._detail.object = h("p", text, cls="quiet", style="max-height: 38px; overflow: auto; margin: 4px 0")
+
+    # -- choosing -----------------------------------------------------------------------------------
+    def _show_choices(self) -> None:
+        session, problem = self.session, self.session.problem
+        if self.row is None or problem is None:
+            self._offered, self._switches, self._choices.objects = None, {}, []
+            return
+        resolution, actions = self._resolutions[self.row], session.manual_actions
+        pricer = problem.pricer()
+        options = {a: side_options(problem, actions, resolution, a, pricer) for a in self._axes()}
+        offered = (
+            id(problem),
+            self.row,
+            {a: tuple(o.side for o in found if not o.why_not) for a, found in options.items()},
+        )
+        if offered != self._offered:
+            self._offered = offered
+            self._choices.objects = [self._switch_row(a, found) for a, found in options.items()]
+        self._quiet = True
+        for axis, switch in self._switches.items():
+            now = side_on(problem, actions, resolution, axis)
+            texts = {_label(o): str(o.side) for o in options[axis] if not o.why_not}
+            switch.param.update(options={NOWHERE: "", **texts}, value="" if now is None else str(now))
+        self._quiet = False
+
+    def _switch_row(self, axis: str, found: tuple[SideOption, SideOption]) -> Any:
+        possible = [o for o in found if not o.why_not]
+        if not possible:
+            self._switches.pop(axis, None)
+            return look.text(h("p", h("b", axis), f"  {found[0].why_not}", cls="quiet"))
+        switch = pn.widgets.RadioButtonGroup(
+            options={NOWHERE: "", **{_label(o): str(o.side) for o in possible}},
+            button_type="default",
+            margin=(1, 0),
+            height=30,
+            sizing_mode="stretch_width",
+            stylesheets=[look.BUTTON + SWITCH],
+        )
+        switch.param.watch(functools.partial(self._chosen, axis), "value")
+        self._switches[axis] = switch
+        why = [h("span", o.why_not) for o in found if o.why_not]
+        label = look.text(h("p", h("b", axis)), width=70, sizing_mode="fixed", margin=(6, 0, 0, 0))
+        row: list[Any] = [label, switch]
+        if why:
+            row.append(look.text(h("p", join(why, "; "), cls="quiet one")))
+        return pn.Row(*row, sizing_mode="stretch_width", margin=0)
+
+    def _chosen(self, axis: str, event: Any) -> None:
+        if not self._quiet and self.row is not None:
+            self.session.choose_side(self._resolutions[self.row], axis, int(event.new) if event.new else None)
+            self._show_choices()  # a refused choice goes back
+
+    def _clicked(self, event: Any) -> None:
+        analysis = self.session.analysis
+        if self.board is None or analysis is None or event.row // 2 >= len(self.board.disputes):
+            return
+        sets = self.board.disputes[event.row // 2].sets
+        self.session.select((), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts))
+
+    def __panel__(self) -> Any:
+        return self._view
+
+
+def _label(option: SideOption) -> str:
+    fit = "" if option.fits else " ✗"
+    return f"side {option.side}: {seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}{fit}"
+
+
+SWITCH = """
+.bk-btn { padding: 3px 8px; font-size: 12px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+.bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
+"""

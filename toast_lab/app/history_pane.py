@@ -1,0 +1,142 @@
+"""The plan by hand in words: what it costs beside other plans, its actions, undo, redo and branches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+import param
+
+from toast_lab.app import look
+from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.session import Session
+from toast_lab.explain.taken import Taken, change
+from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
+
+NOTHING = "(choose a kept plan)"
+
+
+class HistoryPane(pn.viewable.Viewer):
+    """Costs above, the actions as a table, the buttons below."""
+
+    at = param.Integer(default=0, doc="number of the action that is selected, 0 for the start")
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._quiet = False
+        self._followed: tuple[str, ...] | None = None
+        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [look.INPUT]}
+        self._costs = pn.pane.HTML("", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0)
+        self.table = look.table(
+            taken_frame(()),
+            height=138,
+            sizing_mode="stretch_width",
+            layout="fit_data_table",
+            widths={"#": 26, "action": 116, "step": 70, "sent": 78},
+        )
+        self.table.param.watch(lambda e: self._picked(e.new), "selection")
+        self._detail = look.text()
+        self.undo, self.redo = look.button("Undo"), look.button("Redo")
+        self.undo.on_click(lambda _: session.undo_action())
+        self.redo.on_click(lambda _: session.redo_action())
+        self.kept_name = pn.widgets.TextInput(placeholder="name of the kept plan", max_length=60, **common)
+        self.branch = look.button("Keep a copy")
+        self.branch.on_click(lambda _: self._branch())
+        self.other = pn.widgets.Select(options=[NOTHING], **common)
+        self.other.param.watch(lambda e: self._go_on(e.new), "value")
+        compare = look.button("Compare with other plans →")
+        compare.on_click(lambda _: setattr(session, "step", "compare"))
+        self._view = pn.Column(
+            self._costs,
+            look.text(h("h2", "actions taken")),
+            self.table,
+            self._detail,
+            pn.Row(self.undo, pn.Spacer(width=6), self.redo, sizing_mode="stretch_width", margin=0),
+            pn.Row(self.kept_name, pn.Spacer(width=6), self.branch, sizing_mode="stretch_width", margin=0),
+            self.other,
+            compare,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+
+    def refresh(self) -> None:
+        """Show the plan by hand as it is now."""
+        session = self.session
+        if session.problem is None:
+            return
+        steps = session.taken()
+        actions = session.manual_actions
+        if actions != self._followed:  # another list: the last action comes to the front
+            self._followed, self.at = actions, len(actions)
+        self._costs.object = self._cost_words(steps)
+        frame = taken_frame(steps)
+        self._quiet = True
+        if not frame.equals(self.table.value):
+            self.table.value = frame
+        self.table.selection = [self.at]
+        self._quiet = False
+        trail = session.trail
+        self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
+        self.branch.disabled = not actions
+        names = [p.name for p in session.branches()]
+        self._quiet = True
+        self.other.param.update(options=[NOTHING, *names], value=NOTHING)
+        self._quiet = False
+        self.show_selected()
+
+    def show_selected(self) -> None:
+        """What the selected action did, and what branching there means."""
+        steps, n = self.session.taken(), len(self.session.manual_actions)
+        if self.at == 0:
+            words: Any = (
+                "The unsharded program." if n else "Nothing yet. Take an action left, or choose a side on the board."
+            )
+        else:
+            sent = change(steps[self.at - 1].sent, steps[self.at].sent)
+            words = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
+        self._detail.object = h("p", words, cls="quiet", style="max-height: 58px; overflow: auto; margin: 4px 0")
+        go_on = f"go on from {self.at}"
+        self.branch.name = "Keep a copy" if self.at == n else f"Keep, {go_on}"
+
+    def pair(self) -> tuple[Taken, Taken] | None:
+        """The plan before and after the selected action."""
+        steps = self.session.taken()
+        return (steps[max(self.at - 1, 0)], steps[self.at]) if self.at < len(steps) else None
+
+    def _cost_words(self, steps: tuple[Taken, ...]) -> Safe:
+        best = self.session.best_found()
+        rows = costs_rows(steps[-1], steps[0], None if best is None else best.cost)
+        head = ["", "by hand", "unsharded", "best found"]
+        body = [h("tr", h("th", name), *[h("td", cell or "–") for cell in cells]) for name, *cells in rows]
+        note = "" if best is not None else h("p", "No search has been run on this mesh yet.", cls="quiet one")
+        title = h("h2", "plan by hand ", h("span", "estimated", cls="tag estimated"))
+        table = h("table", h("tr", *[h("th", w) for w in head]), *body, cls="costs")
+        return join([title, table, note])
+
+    def _picked(self, rows: list[int]) -> None:
+        if not self._quiet and rows and rows[0] < len(self.table.value):
+            self.at = int(rows[0])
+            self.show_selected()
+
+    def _branch(self) -> None:
+        n = len(self.session.manual_actions)
+        self.session.branch(
+            str(self.kept_name.value_input or self.kept_name.value or ""), None if self.at == n else self.at
+        )
+        self.kept_name.value = ""
+
+    def _go_on(self, name: str) -> None:
+        if not self._quiet and name and name != NOTHING:
+            self.session.go_on_from(name)
+
+    def __panel__(self) -> Any:
+        return self._view
+
+
+COSTS = """
+table.costs { border-collapse: collapse; width: 100%; font-size: 12px; font-variant-numeric: tabular-nums; }
+table.costs th { text-align: left; font-weight: 500; color: #5b6675; padding: 1px 4px 1px 0; }
+table.costs td { padding: 1px 4px 1px 0; white-space: nowrap; }
+table.costs td:nth-child(2) { font-weight: 650; }
+"""

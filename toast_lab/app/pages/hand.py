@@ -1,0 +1,229 @@
+"""Step 3: shard by hand.  The conflict board, colours to shard, and what every action does to the program."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.action_buttons import ActionButtons
+from toast_lab.app.board_pane import BoardPane
+from toast_lab.app.history_pane import HistoryPane
+from toast_lab.app.items import MANUAL
+from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.markup import h
+from toast_lab.app.session import Session
+from toast_lab.app.tiles_pane import TilesPane
+from toast_lab.cost.problem import Problem
+from toast_lab.lowering.listing import ListingLine, listing_lines
+from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.sharding.space import parse_action
+from toast_lab.views.by_hand_tables import collectives_frame
+from toast_lab.views.local_lines import LocalLine, local_lines
+from toast_lab.views.program_table import colours_frame
+
+MANY_OPS = 1500  #: from here on a listing is made in a thread, since it takes more than 50 ms
+LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
+
+
+class HandPage(pn.viewable.Viewer):
+    """Colours left; the board, the listing, collectives and devices in the centre; costs and actions right."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._stale = True
+        self._problem: Problem | None = None
+        self._before: list[ListingLine] = []
+        self._lines: list[ListingLine] = []
+        self._shown: tuple[LocalLine, ...] = ()
+        self._plan: ShardingPlan | None = None
+        self._making: tuple[ShardingPlan, Future[list[ListingLine]]] | None = None
+        self._quiet = False
+        self.colours = look.table(
+            _colours(None, ()),
+            height=60,
+            sizing_mode="stretch_width",
+            layout="fit_data_table",
+            widths={"": 30, "colour": 80, "size": 56, "on": 92},
+        )
+        self.colours.on_click(self._colour_clicked)
+        self.actions = ActionButtons(session, reasons=True)
+        self._hint = look.text(h("p", "Select a colour, or a name in the listing or the graph.", cls="quiet"))
+        self.left = look.side(look.text(h("h2", "colours")), self.colours, self._hint, self.actions, width=290)
+        self.board = BoardPane(session)
+        self.history = HistoryPane(session)
+        self.history.param.watch(lambda _: self._show_collectives(), "at")
+        self.right = look.side(self.history, width=320)
+        self.listing = listing_pane()
+        self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
+        self._note = look.text()
+        self.short = pn.widgets.Checkbox(
+            name="collectives and changes only", value=False, margin=(0, 4), width=210, stylesheets=[look.INPUT]
+        )
+        self.short.param.watch(lambda _: self._show_lines(), "value")
+        head = pn.Row(self._note, self.short, sizing_mode="stretch_width", margin=(3, 0, 0, 0), height=24)
+        self.collectives = look.table(_no_collectives(), selectable=False, layout="fit_data_table")
+        self.tiles = TilesPane(session)
+        self.tabs = pn.Tabs(
+            ("One device's listing", pn.Column(head, self.listing, sizing_mode="stretch_both", margin=0)),
+            ("Collectives", self.collectives),
+            ("Devices", self.tiles),
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.TABS],
+        )
+        upper = pn.Column(self.board, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS + UPPER])
+        lower = pn.Column(self.tabs, sizing_mode="stretch_both", margin=(6, 0, 0, 0), stylesheets=[look.CANVAS + LOWER])
+        self.centre = pn.Column(upper, lower, sizing_mode="stretch_both", margin=0)
+        session.param.watch(lambda *_: self._changed(), ["problem", "plans", "step"])
+        session.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
+        self._changed()
+
+    # -- showing ------------------------------------------------------------------------------------
+    def _changed(self) -> None:
+        """Something about the problem or the plans changed; a page that is not shown waits until it is."""
+        self._stale = True
+        if self.session.step == "hand":
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Bring everything up to date."""
+        session = self.session
+        if not self._stale or session.problem is None or session.analysis is None:
+            return
+        self._stale = False
+        if session.problem is not self._problem:
+            self._problem, self._before, self._lines, self._plan = session.problem, [], [], None
+            self.short.value = session.analysis.program.n_ops > MANY_OPS
+        self.history.refresh()
+        self.board.refresh()
+        self._show_colours()
+        self._show_actions()
+        self.tiles.refresh()
+        self._show_collectives()
+        self._make_listing()
+
+    def _selected(self) -> None:
+        if self.session.step != "hand":
+            self._stale = True
+            return
+        self.board.show_selection()
+        self._show_colours()
+        self._show_actions()
+        self.tiles.refresh()
+        self._mark()
+
+    def _show_actions(self) -> None:
+        self.actions.refresh()
+        self._hint.visible = self.session.selected_group is None
+
+    def _show_colours(self) -> None:
+        session = self.session
+        frame = _colours(session.problem, session.manual_actions)
+        if not frame.equals(self.colours.value):
+            self.colours.value = frame
+            self.colours.height = look.rows_height(len(frame), 236)
+        group = session.selected_group
+        name = session.analysis.groups[group].name if group is not None else None
+        self.colours.selection = [i for i, c in enumerate(frame["colour"]) if c == name][:1]
+
+    def _show_collectives(self) -> None:
+        session, pair = self.session, self.history.pair()
+        item = session.plan_named(MANUAL) if session.manual_actions else session.plan_named("unsharded")
+        if item is None or pair is None or session.problem is None:
+            return
+        frame = collectives_frame(session.problem, item.cost, pair[0].sent, pair[1].sent)
+        at = self.history.at
+        self.collectives.titles = {"number": "in the plan", "action": f"by action {at}" if at else "by action"}
+        self.collectives.value = frame
+
+    # -- listing ------------------------------------------------------------------------------------
+    def _make_listing(self) -> None:
+        session, problem = self.session, self.session.problem
+        item = session.plan_named(MANUAL) if session.manual_actions else None
+        plan = item.plan if item is not None else replicated(problem)
+        if self._plan is not None and plan.key == self._plan.key and (self._plan.actions == plan.actions):
+            return
+        self._plan = plan
+        if problem.analysis.program.n_ops > MANY_OPS:
+            self._making = (plan, LISTINGS.submit(listing_lines, problem, plan))
+        else:
+            self._take(listing_lines(problem, plan))
+
+    def tick(self) -> None:
+        """Take in a listing that a thread has made; called ten times a second."""
+        if self._making is not None and self._making[1].done():
+            plan, future = self._making
+            self._making = None
+            if plan is self._plan:
+                self._take(future.result())
+
+    def _take(self, lines: list[ListingLine]) -> None:
+        self._before, self._lines = self._lines, lines
+        self._show_lines()
+
+    def _show_lines(self) -> None:
+        analysis = self.session.analysis
+        if analysis is None:
+            return
+        found = local_lines(analysis, self._lines, self._before, short=self.short.value)
+        self._shown = found.lines
+        self.listing.lines = [[i, [list(s) for s in line.segments], line.where] for i, line in enumerate(found.lines)]
+        self._note.object = h("p", found.note, cls="quiet one", title=found.note)
+        self._mark()
+
+    def _mark(self) -> None:
+        names, analysis = self.session.names, self.session.analysis
+        ops = {int(o) for o in analysis.dims.op[list(names)]} if names else set()
+        self.listing.chosen = [i for i, line in enumerate(self._shown) if line.op in ops]
+
+    def _line_picked(self, picked: list[int]) -> None:
+        analysis = self.session.analysis
+        if analysis is not None and picked and picked[0] < len(self._shown):
+            op = self._shown[picked[0]].op
+            names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
+            self.session.select(tuple(analysis.program.factors(op)) or tuple(names))
+
+    def _colour_clicked(self, event: Any) -> None:
+        analysis = self.session.analysis
+        if analysis is None:
+            return
+        group = analysis.groups[analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))]
+        self.session.select(tuple(int(n) for c in group.colours for n in analysis.colours[c].names))
+
+    def __panel__(self) -> Any:
+        return pn.Row(self.left, self.centre, self.right)
+
+
+def _colours(problem: Problem | None, actions: tuple[str, ...]) -> Any:
+    """The colour table, with what the plan by hand puts each colour on."""
+    import pandas as pd
+
+    columns = ["", "colour", "size", "on"]
+    if problem is None:
+        return pd.DataFrame({k: pd.Series(dtype="object") for k in columns})
+    frame = colours_frame(problem.analysis)
+    on: dict[int, list[str]] = {}
+    for text in actions:
+        action = parse_action(problem.analysis, problem.mesh, text)
+        n = len(problem.analysis.groups[action.group].resolutions)
+        side = f"@{action.bits:0{n}b}" if n else ""
+        on.setdefault(action.group, []).append(f"{problem.mesh.axes[action.axis]}{side}")
+    frame["on"] = [
+        ", ".join(on.get(g, ())) or ("–" if shardable else "never")
+        for g, shardable in zip(frame["group"], frame["shardable"], strict=True)
+    ]
+    return frame[columns]
+
+
+def _no_collectives() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(columns=["collective", "axes", "line", "number", "bytes", "time", "action"])
+
+
+UPPER = ":host { flex: 0 1 47% !important; min-height: 190px !important; }"
+LOWER = ":host { flex: 1 1 53% !important; min-height: 180px !important; }"

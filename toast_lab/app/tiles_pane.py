@@ -1,0 +1,140 @@
+"""Device tiles on the page: which part of a chosen tensor each device holds under the plan by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.items import MANUAL
+from toast_lab.app.markup import h
+from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import Spec
+from toast_lab.views.tiles import MAX_DRAWN, MAX_ROWS, TilesPlot, dim_texts, parts, parts_frame
+
+MAX_TENSORS = 60
+
+
+def tensors_of(analysis: Analysis, names: tuple[int, ...], conflicts: tuple[int, ...] = ()) -> list[int]:
+    """Values on which names stand, those that conflicts are on first: what the ops of the names make, or else read.
+
+    Without names the arguments.  At most ``MAX_TENSORS``.
+    """
+    program = analysis.program
+    if not names:
+        return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
+    found = dict.fromkeys(place.value for k in conflicts[:MAX_TENSORS] for place in analysis.conflicts[k].places)
+    first = len(found)
+    for name in names:
+        op = int(analysis.dims.op[name])
+        made = [v for v in program.results(op) if name in program.def_names(v)]
+        read = [
+            int(program.use_value[u])
+            for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
+            if name in program.use_names(u)
+        ]
+        found |= dict.fromkeys(made or read)
+        if len(found) >= MAX_TENSORS:
+            break
+    return [*list(found)[:first], *sorted(list(found)[first:])][:MAX_TENSORS]
+
+
+class TilesPane(pn.viewable.Viewer):
+    """The picture left, its table twin right, above them the tensor and the two dims that are drawn."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._quiet = False
+        self._mesh: Mesh | None = None
+        self._shown: Any = None
+        self._specs: tuple[Any, Any] = (None, None)
+        self.plot: TilesPlot | None = None
+        common: dict[str, Any] = {"margin": (0, 6, 0, 0), "height": 28, "stylesheets": [look.INPUT]}
+        self.tensor = pn.widgets.Select(options={}, sizing_mode="stretch_width", **common)
+        self.down = pn.widgets.Select(options={}, width=86, **common)
+        self.across = pn.widgets.Select(options={}, width=100, **common)
+        self._words = look.text()
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=150)
+        self.table = look.table(parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False)
+        for widget in (self.tensor, self.down, self.across):
+            widget.param.watch(lambda _: None if self._quiet else self.draw(), "value")
+        self._view = pn.Column(
+            pn.Row(self.tensor, self.down, self.across, sizing_mode="stretch_width", margin=(4, 0), height=30),
+            self._words,
+            pn.Row(self._pane, self.table, sizing_mode="stretch_both", margin=0),
+            sizing_mode="stretch_both",
+            margin=0,
+        )
+
+    def refresh(self) -> None:
+        """Offer the tensors of the selection; keep the one that is shown if it is among them."""
+        analysis = self.session.analysis
+        if analysis is None or self.session.problem is None:
+            return
+        program = analysis.program
+        found = tensors_of(analysis, tuple(self.session.names), tuple(self.session.conflicts))
+        options = {f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in found}
+        if options != self.tensor.options:
+            self._quiet = True
+            value = self.tensor.value if self.tensor.value in found else (found[0] if found else None)
+            self.tensor.param.update(options=options, value=value)
+            self._quiet = False
+        self.draw()
+
+    def spec(self) -> tuple[tuple[int, ...], Spec] | None:
+        """(shape, mesh axes of each dim) of the chosen tensor in the plan by hand; None without a tensor."""
+        session, value = self.session, self.tensor.value
+        if session.problem is None or value is None or value >= session.problem.analysis.program.n_values:
+            return None
+        shape = session.problem.analysis.program.dims(int(value))
+        item = session.plan_named(MANUAL)
+        if item is None or not session.manual_actions:
+            return shape, tuple(() for _ in shape)
+        if self._specs[0] is not item.plan:
+            self._specs = (item.plan, item.plan.kept_layouts())
+        return shape, item.plan.spec(int(self._specs[1][int(value)]), len(shape))
+
+    def draw(self) -> None:
+        """Draw the chosen tensor."""
+        found, problem = self.spec(), self.session.problem
+        if found is None or problem is None:
+            return
+        shape, spec = found
+        self._offer_dims(len(shape))
+        dims = tuple(int(w.value) for w in (self.down, self.across) if w.value is not None)
+        shown = (str(problem.mesh), self.tensor.value, shape, spec, dims)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        if self.plot is None or problem.mesh != self._mesh:
+            self._mesh, self.plot = problem.mesh, TilesPlot(problem.mesh)
+            self.plot.show(shape, spec, dims)
+            self._pane.object = self.plot.figure
+        else:
+            look.later(self.plot.show, shape, spec, dims)
+        rows = parts(problem.mesh, shape, spec)
+        self.table.value = parts_frame(problem.mesh, rows[:MAX_ROWS])
+        words = "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
+        more = f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn" if len(rows) > MAX_DRAWN else ""
+        self._words.object = h("p", words + more, cls="quiet one", title=words)
+
+    def _offer_dims(self, rank: int) -> None:
+        """Dims down and across; a vector has one only, and two different ones are drawn of anything larger."""
+        self._quiet = True
+        every = {str(d): d for d in range(rank)}
+        for widget, word, first in ((self.down, "down", 0), (self.across, "across", 1)):
+            options = {f"{word} {k}": d for k, d in every.items()} if rank > 1 or (rank and word == "across") else {}
+            if options != widget.options:
+                keep = widget.value if widget.value in options.values() else None
+                widget.param.update(options=options, value=min(first, rank - 1) if keep is None and options else keep)
+            widget.visible = bool(options)
+        if rank > 1 and self.down.value == self.across.value:
+            self.across.value = (int(self.down.value or 0) + 1) % rank
+        self._quiet = False
+
+    def __panel__(self) -> Any:
+        return self._view

@@ -1,0 +1,33 @@
+"""Undo and redo: what is, what was before, and what was taken back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Actions = tuple[str, ...]
+MAX_PAST = 200
+
+
+class Trail(NamedTuple):
+    """Versions of an action list.
+
+    >>> trail = Trail().to(("a",)).to(("a", "b")).undo()
+    >>> trail.now, trail.redo().now, trail.to(("a", "c")).future
+    (('a',), ('a', 'b'), ())
+    """
+
+    now: Actions = ()
+    past: tuple[Actions, ...] = ()  #: oldest first
+    future: tuple[Actions, ...] = ()  #: the one that was left last stands last
+
+    def to(self, actions: Actions) -> Trail:
+        """Go on to another version; what was taken back is forgotten.  The same version again changes nothing."""
+        return self if actions == self.now else Trail(actions, (*self.past, self.now)[-MAX_PAST:])
+
+    def undo(self) -> Trail:
+        """One version back, if there is one."""
+        return Trail(self.past[-1], self.past[:-1], (*self.future, self.now)) if self.past else self
+
+    def redo(self) -> Trail:
+        """One version on again, if there is one."""
+        return Trail(self.future[-1], (*self.past, self.now), self.future[:-1]) if self.future else self
