@@ -218,6 +218,8 @@ class Explorer(pn.viewable.Viewer):
         page = self._pages.get("search")
         if page is not None and points:
             page.feed(points)
+        if page is not None and self.session.step == "search":
+            page.tick()
 
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
@@ -237,7 +239,7 @@ class Explorer(pn.viewable.Viewer):
 
 
 DRAWER_HEIGHT = 250
-DOING = {"load": "loading", "search": "searching", "run": "executing"}
+DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "racing"}
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }

@@ -13,18 +13,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import param
 
 from toast_lab.app import worker
-from toast_lab.app.items import ActionPrice, Message, PlanItem, batch_group
+from toast_lab.app.by_hand import action_prices, data_parallel, rescue, why_no_action
+from toast_lab.app.items import ActionPrice, Message, PlanItem
 from toast_lab.app.jobs import JOBS, Job, JobState, Registry
+from toast_lab.app.mirror import Mirror
+from toast_lab.app.racing import RaceState
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.models import registry
+from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan, replicated
-from toast_lab.sharding.space import Action, parse_action
-from toast_lab.sharding.state import State
+from toast_lab.sharding.space import Action
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, point
 
@@ -76,7 +78,9 @@ class Session(param.Parameterized):
         self._settled = True
         self._on_result: Callable[[Job], None] | None = None
         self._shelf: dict[str, list[PlanItem]] = {}
-        self._search_problem: Problem | None = None
+        self.search_problem: Problem | None = None
+        self._search_job: Job | None = None
+        self.race = RaceState()
 
     # -- messages -----------------------------------------------------------------------------------
     def say(self, text: str, level: str = "info") -> None:
@@ -163,11 +167,8 @@ class Session(param.Parameterized):
         problem = self.problem
         assert problem is not None
         plan = make()
-        if self.plan_named(name) is not None and not replace:
-            i = 2
-            while self.plan_named(f"{name} {i}") is not None:
-                i += 1
-            name = f"{name} {i}"
+        if not replace:
+            name = self.free_name(name)
         old = self.plan_named(name)
         same = (
             old is not None
@@ -180,6 +181,13 @@ class Session(param.Parameterized):
         )
         self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
         return item
+
+    def free_name(self, name: str, between: str = " ") -> str:
+        """``name``, numbered if a plan is called so already."""
+        found, i = name, 2
+        while self.plan_named(found) is not None:
+            found, i = f"{name}{between}{i}", i + 1
+        return found
 
     @property
     def manual_actions(self) -> tuple[str, ...]:
@@ -199,48 +207,27 @@ class Session(param.Parameterized):
             return
         with self.guarded():
             action = Action(group, bits, problem.mesh.axes.index(axis))
-            self._manual([*self.manual_actions, action])
+            self.take_by_hand([*self.manual_actions, action])
             self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
 
     def action_prices(self) -> list[ActionPrice]:
         """Every way to shard the selected colour, on top of the manual plan."""
         group, problem = self.selected_group, self.problem
-        if group is None or problem is None:
-            return []
-        space = problem.space
-        state = State(space)
-        for text in self.manual_actions:
-            state.apply(parse_action(problem.analysis, problem.mesh, text))
-        pricer, n = problem.pricer(), len(problem.analysis.groups[group].resolutions)
-        rows = []
-        for move in np.flatnonzero(space.group == group)[:16]:
-            bits = int(space.bits[move])
-            for a, axis in enumerate(problem.mesh.axes):
-                after = state.copy()
-                if problem.mesh.sizes[a] > 1 and after.apply(Action(group, bits, a)):
-                    quick = pricer.quick(after)
-                    side = f", side {bits:0{n}b}" if n else ""
-                    rows.append(ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits))
-        return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
+        return [] if group is None or problem is None else action_prices(problem, group, self.manual_actions)
 
     def why_no_action(self) -> str:
         """Why the selected colour has nothing left to shard."""
         group, problem = self.selected_group, self.problem
-        if group is None or problem is None:
-            return ""
-        found = problem.analysis.groups[group]
-        if not found.shardable:
-            return f"{found.name} cannot be sharded: no op can be split along it."
-        size = f"{found.name} has size {found.size}, or it uses them all already."
-        return f"No axis of {problem.mesh} changes anything here: {size}"
+        return "" if group is None or problem is None else why_no_action(problem, group)
 
     def undo_action(self) -> None:
         """Take the last action of the manual plan back."""
         with self.guarded():
             if self.manual_actions:
-                self._manual(list(self.manual_actions[:-1]))
+                self.take_by_hand(list(self.manual_actions[:-1]))
 
-    def _manual(self, actions: list[Any]) -> None:
+    def take_by_hand(self, actions: list[Any]) -> None:
+        """Make these the actions of the manual plan."""
         problem = self.problem
         assert problem is not None
         self._add("manual", "taken in the graph", lambda: ShardingPlan.from_actions(problem, actions))
@@ -263,23 +250,11 @@ class Session(param.Parameterized):
 
     def add_data_parallel(self) -> None:
         """The batch dimension along every mesh axis that divides it."""
-        problem, analysis = self.problem, self.analysis
-        if problem is None or analysis is None:
+        problem = self.problem
+        if problem is None:
             return
         with self.guarded():
-            group = batch_group(analysis)
-            taken: list[Action] = []
-            for axis in problem.mesh.axes:
-                action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
-                with contextlib.suppress(InvalidPlan):
-                    ShardingPlan.from_actions(problem, [*taken, action])
-                    taken.append(action)
-            if not taken:
-                size = analysis.groups[group].size
-                raise InvalidPlan(
-                    f"data parallel: {analysis.group_name[group]} has size {size}, "
-                    f"which no axis of {problem.mesh} divides"
-                )
+            taken = data_parallel(problem)
             self._add("data parallel", "batch dimension", lambda: ShardingPlan.from_actions(problem, taken))
 
     def remove_plan(self, name: str) -> None:
@@ -299,6 +274,8 @@ class Session(param.Parameterized):
             raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
         self._seen, self._settled, self._on_result = 0, False, on_result
         self.job = self.jobs.start(kind, title, target, *args, **kwargs)
+        if kind == "search":
+            self._search_job = self.job
         self.job_changes += 1
 
     def start_search(self) -> None:
@@ -311,30 +288,50 @@ class Session(param.Parameterized):
                 raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
             problem = self.problem
             self._forget_search()
-            self._search_problem = problem
+            self.search_problem = problem
             self._start(
-                "search",
-                f"{self.method} on {problem.describe()}",
-                self._searched,
-                "toast_lab.app.worker:search",
-                self.analysis,
-                str(problem.mesh),
-                problem.machine.name,
-                self.method,
-                self.seed,
-                self.seconds,
-                None,
-                dict(self.options),
-                limit_bytes=problem.memory_limit_bytes,
-                controlled=True,
-                time_limit_s=24 * 3600.0,
-            )
+                "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
+                self.analysis, str(problem.mesh), problem.machine.name, self.method, self.seed, self.seconds, None,
+                dict(self.options), limit_bytes=problem.memory_limit_bytes, controlled=True,
+                time_limit_s=24 * 3600.0, about=self._about(problem),
+            )  # fmt: skip
+
+    def _about(self, problem: Problem) -> dict[str, Any]:
+        settings = ("model", "analysis", "mesh", "machine", "memory_gib", "method", "seed", "seconds", "options")
+        return {**{k: getattr(self, k) for k in settings}, "problem": problem}
+
+    def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
+        """Race methods on the current problem, one after the other."""
+        if self.analysis is None or self.problem is None:
+            self.say("Load a model first.", "error")
+            return
+        with self.guarded():
+            if self.busy:
+                raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+            check(methods)
+            problem = self.problem
+            self.race = RaceState(problem, tuple(methods), seed)
+            self._start(
+                "race", f"racing {', '.join(methods)} on {problem.describe()}", self._raced, worker.race_methods,
+                problem, tuple(methods), seed, seconds, controlled=True,
+                about={**self._about(problem), "race": self.race},
+            )  # fmt: skip
+
+    def _raced(self, job: Job) -> None:
+        self.race.found = job.result
+        self.say(f"The race is over: {self.race.verdict()}", "good")
 
     def _forget_search(self) -> None:
         self.points, self.best_actions, self.search_note, self.search_gap, self.simulations = [], (), "", None, 0
+        self._search_job = None
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The trace of the last search, as far as it has arrived."""
+        return None if self._search_job is None else self._search_job.mirror
 
     def _searched(self, job: Job) -> None:
-        found, problem = job.result, self._search_problem
+        found, problem = job.result, self.search_problem
         assert problem is not None
         plan = ShardingPlan(
             problem.analysis.program,
@@ -350,16 +347,13 @@ class Session(param.Parameterized):
         self._keep_search(plan, found.cost, problem)
 
     def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
-        base = f"{self.method} (seed {self.seed})"
-        name, i = base, 2
-        while self.plan_named(name) is not None:
-            name, i = f"{base} #{i}", i + 1
+        name = self.free_name(f"{self.method} (seed {self.seed})", " #")
         self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
         self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
 
     def pause_search(self) -> None:
-        """Stand still, or go on."""
-        if self.job is not None and self.job.kind == "search" and self.job.running:
+        """Stand still, or go on; a race stands still before the next method."""
+        if self.job is not None and self.job.kind in ("search", "race") and self.job.running:
             if self.job.state is JobState.PAUSED:
                 self.job.resume()
             else:
@@ -385,9 +379,9 @@ class Session(param.Parameterized):
             self.job_changes += 1
 
     def stop_search(self) -> None:
-        """End the search, keeping the best plan found."""
-        if self.job is not None and self.job.kind == "search" and self.job.running:
-            self.jobs.stop(self.job)
+        """End the search or the race, keeping what was found."""
+        if self.job is not None and self.job.kind in ("search", "race") and self.job.running:
+            self.jobs.stop(self.job, 5.0 if self.job.kind == "search" else 60.0)
             self.job_changes += 1
 
     def cancel_job(self) -> None:
@@ -433,7 +427,9 @@ class Session(param.Parameterized):
         self._seen += len(events)
         new: list[Point] = []
         for event in events:
-            if isinstance(event.data, worker.Batch):
+            if isinstance(event.data, (worker.RacePoint, worker.RaceEnd)):
+                self.race.take(event.data)
+            elif isinstance(event.data, worker.Batch):
                 self.simulations = event.data.done
                 for simulation in event.data.simulations:
                     new.append(point(simulation))
@@ -455,32 +451,36 @@ class Session(param.Parameterized):
                 self._on_result(job)
                 return
             self.say(job.message, "info" if job.state is JobState.CANCELLED else "error")
-            problem = self._search_problem
+            problem = self.search_problem
             if job.kind == "search" and self.points and problem is not None:
-                # What was refined has been lost with the process; the actions that it began with have not.
-                actions = [text for text in self.best_actions if "->" in text]
-                try:
-                    if self.best_actions and not actions:
-                        raise InvalidPlan("a plan of no actions")
-                    plan = ShardingPlan.from_actions(problem, actions)
-                except InvalidPlan:
-                    raise ToastError(
-                        f"{self.method} makes plans that no actions give, so what it had reported cannot be made "
-                        "again; stop such a search instead of cancelling it"
-                    ) from None
-                what = "the best plan that it had reported"
-                lost = len(actions) < len(self.best_actions)
-                self.search_note = f"Ended early; this is {what}{', before it was refined' if lost else ''}."
+                plan, self.search_note = rescue(problem, self.method, self.best_actions)
                 self._keep_search(plan, price(problem, plan), problem)
 
     # -- reloading a page ---------------------------------------------------------------------------
+    def adopt(self, job: Job) -> bool:
+        """Watch a search or a race that another page started, from its beginning; False: it is neither."""
+        about = job.about
+        if job.kind not in ("search", "race") or about is None:
+            return False
+        self.show(worker.Loaded(about["model"], about["analysis"]))
+        self.param.update(**{k: v for k, v in about.items() if k not in ("model", "analysis", "problem", "race")})
+        self.set_problem()
+        self.job, self._seen, self._settled = job, 0, False
+        if job.kind == "search":
+            self._search_job, self.search_problem, self._on_result = job, about["problem"], self._searched
+        else:
+            self.race, self._on_result = about["race"].fresh(), self._raced
+        self.job_changes += 1
+        return True
+
     def fork(self) -> Session:
         """A session of its own that starts from this one's state and watches the same job."""
         kept = {k: v for k, v in self.param.values().items() if k not in ("name",)}
         new = Session(jobs=self.jobs, **kept)
         new.points, new.best_actions, new.search_note = list(self.points), self.best_actions, self.search_note
         new.search_gap = self.search_gap
-        new._shelf, new._search_problem = dict(self._shelf), self._search_problem
+        new._shelf, new.search_problem = dict(self._shelf), self.search_problem
+        new._search_job, new.race = self._search_job, self.race.copy()
         new._seen, new._settled = self._seen, self._settled
         name = getattr(self._on_result, "__name__", "")
         if isinstance(self._on_result, functools.partial):
