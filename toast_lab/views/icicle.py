@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from bokeh.core.properties import value
 from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d, TapTool
 from bokeh.models.annotations import ColorBar
@@ -155,8 +156,8 @@ class IciclePlot:
         )  # fmt: skip
         blocks.nonselection_glyph = None
         plot.text(
-            "left", "top", text="text", source=self.source, text_color="ink", text_font=FONT, text_font_size="11px",
-            x_offset=5, y_offset=18, text_baseline="middle",
+            "left", "top", text="text", source=self.source, text_color="ink", text_font=value(FONT),
+            text_font_size="11px", x_offset=5, y_offset=18, text_baseline="middle",
         )  # fmt: skip
         self.bar = ColorBar(
             color_mapper=self.mapper, title=LEGEND["best_score"], height=8, padding=2, title_standoff=4,

@@ -82,14 +82,16 @@ class RaceCurves:
         plot.xaxis.axis_label_text_color = NEUTRAL
         plot.xaxis.axis_label_text_font_style = "normal"
         plot.x_range.start = 0
+        plot.y_range.range_padding = 0.3  # room for the legend
         dots = []
         for i, (method, source) in enumerate(self.lines.items()):
             hue, marker, dash = look_of(i)
             plot.step("x", "y", source=source, mode="after", color=hue, line_dash=dash, line_width=2.2,
                       legend_label=method, name=method)  # fmt: skip
             dots.append(plot.scatter("x", "y", source=source, marker=marker, color=hue, size=6, legend_label=method))
-        plot.scatter([0, 1], [0, 0], size=1, alpha=0)  # gives an empty chart its axes
-        if self.lines:
+        if not dots:
+            plot.scatter([0, 1], [0, 1], size=1, alpha=0)  # gives an empty chart its axes
+        else:
             plot.legend.location = "top_right"
             plot.legend.background_fill_alpha = 0.7
             plot.legend.border_line_color = None

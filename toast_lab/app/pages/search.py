@@ -91,14 +91,15 @@ class SearchPage(pn.viewable.Viewer):
         self.live.on_click(lambda _: self._scrub(None))
         self.view.param.watch(lambda _: self._show_view(), "value")
         self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
-        self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
-        self._twin = look.table(shown_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
+        self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL])
+        self._twin = look.table(shown_frame([]), height=150, sizing_mode="stretch_width", selectable=False)
         self._title = look.text()
         self._curves_box = pn.Column(
             self._curves_pane,
             look.text(h("h2", "improvements (the same as a table)")),
             self._twin,
             sizing_mode="stretch_both",
+            stylesheets=[look.FILL],
             margin=0,
         )
         self.centre = pn.Column(
@@ -108,7 +109,7 @@ class SearchPage(pn.viewable.Viewer):
             self.tree.centre,
             self.race.centre,
             sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS],
+            stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],  # Panel adds up hidden ones
             margin=0,
         )
         self._facts = look.text()

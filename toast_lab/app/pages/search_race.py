@@ -35,7 +35,7 @@ class RacePane(pn.viewable.Viewer):
             description="Budget of each method, counted from the start of its own search.", **common,
         )  # fmt: skip
         self.seed = pn.widgets.IntInput(name="seed", value=0, start=0, **common)
-        self.run = look.button("Race", button_type="primary")
+        self.run = look.button("Run the race", button_type="primary")
         self.hold = look.button("Hold", disabled=True, description="stand still before the next method")
         self.stop = look.button("Stop and keep", disabled=True)
         self.run.on_click(lambda _: self._run())
@@ -57,11 +57,11 @@ class RacePane(pn.viewable.Viewer):
             options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0), stylesheets=[look.BUTTON]
         )
         self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=220)
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL])
         self.table = look.table(race_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
         self.centre = pn.Column(
             self.kind, self._pane, look.text(h("h2", "the race as a table")), self.table,
-            sizing_mode="stretch_both", margin=0,
+            sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL],
         )  # fmt: skip
         self._facts = look.text()
         self.compare = look.button("Compare the plans of the race →", disabled=True)

@@ -38,7 +38,7 @@ class TreePane(pn.viewable.Viewer):
             description="Children drawn of each step, the most visited first; the others are one grey block.", **common,
         )  # fmt: skip
         small: dict[str, Any] = {"sizing_mode": "fixed", "width": 118, "height": 30, "margin": (18, 6, 0, 0)}
-        self.zoom = look.button("Begin with this", **small)
+        self.zoom = look.button("Zoom in", **small)
         self.up = look.button("Up one level", **small)
         self.top = look.button("Whole tree", **small)
         self.zoom.on_click(lambda _: self._move(state.zoom))
@@ -58,10 +58,13 @@ class TreePane(pn.viewable.Viewer):
         self.centre = pn.Column(
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
             self._way,
-            pn.pane.Bokeh(self.plot.figure, sizing_mode="stretch_both", margin=0, min_height=180),
+            pn.pane.Bokeh(
+                self.plot.figure, sizing_mode="stretch_both", margin=0, min_height=160, stylesheets=[look.FILL]
+            ),
             self._heading,
             self.table,
             sizing_mode="stretch_both",
+            stylesheets=[look.FILL],
             margin=0,
         )
         self._facts = look.text()
