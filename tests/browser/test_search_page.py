@@ -54,6 +54,15 @@ def column(page: Page, name: str) -> list[Any]:
     )
 
 
+def until(page: Page, first: str) -> None:
+    """Wait until the picture begins with an action."""
+    for _ in range(50):
+        if column(page, "action")[0] == first:
+            return
+        page.wait_for_timeout(100)
+    assert column(page, "action")[0] == first
+
+
 def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> None:
     page = searched
     page.get_by_role("button", name="Tree", exact=True).click()
@@ -74,10 +83,9 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
     page.wait_for_timeout(600)
     page.mouse.click(*block(page, 1))
     expect(page.get_by_text(f"unsharded › {actions[1]}").first).to_be_visible()
-    assert column(page, "action")[0] == actions[1]
+    until(page, actions[1])
     page.get_by_role("button", name="Up one level").click()
-    page.wait_for_timeout(400)
-    assert column(page, "action")[0] == "unsharded"
+    until(page, "unsharded")
 
     # the table twin selects as well, and sorts
     page.mouse.click(*block(page, 0))
@@ -111,7 +119,7 @@ def test_the_scrubber_shows_an_earlier_best(searched: Page) -> None:
     page.get_by_role("button", name="Live").click()
     page.get_by_role("button", name="Curves", exact=True).click()
     expect(page.get_by_text("simulation 1, best found by number 1")).to_have_count(0)
-    assert page.locator("dl.facts").locator("visible=true").first.inner_text() == now
+    expect(page.locator("dl.facts").locator("visible=true").first).to_have_text(now, use_inner_text=True)
 
 
 def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], strict_page: Page) -> None:

@@ -69,7 +69,7 @@ class Session(param.Parameterized):
 
     def __init__(self, *, jobs: Registry | None = None, **params: Any) -> None:
         super().__init__(**params)
-        self.jobs = jobs or JOBS
+        self.jobs = JOBS if jobs is None else jobs  # an empty registry is false
         self.points: list[Point] = []
         self.best_actions: tuple[str, ...] = ()
         self.search_note = ""

@@ -46,6 +46,7 @@ class TreeState:
         selected: a place.
         opened: places whose fold is open.
         tally: what was counted last.
+        counted: simulations that it is of.
     """
 
     def __init__(self, session: Session) -> None:
@@ -59,7 +60,7 @@ class TreeState:
         self.opened: set[int] = set()
         self.tally: Tally | None = None
         self.actions: Actions | None = None
-        self._counted_at, self._counted = 0.0, -1
+        self._counted_at, self.counted = 0.0, 0
         self._price: tuple[tuple[str, ...], Future[Any]] | None = None
 
     @property
@@ -84,7 +85,7 @@ class TreeState:
     def count(self, *, now: bool = False) -> bool:
         """Count anew if more is to be shown and the last time is long enough ago; did anything change?"""
         mirror, n = self.mirror, self.shown
-        if mirror is None or not n or n == self._counted:
+        if mirror is None or not n or n == self.counted:
             return False
         # Counting takes milliseconds for 100,000 simulations; for more, it may take a fifth of the time at most.
         if not now and time.monotonic() < self._counted_at:
@@ -94,7 +95,7 @@ class TreeState:
             mirror.places.extend()
             self.tally, self.actions = mirror.places.tally(n), mirror.places.actions(n)
         ended = time.monotonic()
-        self._counted, self._counted_at = n, ended + max(EVERY_S, 5 * (ended - began))
+        self.counted, self._counted_at = n, ended + max(EVERY_S, 5 * (ended - began))
         if self.tally.visits[self.root] == 0:
             self.root = 0
         if self.tally.visits[self.selected] == 0:

@@ -19,6 +19,7 @@ from toast_lab.views.icicle_layout import Icicle
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 
 LEVELS = 6
+LEAST_ROWS = 4
 FOLD = "#e4e8ee"
 TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
 LEGEND = {
@@ -105,6 +106,10 @@ class IciclePlot:
         if (self.mapper.low, self.mapper.high) != (low, high):
             self.mapper.update(low=low, high=high)
         self.bar.title = LEGEND[scene.kind]
+        rows = max(LEAST_ROWS, int(b.level.max()) + 1)
+        view: Any = self.figure.y_range
+        if view.start != rows:
+            view.start = rows
         words = [
             fitted(text, (right - left) * self._wide)
             for text, left, right in zip(scene.labels, b.left.tolist(), b.right.tolist(), strict=True)
@@ -116,6 +121,7 @@ class IciclePlot:
             "right": b.right,
             "top": b.level.astype(float),
             "bottom": b.level + 0.94,
+            "middle": b.level + 0.47,
             "tint": scene.tint,
             "text": words,
             "action": scene.labels,
@@ -125,6 +131,11 @@ class IciclePlot:
             "width": [3.0 if p else 1.0 for p in picked.tolist()],
             "shown": [f"{t:.4f}" if np.isfinite(t) else "click to unfold" for t in scene.tint.tolist()],
         }
+
+    def clear(self) -> None:
+        """Draw nothing."""
+        self.scene = None
+        self.source.data = {k: [] for k in _COLUMNS}
 
     def _tapped(self, event: Any) -> None:
         found = self.scene.blocks.at(event.x, event.y) if self.scene is not None else None
@@ -156,8 +167,8 @@ class IciclePlot:
         )  # fmt: skip
         blocks.nonselection_glyph = None
         plot.text(
-            "left", "top", text="text", source=self.source, text_color="ink", text_font=value(FONT),
-            text_font_size="11px", x_offset=5, y_offset=18, text_baseline="middle",
+            "left", "middle", text="text", source=self.source, text_color="ink", text_font=value(FONT),
+            text_font_size="11px", x_offset=5, text_baseline="middle",
         )  # fmt: skip
         self.bar = ColorBar(
             color_mapper=self.mapper, title=LEGEND["best_score"], height=8, padding=2, title_standoff=4,
@@ -177,5 +188,5 @@ class IciclePlot:
 
 
 _COLUMNS = (
-    "left", "right", "top", "bottom", "tint", "text", "action", "visits", "ink", "line", "width", "shown",
+    "left", "right", "top", "bottom", "middle", "tint", "text", "action", "visits", "ink", "line", "width", "shown",
 )  # fmt: skip

@@ -92,7 +92,9 @@ class SearchPage(pn.viewable.Viewer):
         self.view.param.watch(lambda _: self._show_view(), "value")
         self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
         self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL])
-        self._twin = look.table(shown_frame([]), height=150, sizing_mode="stretch_width", selectable=False)
+        self._twin = look.table(
+            shown_frame([]), height=150, widths={"after": 80}, sizing_mode="stretch_width", selectable=False
+        )
         self._title = look.text()
         self._curves_box = pn.Column(
             self._curves_pane,

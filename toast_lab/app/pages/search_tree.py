@@ -95,8 +95,8 @@ class TreePane(pn.viewable.Viewer):
     # -- showing ------------------------------------------------------------------------------------
     def refresh(self) -> None:
         """Count and draw if there is more to be seen; bring the price in once it is known."""
-        emptied = not self.state.shown and self._drawn != (id(self.state.mirror), 0)
-        if self.state.count() or emptied:
+        self.state.count()
+        if self._drawn != (id(self.state.mirror), self.state.counted):
             self.draw(live=True)
         elif self._waiting:
             self._show_place()
@@ -104,10 +104,9 @@ class TreePane(pn.viewable.Viewer):
     def draw(self, *, live: bool = False) -> None:
         """Draw what the state says."""
         state = self.state
-        self._drawn = (id(state.mirror), state.shown)
+        self._drawn = (id(state.mirror), state.counted)
         scene = state.scene(str(self.tint.value), int(self.widest.value or 8))
-        if scene is not None:
-            look.later(self.plot.show, scene)
+        look.later(*((self.plot.show, scene) if scene is not None else (self.plot.clear,)))
         self._way.object = self._words_of_way(scene)
         self.up.disabled = self.top.disabled = not state.root
         self.top.disabled = not (state.root or state.opened)
