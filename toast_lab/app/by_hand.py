@@ -133,7 +133,7 @@ class ByHand:
             return
         with self.guarded():
             action = Action(group, bits, problem.mesh.axes.index(axis))
-            self._go([*self.manual_actions, action])
+            self.take_by_hand([*self.manual_actions, action])
             self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
 
     def choose_side(self, resolution: int, axis: str, side: int | None) -> None:
@@ -147,7 +147,7 @@ class ByHand:
         with self.guarded():
             wanted = with_side(self.problem, self.manual_actions, resolution, axis, side)
             _, kept, left_out = replay(self.problem, wanted)
-            self._go(kept)
+            self.take_by_hand(kept)
             words = f"manual plan: {', '.join(self.manual_actions) or 'no action'}"
             self.say("; ".join([words, *(f"left out: {why}" for why in left_out)]), "info" if left_out else "good")
 
@@ -171,7 +171,7 @@ class ByHand:
             with param.parameterized.batch_call_watchers(self):
                 item = self._add(name, "by hand", lambda: ShardingPlan.from_actions(problem, actions), replace=False)
                 rest = actions if at is None else actions[:at]
-                self._go(list(rest))
+                self.take_by_hand(list(rest))
             on = f"; going on from {', '.join(rest) or 'unsharded'}" if rest != actions else ""
             self.say(f"Kept {item.name}: {', '.join(actions)}{on}. It is in the comparison now.", "good")
 
@@ -183,10 +183,11 @@ class ByHand:
                 raise InvalidPlan(
                     f"{name} is not made of actions on {self.problem.mesh}, so nothing can be added to it"
                 )
-            self._go(list(item.plan.actions))
+            self.take_by_hand(list(item.plan.actions))
             self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
 
-    def _go(self, actions: list[Any]) -> None:
+    def take_by_hand(self, actions: list[Any]) -> None:
+        """Make these the actions of the manual plan."""
         before, key = self.trail, self._trail_key()
         plan = ShardingPlan.from_actions(self.problem, actions)
         self._trails[key] = before.to(plan.actions)

@@ -226,6 +226,8 @@ class Explorer(pn.viewable.Viewer):
         page = self._pages.get("search")
         if page is not None and points:
             page.feed(points)
+        if page is not None and self.session.step == "search":
+            page.tick()
         by_hand = self._pages.get("hand")
         if by_hand is not None:
             by_hand.tick()
@@ -248,7 +250,7 @@ class Explorer(pn.viewable.Viewer):
 
 
 DRAWER_HEIGHT = 250
-DOING = {"load": "loading", "search": "searching", "run": "executing"}
+DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "racing"}
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }

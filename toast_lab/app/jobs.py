@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
+from toast_lab.app.mirror import Mirror
 from toast_lab.errors import ToastError
 
 MAX_RUNNING = 4
@@ -59,6 +60,8 @@ class Job:
         self.events: list[Event] = []
         self.result: Any = None
         self.message = ""
+        self.about: Any = None  #: what a page needs that finds the job by its id
+        self.mirror = Mirror()  #: of a search's trace
         self.started = time.monotonic()
         self.ended: float | None = None
         self.finished = threading.Event()
@@ -126,6 +129,8 @@ class Job:
             os.replace(part, self._folder / "control")
 
     def _append(self, data: Any) -> None:
+        if self.mirror.take(data):
+            return
         with self._lock:
             self.events.append(Event(len(self.events), time.monotonic() - self.started, data))
 
@@ -153,12 +158,13 @@ class Registry:
         time_limit_s: float = 600.0,
         on_end: Callable[[Job], None] | None = None,
         controlled: bool = False,
+        about: Any = None,
         **kwargs: Any,
     ) -> Job:
         """Run ``package.module:function`` in a child, or a function that makes its own child in a thread.
 
         Args:
-            kind: "load", "search" or "run".
+            kind: "load", "search", "race" or "run".
             title: what people read.
             target: function of the installed package; or a callable that takes ``on_event`` and ``cancel`` and
                 gives them to the child that it starts.
@@ -166,6 +172,7 @@ class Registry:
             time_limit_s: the child is killed after that.
             on_end: called in the job's thread when it ended, however it ended.
             controlled: give the function the path of the control file as ``control``.
+            about: kept as ``Job.about``.
             kwargs: pickled.
 
         Raises:
@@ -180,6 +187,7 @@ class Registry:
                 )
             folder = Path(tempfile.mkdtemp(prefix="toast-lab-job-"))
             job = Job(kind, title, folder)
+            job.about = about
             self._jobs[job.id] = job
             for old in [j for j in self._jobs.values() if not j.running][: max(0, len(self._jobs) - MAX_KEPT)]:
                 del self._jobs[old.id]

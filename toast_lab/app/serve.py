@@ -80,6 +80,7 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
         import panel as pn
 
         from toast_lab.app.explorer import Explorer
+        from toast_lab.app.jobs import JOBS
         from toast_lab.app.session import STEPS, Session
 
         host = str((pn.state.headers or {}).get("Host", ""))
@@ -95,6 +96,9 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
             _KEPT.popitem(last=False)
         if asked.get("step") in STEPS:
             session.step = asked["step"]
+        job = JOBS.find(asked.get("job", "")) if kept is None else None
+        if job is not None:
+            session.adopt(job)  # its id cannot be guessed; it watches, and starts nothing
         if session.analysis is None:
             session.load(offered or built_in or "attention")
             if session.busy:  # a user's model takes a worker; show something meanwhile
@@ -104,10 +108,11 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
 
         def remember() -> None:
             if location is not None:
+                watched = session.job is not None and session.job.about is not None
                 values: dict[str, Any] = {"step": session.step, "state": key}
-                location.update_query(**values)
+                location.update_query(**values, **({"job": session.job.id} if watched else {}))
 
-        session.param.watch(lambda *_: remember(), "step")
+        session.param.watch(lambda *_: remember(), ["step", "job"])
         pn.state.onload(remember)
         return explorer
 
@@ -118,7 +123,7 @@ def _query(location: Any) -> dict[str, str]:
     from urllib.parse import parse_qs
 
     search = (location.search if location is not None else "") or ""
-    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in ("step", "state")}
+    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in ("step", "state", "job")}
 
 
 def serve(

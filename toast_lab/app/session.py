@@ -17,13 +17,16 @@ import param
 
 from toast_lab.app import worker
 from toast_lab.app.by_hand import ByHand
-from toast_lab.app.items import MANUAL, Message, PlanItem, batch_group
+from toast_lab.app.items import MANUAL, Message, PlanItem
 from toast_lab.app.jobs import JOBS, Job, JobState, Registry
+from toast_lab.app.mirror import Mirror
+from toast_lab.app.racing import RaceState
+from toast_lab.app.ready_plans import data_parallel, rescue
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.models import registry
+from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan, replicated
-from toast_lab.sharding.space import Action, parse_action
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, point
 
@@ -66,7 +69,7 @@ class Session(ByHand, param.Parameterized):
 
     def __init__(self, *, jobs: Registry | None = None, **params: Any) -> None:
         super().__init__(**params)
-        self.jobs = jobs or JOBS
+        self.jobs = JOBS if jobs is None else jobs  # an empty registry is false
         self.points: list[Point] = []
         self.best_actions: tuple[str, ...] = ()
         self.search_note = ""
@@ -78,7 +81,9 @@ class Session(ByHand, param.Parameterized):
         self._trails = {}
         self._memo = (None, {})
         self._digest = (None, "")
-        self._search_problem: Problem | None = None
+        self.search_problem: Problem | None = None
+        self._search_job: Job | None = None
+        self.race = RaceState()
 
     # -- messages -----------------------------------------------------------------------------------
     def say(self, text: str, level: str = "info") -> None:
@@ -166,11 +171,8 @@ class Session(ByHand, param.Parameterized):
         problem = self.problem
         assert problem is not None
         plan = make()
-        if self.plan_named(name) is not None and not replace:
-            i = 2
-            while self.plan_named(f"{name} {i}") is not None:
-                i += 1
-            name = f"{name} {i}"
+        if not replace:
+            name = self.free_name(name)
         old = self.plan_named(name)
         same = (
             old is not None
@@ -183,6 +185,13 @@ class Session(ByHand, param.Parameterized):
         )
         self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
         return item
+
+    def free_name(self, name: str, between: str = " ") -> str:
+        """``name``, numbered if a plan is called so already."""
+        found, i = name, 2
+        while self.plan_named(found) is not None:
+            found, i = f"{name}{between}{i}", i + 1
+        return found
 
     def add_typed(self, text: str, name: str = "") -> None:
         """A plan from an action list such as ``batch->data, hidden->model``."""
@@ -202,23 +211,11 @@ class Session(ByHand, param.Parameterized):
 
     def add_data_parallel(self) -> None:
         """The batch dimension along every mesh axis that divides it."""
-        problem, analysis = self.problem, self.analysis
-        if problem is None or analysis is None:
+        problem = self.problem
+        if problem is None:
             return
         with self.guarded():
-            group = batch_group(analysis)
-            taken: list[Action] = []
-            for axis in problem.mesh.axes:
-                action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
-                with contextlib.suppress(InvalidPlan):
-                    ShardingPlan.from_actions(problem, [*taken, action])
-                    taken.append(action)
-            if not taken:
-                size = analysis.groups[group].size
-                raise InvalidPlan(
-                    f"data parallel: {analysis.group_name[group]} has size {size}, "
-                    f"which no axis of {problem.mesh} divides"
-                )
+            taken = data_parallel(problem)
             self._add("data parallel", "batch dimension", lambda: ShardingPlan.from_actions(problem, taken))
 
     def remove_plan(self, name: str) -> None:
@@ -240,6 +237,8 @@ class Session(ByHand, param.Parameterized):
             raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
         self._seen, self._settled, self._on_result = 0, False, on_result
         self.job = self.jobs.start(kind, title, target, *args, **kwargs)
+        if kind == "search":
+            self._search_job = self.job
         self.job_changes += 1
 
     def start_search(self) -> None:
@@ -252,30 +251,50 @@ class Session(ByHand, param.Parameterized):
                 raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
             problem = self.problem
             self._forget_search()
-            self._search_problem = problem
+            self.search_problem = problem
             self._start(
-                "search",
-                f"{self.method} on {problem.describe()}",
-                self._searched,
-                "toast_lab.app.worker:search",
-                self.analysis,
-                str(problem.mesh),
-                problem.machine.name,
-                self.method,
-                self.seed,
-                self.seconds,
-                None,
-                dict(self.options),
-                limit_bytes=problem.memory_limit_bytes,
-                controlled=True,
-                time_limit_s=24 * 3600.0,
-            )
+                "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
+                self.analysis, str(problem.mesh), problem.machine.name, self.method, self.seed, self.seconds, None,
+                dict(self.options), limit_bytes=problem.memory_limit_bytes, controlled=True,
+                time_limit_s=24 * 3600.0, about=self._about(problem),
+            )  # fmt: skip
+
+    def _about(self, problem: Problem) -> dict[str, Any]:
+        settings = ("model", "analysis", "mesh", "machine", "memory_gib", "method", "seed", "seconds", "options")
+        return {**{k: getattr(self, k) for k in settings}, "problem": problem}
+
+    def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
+        """Race methods on the current problem, one after the other."""
+        if self.analysis is None or self.problem is None:
+            self.say("Load a model first.", "error")
+            return
+        with self.guarded():
+            if self.busy:
+                raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+            check(methods)
+            problem = self.problem
+            self.race = RaceState(problem, tuple(methods), seed)
+            self._start(
+                "race", f"racing {', '.join(methods)} on {problem.describe()}", self._raced, worker.race_methods,
+                problem, tuple(methods), seed, seconds, controlled=True,
+                about={**self._about(problem), "race": self.race},
+            )  # fmt: skip
+
+    def _raced(self, job: Job) -> None:
+        self.race.found = job.result
+        self.say(f"The race is over: {self.race.verdict()}", "good")
 
     def _forget_search(self) -> None:
         self.points, self.best_actions, self.search_note, self.search_gap, self.simulations = [], (), "", None, 0
+        self._search_job = None
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The trace of the last search, as far as it has arrived."""
+        return None if self._search_job is None else self._search_job.mirror
 
     def _searched(self, job: Job) -> None:
-        found, problem = job.result, self._search_problem
+        found, problem = job.result, self.search_problem
         assert problem is not None
         plan = ShardingPlan(
             problem.analysis.program,
@@ -291,16 +310,13 @@ class Session(ByHand, param.Parameterized):
         self._keep_search(plan, found.cost, problem)
 
     def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
-        base = f"{self.method} (seed {self.seed})"
-        name, i = base, 2
-        while self.plan_named(name) is not None:
-            name, i = f"{base} #{i}", i + 1
+        name = self.free_name(f"{self.method} (seed {self.seed})", " #")
         self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
         self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
 
     def pause_search(self) -> None:
-        """Stand still, or go on."""
-        if self.job is not None and self.job.kind == "search" and self.job.running:
+        """Stand still, or go on; a race stands still before the next method."""
+        if self.job is not None and self.job.kind in ("search", "race") and self.job.running:
             if self.job.state is JobState.PAUSED:
                 self.job.resume()
             else:
@@ -326,9 +342,9 @@ class Session(ByHand, param.Parameterized):
             self.job_changes += 1
 
     def stop_search(self) -> None:
-        """End the search, keeping the best plan found."""
-        if self.job is not None and self.job.kind == "search" and self.job.running:
-            self.jobs.stop(self.job)
+        """End the search or the race, keeping what was found."""
+        if self.job is not None and self.job.kind in ("search", "race") and self.job.running:
+            self.jobs.stop(self.job, 5.0 if self.job.kind == "search" else 60.0)
             self.job_changes += 1
 
     def cancel_job(self) -> None:
@@ -374,7 +390,9 @@ class Session(ByHand, param.Parameterized):
         self._seen += len(events)
         new: list[Point] = []
         for event in events:
-            if isinstance(event.data, worker.Batch):
+            if isinstance(event.data, (worker.RacePoint, worker.RaceEnd)):
+                self.race.take(event.data)
+            elif isinstance(event.data, worker.Batch):
                 self.simulations = event.data.done
                 for simulation in event.data.simulations:
                     new.append(point(simulation))
@@ -396,33 +414,37 @@ class Session(ByHand, param.Parameterized):
                 self._on_result(job)
                 return
             self.say(job.message, "info" if job.state is JobState.CANCELLED else "error")
-            problem = self._search_problem
+            problem = self.search_problem
             if job.kind == "search" and self.points and problem is not None:
-                # What was refined has been lost with the process; the actions that it began with have not.
-                actions = [text for text in self.best_actions if "->" in text]
-                try:
-                    if self.best_actions and not actions:
-                        raise InvalidPlan("a plan of no actions")
-                    plan = ShardingPlan.from_actions(problem, actions)
-                except InvalidPlan:
-                    raise ToastError(
-                        f"{self.method} makes plans that no actions give, so what it had reported cannot be made "
-                        "again; stop such a search instead of cancelling it"
-                    ) from None
-                what = "the best plan that it had reported"
-                lost = len(actions) < len(self.best_actions)
-                self.search_note = f"Ended early; this is {what}{', before it was refined' if lost else ''}."
+                plan, self.search_note = rescue(problem, self.method, self.best_actions)
                 self._keep_search(plan, price(problem, plan), problem)
 
     # -- reloading a page ---------------------------------------------------------------------------
+    def adopt(self, job: Job) -> bool:
+        """Watch a search or a race that another page started, from its beginning; False: it is neither."""
+        about = job.about
+        if job.kind not in ("search", "race") or about is None:
+            return False
+        self.show(worker.Loaded(about["model"], about["analysis"]))
+        self.param.update(**{k: v for k, v in about.items() if k not in ("model", "analysis", "problem", "race")})
+        self.set_problem()
+        self.job, self._seen, self._settled = job, 0, False
+        if job.kind == "search":
+            self._search_job, self.search_problem, self._on_result = job, about["problem"], self._searched
+        else:
+            self.race, self._on_result = about["race"].fresh(), self._raced
+        self.job_changes += 1
+        return True
+
     def fork(self) -> Session:
         """A session of its own that starts from this one's state and watches the same job."""
         kept = {k: v for k, v in self.param.values().items() if k not in ("name",)}
         new = Session(jobs=self.jobs, **kept)
         new.points, new.best_actions, new.search_note = list(self.points), self.best_actions, self.search_note
         new.search_gap = self.search_gap
-        new._shelf, new._search_problem = dict(self._shelf), self._search_problem
+        new._shelf, new.search_problem = dict(self._shelf), self.search_problem
         new._trails = dict(self._trails)
+        new._search_job, new.race = self._search_job, self.race.copy()
         new._seen, new._settled = self._seen, self._settled
         name = getattr(self._on_result, "__name__", "")
         if isinstance(self._on_result, functools.partial):

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
+from toast_lab.app.mirror import Sender
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.frontends import Model
+from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
 SHOWN_AT_ONCE = 60  #: of what a search on all cores tries between two reports, a page shows a sample
@@ -70,8 +72,9 @@ class Control:
     that a step shows one, whatever the search has done since.
     """
 
-    def __init__(self, path: str, send: Callable[[Batch], None]) -> None:
+    def __init__(self, path: str, send: Callable[[Any], None]) -> None:
         self.path, self.send = path, send
+        self.sender = Sender(send)
         self.words: list[str] = ["run"]
         self.read_at = 0.0
         self.paused_s = 0.0
@@ -100,6 +103,14 @@ class Control:
 
     def hand_on(self, simulations: Iterable[Any]) -> None:
         """Send simulations as the orders allow; gives once all are sent and the search may go on."""
+        if isinstance(simulations, Simulations):
+            running = self.read(force=self.words[0] != "run")[0] not in ("pause", "round")
+            self.sender.hand_on(simulations, now=not running)
+            if running and not self._waiting:  # decoding all of them would be a burden on the search
+                self.done += len(simulations)
+                sample = simulations.sample(max(1, len(simulations) // SHOWN_AT_ONCE))
+                self.send(Batch(tuple(sample), self.done))
+                return
         for simulation in simulations:
             self._stand_still(simulation)
             self._waiting.append(simulation)
@@ -168,6 +179,7 @@ def search(
     budget = contract.Budget(seconds=1e7, evaluations=evaluations)
     isolate.report("searching")
     result = contract.search(problem, method, seed, budget, orders.hand_on, cancel, **options)
+    orders.sender.trace(result.trace, last=True)
     plan = result.plan
     return Found(
         plan.op_axis,
@@ -206,3 +218,58 @@ def execute(
     return run(
         model, plan, devices=devices, repeats=repeats, on_event=on_event, cancel=cancel, time_limit_s=time_limit_s
     )
+
+
+class RacePoint(NamedTuple):
+    """An improvement of one method of a race."""
+
+    method: str
+    point: Any  #: toast_lab.search.child.Point
+
+
+class RaceEnd(NamedTuple):
+    """A method of a race is through."""
+
+    outcome: Any  #: toast_lab.search.child.Outcome
+
+
+class Raced(NamedTuple):
+    """What a race gave: the price of each method's best plan, by its name."""
+
+    race: Any
+    costs: dict[str, Any]
+
+
+def race_methods(
+    problem: Any, methods: tuple[str, ...], seed: int, seconds: float, *, control: str, on_event: Any, cancel: Any
+) -> Raced:
+    """Race methods, each in a child of its own, one after the other; held, it stands still before the next one."""
+    from toast_lab.cost.problem import price
+    from toast_lab.search.contract import Budget
+    from toast_lab.search.race import Race, not_started, race
+
+    def order() -> str:
+        try:
+            with open(control, encoding="utf-8") as handle:
+                return (handle.read().split() or ["run"])[0]
+        except OSError:
+            return "stop"
+
+    def stopped() -> bool:
+        return cancel() or order() == "stop"
+
+    outcomes: list[Any] = []
+    for method in methods:
+        while order() == "pause" and not stopped():
+            time.sleep(POLL_EVERY_S)
+        if stopped():
+            outcomes.append(not_started(method))
+        else:
+            on_event(f"{method} starts")
+            outcomes += race(
+                problem, [method], Budget(seconds), seed, cancel=stopped,
+                on_progress=lambda method, point: on_event(RacePoint(method, point)),
+            ).outcomes  # fmt: skip
+        on_event(RaceEnd(outcomes[-1]))
+    found = Race(problem, seed, tuple(outcomes))
+    return Raced(found, {method: price(problem, plan) for method, plan in found.plans.items()})

@@ -118,6 +118,19 @@ class Simulations(Sequence[Simulation]):
     def __iter__(self) -> Iterator[Simulation]:
         return map(self._trace.simulation, self._range)
 
+    @property
+    def trace(self) -> Trace:
+        """The trace that they are of."""
+        return self._trace
+
+    def sample(self, every: int) -> list[Simulation]:
+        """Every ``every``-th, the last one, and those that found something better; the others are not decoded."""
+        rows = np.arange(self._range.start, self._range.stop)
+        wanted = self._trace.row["best"][rows] == rows
+        wanted[::every] = True
+        wanted[-1:] = True
+        return [self._trace.simulation(int(i)) for i in rows[wanted]]
+
 
 class Nodes(Sequence[Node]):
     """The nodes of a trace, decoded as they are asked for."""

@@ -9,7 +9,7 @@ import pandas as pd
 from bokeh.layouts import column
 from bokeh.models import Column as BokehColumn
 from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZoomTool
-from bokeh.models.annotations import Label, Span
+from bokeh.models.annotations import BoxAnnotation, Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
@@ -83,6 +83,12 @@ class SearchCurves:
             f"peak memory a device, estimated ({self.byte_unit}){limit}", "best_bytes", "tried_bytes", "curve memory"
         )
         self.memory.x_range = self.time.x_range
+        self.veils = [
+            BoxAnnotation(fill_color="white", fill_alpha=0.8, line_color=NEUTRAL, level="overlay", visible=False)
+            for _ in range(2)
+        ]
+        for plot, veil in zip((self.time, self.memory), self.veils, strict=True):
+            plot.add_layout(veil)
         self.memory.xaxis.axis_label = "simulations"
         self._line(
             self.memory,
@@ -106,6 +112,11 @@ class SearchCurves:
             for p in points
         ]
         self.source.stream(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), rollover=rollover)
+
+    def mark(self, at: int | None) -> None:
+        """Veil what came after simulation ``at``; None: nothing."""
+        for veil in self.veils:
+            veil.update(left=at, visible=at is not None)
 
     @staticmethod
     def _line(plot: figure, at: float, words: str, hue: str, offset: int) -> None:

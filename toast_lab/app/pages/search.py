@@ -9,15 +9,20 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.pages.search_race import RacePane
+from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.machines import MACHINES
 from toast_lab.search.methods import METHODS, SENTENCES
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, SearchCurves, shown_frame
 
+VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
+
 
 class SearchPage(pn.viewable.Viewer):
-    """Settings and controls left, curves in the centre, the best plan right."""
+    """Settings and controls left; curves, the tree or a race in the centre; what was found right."""
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -49,11 +54,10 @@ class SearchPage(pn.viewable.Viewer):
         pair = pn.Row(self.seconds, pn.Spacer(width=8), self.seed, margin=0, sizing_mode="stretch_width")
         gap = pn.Spacer(width=6)
         holds = pn.Row(self.pause, gap, self.step, gap.clone(), self.round, margin=0, sizing_mode="stretch_width")
-        self.left = look.side(
-            look.text(h("h2", "problem")),
-            self.mesh,
-            self.machine,
-            self.memory,
+        self.tree_state = TreeState(session)
+        self.tree = TreePane(session, self.tree_state)
+        self.race = RacePane(session)
+        self._settings_box = pn.Column(
             look.text(h("h2", "search")),
             self.method,
             self._sentence,
@@ -61,30 +65,123 @@ class SearchPage(pn.viewable.Viewer):
             self.run,
             holds,
             self.stop,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self.left = look.side(
+            look.text(h("h2", "problem")),
+            self.mesh,
+            self.machine,
+            self.memory,
+            self._settings_box,
+            self.race.left,
             width=290,
         )
-        self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
-        self._twin = look.table(shown_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
+        self.view = pn.widgets.RadioButtonGroup(
+            options=VIEWS, value="curves", button_type="default", margin=(0, 10, 0, 0), width=210, height=30,
+            sizing_mode="fixed", stylesheets=[look.BUTTON],
+        )  # fmt: skip
+        self.scrub = pn.widgets.IntSlider(
+            name="as of simulation", start=0, end=1, value=1, sizing_mode="stretch_width", margin=(0, 10, 0, 0),
+            disabled=True, stylesheets=[look.INPUT],
+        )  # fmt: skip
+        self.live = look.button("Live", sizing_mode="fixed", width=64, height=30, margin=(2, 0), disabled=True)
+        self._scrubbing = False  #: the slider is being set by us
+        self.scrub.param.watch(lambda e: self._scrub(e.new), "value")
+        self.live.on_click(lambda _: self._scrub(None))
+        self.view.param.watch(lambda _: self._show_view(), "value")
+        self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
+        self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL])
+        self._twin = look.table(
+            shown_frame([]), height=150, widths={"after": 80}, sizing_mode="stretch_width", selectable=False
+        )
         self._title = look.text()
-        self.centre = pn.Column(
-            self._title,
+        self._curves_box = pn.Column(
             self._curves_pane,
             look.text(h("h2", "improvements (the same as a table)")),
             self._twin,
             sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS],
+            stylesheets=[look.FILL],
+            margin=0,
+        )
+        self.centre = pn.Column(
+            self._title,
+            pn.Row(self.view, self._scrubber, sizing_mode="stretch_width", margin=(0, 0, 4, 0), height=42),
+            self._curves_box,
+            self.tree.centre,
+            self.race.centre,
+            sizing_mode="stretch_both",
+            stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],  # Panel adds up hidden ones
             margin=0,
         )
         self._facts = look.text()
         go = look.button("Compare with other plans →")
         go.on_click(lambda _: setattr(session, "step", "compare"))
-        self.right = look.side(self._facts, go, width=300)
+        self._facts_box = pn.Column(self._facts, go, sizing_mode="stretch_width", margin=0)
+        self.right = look.side(self._facts_box, self.tree.right, self.race.right, width=300)
         self._twin_at = -1
+        self._scrubbed = False
+        self._scrub_shown: tuple[int, int | None] = (-1, None)
         for name, widget in (("mesh", self.mesh), ("machine", self.machine), ("memory_gib", self.memory)):
             widget.param.watch(lambda e, name=name: self._problem(name, e.new), "value")
         session.param.watch(lambda *_: self._new_problem(), "problem")
         session.param.watch(lambda *_: self.refresh(), ["job_changes", "plans"])
         self._new_problem()
+        self._show_view()
+        job = session.job
+        if job is not None and job.kind == "race":
+            self.view.value = "race"
+
+    def _show_view(self) -> None:
+        """Bring curves, tree or race to the front."""
+        view = self.view.value
+        for name, parts in (
+            ("curves", (self._curves_box,)),
+            ("tree", (self.tree.centre, self.tree.right)),
+            ("race", (self.race.centre, self.race.right, self.race.left)),
+        ):
+            for part in parts:
+                part.visible = view == name
+        self._facts_box.visible = view == "curves"
+        self._settings_box.visible = self._scrubber.visible = view != "race"
+        self.tick()
+
+    def _scrub(self, at: int | None) -> None:
+        """Show everything as of a simulation; None: as it is now."""
+        if self._scrubbing:
+            return
+        self.tree_state.at = None if at is None or at >= self.tree_state.there else max(1, at)
+        self._set_scrubber()
+        self._scrubbed = True
+
+    def _set_scrubber(self) -> None:
+        state = self.tree_state
+        n = state.there
+        self._scrubbing = True
+        try:
+            self.scrub.disabled = n < 2
+            self.scrub.param.update(start=min(1, n), end=max(n, 1), value=max(state.shown, min(1, n)))
+        finally:
+            self._scrubbing = False
+        self.live.disabled = state.at is None
+        self.live.button_type = "success" if state.at is None and n else "default"
+
+    def tick(self) -> None:
+        """Several times a second: what has to follow the search or the slider."""
+        state = self.tree_state
+        if (state.there, state.at) != self._scrub_shown:
+            self._scrub_shown = (state.there, state.at)
+            self._set_scrubber()
+        if self._scrubbed:
+            self._scrubbed = False
+            state.count(now=True)
+            look.later(self.curves.mark, state.at)
+            self._twin_at = -1
+            self.refresh()
+            if self.view.value == "tree":
+                self.tree.draw()
+        elif self.view.value == "tree":
+            self.tree.refresh()
 
     def _problem(self, name: str, value: Any) -> None:
         self.session.set_problem(**{name: value or None if name == "memory_gib" else value})
@@ -150,11 +247,17 @@ class SearchPage(pn.viewable.Viewer):
             h("span", "estimated", cls="tag estimated"),
             h("span", f"  {session.simulations:,} simulations", cls="quiet"),
         )
-        improved = sum(1 for p in session.points if p.improved)
+        self.race.refresh()
+        points = self._points()
+        improved = sum(1 for p in points if p.improved)
         if improved != self._twin_at:
             self._twin_at = improved
-            self._twin.value = shown_frame(session.points)
+            self._twin.value = shown_frame(points)
         self._facts.object = self._words(searching, paused)
+
+    def _points(self) -> list[Point]:
+        at = self.tree_state.at
+        return [p for p in self.session.points if at is None or p.simulation <= at]
 
     def _words(self, searching: bool, paused: bool) -> Safe:
         session, problem, job = self.session, self.session.problem, self.session.job
@@ -168,28 +271,32 @@ class SearchPage(pn.viewable.Viewer):
                 )
             )
             return join([h("h2", "search"), h("p", state, cls="quiet")])
-        last = session.points[-1]
+        seen = self.tree_state.best() if self.tree_state.at is not None else None
+        best_s, best_bytes, actions = session.points[-1].best_s, session.points[-1].best_bytes, session.best_actions
+        if seen is not None:
+            best_s, best_bytes, actions = seen.best_time_s, seen.best_peak_bytes, seen.actions
         base = problem.baseline
         state = "paused" if paused else "searching" if searching else "ended"
-        rows = [
+        rows: list[tuple[str, object]] = [
             ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.simulations:,}"),
             (
                 "best step",
-                f"{seconds_text(last.best_s)}, {base[0] / last.best_s:.2f}× unsharded speed" if last.best_s else "–",
+                f"{seconds_text(best_s)}, {base[0] / best_s:.2f}× unsharded speed" if best_s else "–",
             ),
-            ("best peak", f"{bytes_text(last.best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
+            ("best peak", f"{bytes_text(best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
             ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
         ]
-        if session.search_gap is not None:
+        if seen is not None:
+            rows.insert(0, ("as of", f"simulation {self.tree_state.shown:,}, best found by number {seen.index:,}"))
+        elif session.search_gap is not None:
             rows.insert(1, ("proof", gap_text(session.search_gap)))
-        actions = [h("li", a) for a in session.best_actions]
         return join(
             [
                 h("h2", "search ", h("span", "estimated", cls="tag estimated")),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono")
+                h("ol", *[h("li", a) for a in actions], cls="chain mono")
                 if actions
                 else h("p", "none: unsharded is the best so far", cls="quiet"),
                 h("p", session.search_note, cls="quiet"),

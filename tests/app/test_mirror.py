@@ -1,0 +1,163 @@
+"""A trace handed over in chunks is the trace; the page looks at it as of any simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed
+from toast_lab.app.jobs import Registry
+from toast_lab.app.mirror import Chunk, Mirror, Sender
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreeState
+from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.search.contract import Budget, SearchResult, search
+from toast_lab.sharding.plan import ShardingPlan
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem(analysed("attention"), {"data": 4, "model": 2})
+
+
+@pytest.fixture(scope="module")
+def sent(problem: Problem) -> tuple[SearchResult, list[Any]]:
+    chunks: list[Any] = []
+    sender = Sender(chunks.append)
+    result = search(
+        problem, "beam", 0, Budget(evaluations=300), lambda news: sender.hand_on(news, now=True)
+    )  # fmt: skip
+    sender.trace(result.trace, last=True)
+    return result, chunks
+
+
+def mirrored(chunks: list[Any]) -> Mirror:
+    mirror = Mirror()
+    assert all(mirror.take(c) for c in chunks)
+    return mirror
+
+
+def test_chunks_put_together_are_the_trace(sent: tuple[SearchResult, list[Any]]) -> None:
+    result, chunks = sent
+    mirror = mirrored(chunks)
+    assert list(mirror.trace.simulations) == list(result.trace.simulations)
+    for column in ("parent", "word", "depth"):
+        assert (mirror.trace.node[column] == result.trace.node[column]).all()
+    assert mirror.trace.vocabulary == result.trace.vocabulary
+    assert (mirror.own["visits"] == result.trace.node["visits"]).all()
+    assert all(isinstance(c, Chunk) for c in chunks)
+    assert not mirror.take("searching")
+
+
+def test_no_more_than_the_limit_is_mirrored(sent: tuple[SearchResult, list[Any]], monkeypatch: Any) -> None:
+    monkeypatch.setattr("toast_lab.app.mirror.MOST", 40)
+    chunks: list[Any] = []
+    Sender(chunks.append).trace(sent[0].trace, last=True)
+    mirror = mirrored(chunks)
+    assert mirror.n == 40
+    mirror.places.extend()
+    assert mirror.places.tally().visits[0] == 40
+
+
+def test_a_sample_keeps_what_is_better_and_the_last(sent: tuple[SearchResult, list[Any]]) -> None:
+    trace = sent[0].trace
+    every = trace.simulations.sample(50)
+    shown = [s.index for s in every]
+    assert {s.index for s in trace.simulations if s.improved} <= set(shown)
+    assert {1, 51, trace.row.n} <= set(shown)
+    assert shown == sorted(set(shown))
+    assert len(shown) < trace.row.n / 4
+
+
+@pytest.fixture
+def state(problem: Problem, sent: tuple[SearchResult, list[Any]]) -> TreeState:
+    session = Session(jobs=Registry())
+
+    class Job:
+        mirror = mirrored(sent[1])
+
+    session._search_job = Job()  # type: ignore[assignment]
+    session.search_problem = problem
+    session.simulations = Job.mirror.n
+    found = TreeState(session)
+    assert found.shown == Job.mirror.n
+    return found
+
+
+def test_everything_is_shown_as_of_a_simulation(state: TreeState, sent: tuple[SearchResult, list[Any]]) -> None:
+    trace = sent[0].trace
+    for at in (1, 20, trace.row.n // 2):
+        state.at = at
+        assert state.count(now=True)
+        best = state.best()
+        assert best is not None
+        assert best.score == trace.simulation(at - 1).best_score
+        assert state.tally is not None
+        assert state.tally.visits[0] == at
+    state.at = 1
+    first = state.best()
+    state.at = None
+    assert state.count(now=True)
+    assert not state.count(now=True), "nothing new, nothing to do"
+    assert state.best() != first
+
+
+def test_a_running_search_is_not_counted_at_every_tick(state: TreeState) -> None:
+    assert state.count()
+    state.at = 5
+    assert not state.count()
+    assert state.count(now=True)
+
+
+def test_what_a_step_holds_back_is_not_shown(state: TreeState) -> None:
+    state.session.simulations = 7
+    state.count(now=True)
+    assert state.tally is not None
+    assert (state.shown, state.tally.n) == (7, 7)
+
+
+def test_taps_select_zoom_climb_and_unfold(state: TreeState) -> None:
+    state.count(now=True)
+    scene = state.scene(widest=2)
+    assert scene is not None
+    blocks = scene.blocks
+    child = int(np.flatnonzero((blocks.level == 1) & (blocks.folded == 0))[0])
+    fold = int(np.flatnonzero((blocks.level == 1) & (blocks.folded > 0))[0])
+    assert scene.labels[fold] == f"{blocks.folded[fold]} more"
+    state.tap(scene, child)
+    place = int(blocks.place[child])
+    assert (state.selected, state.root) == (place, 0)
+    state.tap(scene, child)
+    assert state.root == place
+    state.up()
+    assert state.root == 0
+    state.tap(scene, fold)
+    wider = state.scene(widest=2)
+    assert wider is not None
+    assert (wider.blocks.level == 1).sum() > (blocks.level == 1).sum()
+    state.top()
+    assert not state.opened
+
+
+def test_the_selected_step_has_its_plan_and_price(state: TreeState, problem: Problem) -> None:
+    state.count(now=True)
+    children, frame = state.children()
+    assert frame["visits"].tolist() == sorted(frame["visits"].tolist(), reverse=True)
+    state.selected = children[0]
+    place = state.place()
+    assert place is not None
+    assert place.plan == (frame["action"].iloc[0],)
+    assert place.visits == frame["visits"].iloc[0]
+    while (found := state.price(place.plan)) is None:
+        pass
+    assert isinstance(found, Cost)
+    assert found.time_s == price(problem, ShardingPlan.from_actions(problem, list(place.plan))).time_s
+
+
+def test_a_plan_of_no_actions_has_no_price_but_a_reason(state: TreeState) -> None:
+    while (found := state.price(("refined in 1 place",))) is None:
+        pass
+    assert isinstance(found, str)
+    assert "cannot be priced" in found

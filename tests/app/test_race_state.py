@@ -1,0 +1,145 @@
+"""A race on a page without a browser; a search that a page finds by its job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.app.test_session import first_points, settle, wait
+from toast_lab.app import worker
+from toast_lab.app.from_search import path_to_compare, path_to_graph, race_to_compare
+from toast_lab.app.jobs import Registry
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreeState
+from toast_lab.views.race_curves import RaceCurves, look_of, race_frame
+
+
+@pytest.fixture
+def jobs() -> Iterator[Registry]:
+    registry = Registry()
+    yield registry
+    registry.cancel_all()
+
+
+@pytest.fixture
+def session(jobs: Registry) -> Session:
+    made = Session(jobs=jobs, method="beam")
+    made.load("attention")
+    return made
+
+
+def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session) -> None:
+    session.start_race(["random", "beam"], 0.5, 3)
+    settle(session)
+    assert "The race is over" in session.messages[-1].text
+    assert set(session.race.outcomes) == {"random", "beam"}
+    assert all(session.race.points[m] for m in ("random", "beam"))
+    frame = race_frame(session.race.rows)
+    assert frame["method"].tolist() == ["random", "beam"]
+    assert frame["status"].tolist() == ["budget", "converged"]
+    race_to_compare(session)
+    for name in ("random", "beam"):
+        item = session.plan_named(f"{name} (race, seed 3)")
+        assert item is not None
+        assert item.cost.time_s == pytest.approx(session.race.points[name][-1].time_s)
+    race_to_compare(session)
+    assert sum("race" in p.name for p in session.plans) == 2, "again is not twice"
+
+
+def test_a_held_race_stands_still_and_a_stopped_one_keeps_what_there_is(session: Session) -> None:
+    session.start_race(["beam", "random", "exhaustive"], 0.5, 0)
+    session.pause_search()
+
+    def through() -> int:
+        session.tick()
+        return len(session.race.outcomes)
+
+    first = through()
+    session.pause_search()
+    wait(lambda: through() >= first + 1, "the first method")
+    session.stop_search()
+    settle(session)
+    assert session.race.outcomes["beam"].plan is not None
+    assert session.race.outcomes["exhaustive"].status == "CANCELLED"
+    assert session.race.found is not None
+
+
+def test_a_held_race_begins_no_method(tmp_path: Path, session: Session) -> None:
+    control = tmp_path / "control"
+    control.write_text("pause 0")
+    looks = iter(range(1000))
+    said: list[object] = []
+    found = worker.race_methods(
+        session.problem, ("beam",), 0, 1.0, control=str(control), on_event=said.append,
+        cancel=lambda: next(looks) > 5,
+    )  # fmt: skip
+    assert next(looks) > 5
+    assert [o.status for o in found.race.outcomes] == ["CANCELLED"]
+    assert not [e for e in said if isinstance(e, str)]
+
+
+def test_wrong_methods_are_a_message(session: Session) -> None:
+    session.start_race(["beam", "boom"], 1.0, 0)
+    assert "no search is called 'boom'" in session.messages[-1].text
+    session.start_race([], 1.0, 0)
+    assert "no method is given" in session.messages[-1].text
+    assert not session.busy
+
+
+def test_methods_differ_in_hue_marker_and_dash() -> None:
+    found = [look_of(i) for i in range(7)]
+    for part in zip(*found, strict=True):
+        assert len(set(part)) == 7
+
+
+def test_a_curve_goes_on_to_the_end_of_its_search(session: Session) -> None:
+    from toast_lab.search.child import Point
+
+    chart = RaceCurves(["beam"], "time_s", (2e-3, 1.0))
+    chart.show({"beam": [Point(0.5, 0.9, 3e-3, 1.0, True, 1, ())]}, {"beam": 4.0})
+    data = chart.lines["beam"].data
+    assert (data["x"], data["y"]) == ([0.5, 4.0], [3.0, 3.0])
+
+
+def test_another_session_finds_a_running_search_by_its_job(jobs: Registry, session: Session) -> None:
+    session.method = "mcts"
+    session.step_search()
+    first_points(session)
+    assert session.job is not None
+    job = jobs.find(session.job.id)
+    assert job is not None
+    other = Session(jobs=jobs)
+    assert other.adopt(job)
+    first_points(other)
+    assert (other.method, other.points[0].simulation) == ("mcts", 1)
+    state = TreeState(other)
+    wait(lambda: state.count(now=True), "the tree")
+    assert state.shown == other.simulations
+    session.stop_search()
+    settle(session)
+    settle(other)
+    assert other.plan_named("mcts (seed 0)") is not None
+    load = jobs.start("load", "loading", "tests.app.test_session:child_sleep", 0.0)
+    assert not other.adopt(load)
+
+
+def test_a_plan_of_the_tree_goes_to_compare_and_to_the_graph(session: Session) -> None:
+    session.start_search()
+    settle(session)
+    state = TreeState(session)
+    assert state.count(now=True)
+    state.selected = state.children()[0][0]
+    place = state.place()
+    assert place is not None
+    path_to_compare(session, place.plan, "step")
+    item = session.plan_named("step")
+    assert item is not None
+    assert (item.plan.actions, session.step) == (place.plan, "compare")
+    path_to_graph(session, place.plan)
+    assert (session.manual_actions, session.step) == (place.plan, "graph")
+    session.set_problem(mesh="data=2")
+    path_to_graph(session, place.plan)
+    assert re.search("the mesh is data=2 now", session.messages[-1].text)

@@ -1,0 +1,163 @@
+"""What a person sees of the search tree, the scrubber and a race."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_explorer import SLOW, bokeh, go
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def searched(served: Callable[..., str], strict_page: Page) -> Page:
+    """The search page after a short search."""
+    page = strict_page
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    go(page, "3 Search")
+    page.get_by_label("method", exact=True).select_option("beam")
+    page.get_by_role("button", name="Run the search").click()
+    expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+    return page
+
+
+def block(page: Page, row: int) -> tuple[float, float]:
+    """The middle of a block on the screen."""
+    return tuple(
+        bokeh(
+            page,
+            "search tree",
+            f"""(() => {{
+              const d = plot.model.renderers.find((r) => r.name === 'blocks').data_source.data
+              const box = plot.canvas_view.el.getBoundingClientRect()
+              const mid = (a, b) => (d[a][{row}] + d[b][{row}]) / 2
+              return [box.left + plot.frame.x_scale.compute(mid('left', 'right')),
+                      box.top + plot.frame.y_scale.compute(mid('top', 'bottom'))]
+            }})()""",
+        )
+    )
+
+
+def column(page: Page, name: str) -> list[Any]:
+    return list(
+        bokeh(
+            page,
+            "search tree",
+            f"Array.from(plot.model.renderers.find((r) => r.name === 'blocks').data_source.data['{name}'])",
+        )
+    )
+
+
+def until(page: Page, first: str) -> None:
+    """Wait until the picture begins with an action."""
+    for _ in range(50):
+        if column(page, "action")[0] == first:
+            return
+        page.wait_for_timeout(100)
+    assert column(page, "action")[0] == first
+
+
+def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> None:
+    page = searched
+    page.get_by_role("button", name="Tree", exact=True).click()
+    expect(page.get_by_role("heading", name="selected step")).to_be_visible()
+    page.wait_for_timeout(500)
+    actions = column(page, "action")
+    assert actions[0] == "unsharded"
+    assert len(actions) > 5
+    assert sum("more" in a for a in actions) >= 1
+
+    # a click tells of the step; its plan is priced
+    page.mouse.click(*block(page, 1))
+    expect(page.locator("ol.chain li").locator("visible=true")).to_have_text([actions[1]])
+    expect(page.get_by_text("peak memory", exact=True).locator("visible=true")).to_be_visible()
+    expect(page.get_by_text(f"children of {actions[1]}")).to_be_visible()
+
+    # a second one makes it the root; up leads back
+    page.wait_for_timeout(600)
+    page.mouse.click(*block(page, 1))
+    expect(page.get_by_text(f"unsharded › {actions[1]}").first).to_be_visible()
+    until(page, actions[1])
+    page.get_by_role("button", name="Up one level").click()
+    until(page, "unsharded")
+
+    # the table twin selects as well, and sorts
+    page.mouse.click(*block(page, 0))
+    expect(page.get_by_text("children of unsharded")).to_be_visible()
+    page.wait_for_timeout(1200)
+    row = page.locator(".tabulator-row", has_text=actions[2]).locator("visible=true").first
+    row.click()
+    expect(page.locator("ol.chain li").locator("visible=true")).to_have_text([actions[2]])
+
+    page.get_by_role("button", name="Compare this plan").click()
+    expect(page.locator(".tabulator-row", has_text="beam step")).to_be_visible()
+    go(page, "3 Search")
+    page.get_by_role("button", name="Go on by hand in the graph").click()
+    expect(page.get_by_text(f"manual plan: {actions[2]}").first).to_be_visible()
+    expect(page.get_by_role("heading", name="manual plan")).to_be_visible()
+
+
+def test_the_scrubber_shows_an_earlier_best(searched: Page) -> None:
+    page = searched
+    now = page.locator("dl.facts").locator("visible=true").first.inner_text()
+    slider = page.locator(".noUi-handle").locator("visible=true").first
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page.get_by_text("simulation 1, best found by number 1")).to_be_visible()
+    assert "6.11 µs" in page.locator("dl.facts").locator("visible=true").first.inner_text()
+    expect(page.get_by_text("none: unsharded is the best so far")).to_be_visible()
+    page.get_by_role("button", name="Tree", exact=True).click()
+    expect(page.get_by_text("1, 1 ended here")).to_be_visible()
+    page.wait_for_timeout(500)
+    assert column(page, "action") == ["unsharded"]
+    page.get_by_role("button", name="Live").click()
+    page.get_by_role("button", name="Curves", exact=True).click()
+    expect(page.get_by_text("simulation 1, best found by number 1")).to_have_count(0)
+    expect(page.locator("dl.facts").locator("visible=true").first).to_have_text(now, use_inner_text=True)
+
+
+def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], strict_page: Page) -> None:
+    page = strict_page
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    go(page, "3 Search")
+    page.get_by_role("button", name="Race", exact=True).click()
+    page.get_by_label("mcts", exact=True).uncheck()
+    seconds = page.get_by_label("seconds each")
+    seconds.fill("1")
+    seconds.press("Enter")
+    page.get_by_role("button", name="Run the race").click()
+    expect(page.get_by_text(re.compile("^The race is over: ")).first).to_be_visible(timeout=SLOW)
+    for method in ("beam", "random"):
+        expect(page.locator(".tabulator-row", has_text=method).locator("visible=true").first).to_contain_text("yes")
+    lines = bokeh(
+        page,
+        "race curves",
+        """plot.model.renderers.filter((r) => r.name === 'beam' || r.name === 'random').map((r) =>
+           [r.data_source.get_length(), r.glyph.line_color.value, JSON.stringify(r.glyph.line_dash.value)])""",
+    )
+    assert len(lines) == 2
+    assert all(line[0] >= 2 for line in lines)
+    assert lines[0][1] != lines[1][1]
+    assert lines[0][2] != lines[1][2]
+    page.get_by_role("button", name="Compare the plans of the race").click()
+    expect(page.locator(".tabulator-row", has_text="beam (race, seed 0)")).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="random (race, seed 0)")).to_be_visible()
+
+
+def test_a_search_is_found_again_by_its_job_alone(searched: Page) -> None:
+    page = searched
+    page.wait_for_url(re.compile("job="))
+    job = re.search(r"job=([^&]+)", page.url)
+    assert job
+    page.goto(page.url.split("?")[0] + f"?step=search&job={job.group(1)}")
+    expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Tree", exact=True).click()
+    page.wait_for_timeout(800)
+    assert len(column(page, "action")) > 5

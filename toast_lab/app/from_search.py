@@ -1,0 +1,45 @@
+"""What searches and races leave, as plans of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toast_lab.app.items import PlanItem
+from toast_lab.app.session import Session
+from toast_lab.cost.problem import price
+from toast_lab.errors import InvalidPlan
+from toast_lab.sharding.plan import ShardingPlan
+
+
+def race_to_compare(session: Session) -> None:
+    """Take the best plan of each method that raced into the comparison."""
+    items = session.race.items()
+    names = {item.name for item in items}
+    session.plans = [*[p for p in session.plans if p.name not in names], *items]
+    session.say(f"{len(items)} plans of the race are in the comparison now.", "good")
+    session.step = "compare"
+
+
+def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None:
+    """Take a plan of the search tree into the comparison."""
+    problem = session.search_problem
+    if problem is not None:
+        with session.guarded():
+            plan = ShardingPlan.from_actions(problem, list(actions))
+            item = PlanItem(session.free_name(name), "search tree", plan, problem, price(problem, plan))
+            session.plans = [*session.plans, item]
+            session.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
+            session.step = "compare"
+
+
+def path_to_graph(session: Session, actions: Sequence[str]) -> None:
+    """Make a plan of the search tree the manual plan, to go on with in the graph."""
+    problem = session.search_problem
+    if problem is None or session.problem is None:
+        return
+    with session.guarded():
+        if problem.mesh != session.problem.mesh:
+            raise InvalidPlan(f"the search was on the mesh {problem.mesh}; the mesh is {session.problem.mesh} now")
+        session.take_by_hand(list(actions))
+        session.say(f"manual plan: {', '.join(session.manual_actions)}", "good")
+        session.step = "graph"

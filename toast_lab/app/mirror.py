@@ -1,0 +1,102 @@
+"""The trace of a search that runs in a child, kept up to date on the page's side.
+
+The child cuts what is new out of its trace's columns a few times a second; ``Mirror`` appends it to a trace of its
+own, which belongs to the job: all pages that watch the job look at the same one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab.search.places import Places
+from toast_lab.search.trace import Simulation, Simulations, Trace
+
+EVERY_S = 0.25
+MOST = 1_000_000  #: simulations that are mirrored, some 150 MB; what comes after shows in the curves alone
+
+
+class Chunk(NamedTuple):
+    """What a trace has had since the last chunk, as columns; ``own`` are whole columns of what the method counted."""
+
+    row: dict[str, np.ndarray]
+    action: dict[str, np.ndarray]
+    passed: dict[str, np.ndarray]
+    node: dict[str, np.ndarray]
+    words: list[str]
+    own: dict[str, np.ndarray]
+
+
+class Sender:
+    """The child's side."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self.send = send
+        self._sent = (0, 0, 0, 0, 0)
+        self._at = -EVERY_S
+
+    def hand_on(self, simulations: Sequence[Simulation], *, now: bool = False) -> None:
+        """Send what is new, if the last time is long enough ago."""
+        if isinstance(simulations, Simulations) and (now or time.monotonic() - self._at >= EVERY_S):
+            self._at = time.monotonic()
+            self.trace(simulations.trace)
+
+    def trace(self, trace: Trace, *, last: bool = False) -> None:
+        """Send what is new; the last time with what the method itself counted of its nodes."""
+        row, action, passed, node, words = self._sent
+        until = min(trace.row.n, MOST)
+        if until == row and not last:
+            return
+        ends = [int(trace.row.array[k][until - 1]) if until else 0 for k in ("action_end", "node_end")]
+        n_nodes = trace.node.n if until == trace.row.n or until > row else node
+        self._sent = (until, ends[0], ends[1], n_nodes, len(trace.vocabulary))
+        own = {k: trace.node[k][:n_nodes].copy() for k in ("visits", "value", "score")} if last else {}
+        self.send(
+            Chunk(
+                {k: trace.row[k][row:until].copy() for k in trace.row.array},
+                {"word": trace.action["word"][action : ends[0]].copy()},
+                {"node": trace.passed["node"][passed : ends[1]].copy()},
+                {k: trace.node[k][node:n_nodes].copy() for k in ("parent", "word", "depth")},
+                trace.vocabulary[words:],
+                own,
+            )
+        )
+
+
+class Mirror:
+    """The page's side: ``trace`` and its ``places``, to be read under ``lock``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.trace = Trace()
+        self.places = Places(self.trace)
+        self.own: dict[str, np.ndarray] = {}
+
+    def take(self, event: Any) -> bool:
+        """Take a chunk in; False: the event is something else."""
+        if not isinstance(event, Chunk):
+            return False
+        with self.lock:
+            for word in event.words:
+                self.trace.word(word)
+            for part in ("action", "passed", "node", "row"):
+                columns = getattr(event, part)
+                if len(next(iter(columns.values()))):
+                    getattr(self.trace, part).extend(columns)
+            self.own = event.own or self.own
+        return True
+
+    @property
+    def n(self) -> int:
+        """Simulations that have arrived."""
+        return self.trace.row.n
+
+    def best(self, n: int) -> Simulation | None:
+        """The best of the first ``n`` simulations, as the search judges."""
+        with self.lock:
+            n = min(n, self.n)
+            return self.trace.simulation(int(self.trace.row["best"][n - 1])) if n else None

@@ -1,0 +1,137 @@
+"""Race methods on one problem: the chart and its table in the centre, settings on the left, the winner on the right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.from_search import race_to_compare
+from toast_lab.app.jobs import JobState
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.session import Session
+from toast_lab.search.methods import METHODS, SENTENCES
+from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
+
+HELP = (
+    "One method after the other, each in a process of its own with the same budget, so that none takes "
+    "another's cores. Preparing comes before its clock starts. Hold stands still before the next method."
+)
+FIRST = ["mcts", "beam", "random"]
+RACED = [m for m in METHODS if m != "manual"]  #: it needs plans to be given
+
+
+class RacePane(pn.viewable.Viewer):
+    """What a race needs and shows."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
+        self.methods = pn.widgets.CheckBoxGroup(options=RACED, value=FIRST, **common)
+        self.seconds = pn.widgets.FloatInput(
+            name="seconds each", value=10.0, start=0.5, end=86400.0, step=5.0,
+            description="Budget of each method, counted from the start of its own search.", **common,
+        )  # fmt: skip
+        self.seed = pn.widgets.IntInput(name="seed", value=0, start=0, **common)
+        self.run = look.button("Run the race", button_type="primary")
+        self.hold = look.button("Hold", disabled=True, description="stand still before the next method")
+        self.stop = look.button("Stop and keep", disabled=True)
+        self.run.on_click(lambda _: self._run())
+        self.hold.on_click(lambda _: session.pause_search())
+        self.stop.on_click(lambda _: session.stop_search())
+        gap = pn.Spacer(width=8)
+        self._about = look.text(join([h("p", HELP, cls="quiet"), *[_sentence(m) for m in RACED]]))
+        self.left = pn.Column(
+            look.text(h("h2", "methods that race")),
+            self.methods,
+            pn.Row(self.seconds, gap, self.seed, margin=0, sizing_mode="stretch_width"),
+            self.run,
+            pn.Row(self.hold, gap.clone(), self.stop, margin=0, sizing_mode="stretch_width"),
+            self._about,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self.kind = pn.widgets.RadioButtonGroup(
+            options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0), stylesheets=[look.BUTTON]
+        )
+        self.kind.param.watch(lambda _: self._new_chart(), "value")
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL])
+        self.table = look.table(race_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
+        self.centre = pn.Column(
+            self.kind, self._pane, look.text(h("h2", "the race as a table")), self.table,
+            sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL],
+        )  # fmt: skip
+        self._facts = look.text()
+        self.compare = look.button("Compare the plans of the race →", disabled=True)
+        self.compare.on_click(lambda _: race_to_compare(session))
+        self.right = pn.Column(self._facts, self.compare, sizing_mode="stretch_width", margin=0)
+        self._shown: tuple[Any, ...] = ()
+        self._new_chart()
+
+    def _run(self) -> None:
+        self.session.start_race(list(self.methods.value or []), self.seconds.value or 10.0, self.seed.value or 0)
+        self._new_chart()
+
+    def _new_chart(self) -> None:
+        race = self.session.race
+        unsharded = race.problem.baseline if race.problem is not None else (1.0, 2.0**30)
+        self.curves = RaceCurves(race.methods, str(self.kind.value), unsharded)
+        self._race, self._shown = race, ()
+        self._pane.object = self.curves.figure
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Buttons, chart, table and words."""
+        session, race, job = self.session, self.session.race, self.session.job
+        if race is not self._race:
+            self._new_chart()
+            return
+        racing = job is not None and job.kind == "race" and job.running
+        self.run.disabled = session.busy
+        self.hold.disabled = self.stop.disabled = not racing
+        self.hold.name = "Go on" if racing and job is not None and job.state is JobState.PAUSED else "Hold"
+        self.compare.disabled = race.found is None or not race.found.costs
+        shown = (race.changes, race.found is not None, racing, job.state if racing and job is not None else None)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        rows = race.rows
+        look.later(
+            self.curves.show, {m: list(p) for m, p in race.points.items()}, {r.method: r.elapsed_s for r in rows}
+        )
+        self.table.value = race_frame(rows)
+        self._facts.object = self._words(racing)
+
+    def _words(self, racing: bool) -> Safe:
+        session, race = self.session, self.session.race
+        if race.problem is None:
+            return join([h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")])
+        job = session.job
+        state = (
+            "held" if racing and job is not None and job.state is JobState.PAUSED else "racing" if racing else "over"
+        )
+        through = f"{len(race.outcomes)} of {len(race.methods)} through"
+        rows: list[tuple[str, object]] = [("state", f"{state}, {through}"), ("on", race.problem.describe())]
+        found = [r for r in race.rows if r.score is not None]
+        parts: list[Any] = [h("h2", "race ", h("span", "estimated", cls="tag estimated")), facts(rows)]
+        if found:
+            best = min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
+            after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
+            parts += [
+                h("h2", "best so far" if racing else "best of all"),
+                facts([("method", best.method), ("step", seconds_text(best.time_s)),
+                       ("peak", bytes_text(best.peak_bytes)), ("found", after)]),
+            ]  # fmt: skip
+        for m, outcome in race.outcomes.items():
+            if outcome.status in ("CRASHED", "FAILED"):
+                parts.append(h("p", f"{m}: {outcome.message}", cls="red"))
+        return join(parts)
+
+    def __panel__(self) -> Any:
+        return pn.Row(self.left, self.centre, self.right)
+
+
+def _sentence(method: str) -> Safe:
+    return h("p", h("b", method), " ", SENTENCES.get(method, ""), cls="quiet")

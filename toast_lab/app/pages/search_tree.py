@@ -1,0 +1,177 @@
+"""The tree of a search: blocks and their table in the centre, the selected step on the right."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.from_search import path_to_compare, path_to_graph
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import Place, TreeState
+from toast_lab.views.icicle import TINTS, IciclePlot, Scene
+
+TABLE_EVERY_S = 1.0
+HELP = (
+    "Click a block to select it, click it again to begin the picture with it; click a grey block to unfold it. "
+    "Visits are simulations that went through a step or ended in it."
+)
+
+
+class TreePane(pn.viewable.Viewer):
+    """The tree as of ``state.at``.  ``refresh`` is called several times a second."""
+
+    def __init__(self, session: Session, state: TreeState, **params: Any) -> None:
+        super().__init__(**params)
+        self.session, self.state = session, state
+        self.plot = IciclePlot(self._tapped)
+        common: dict[str, Any] = {"margin": (0, 8, 0, 0), "stylesheets": [look.INPUT]}
+        self.tint = pn.widgets.Select(
+            name="tint", options={v: k for k, v in TINTS.items()}, width=140, description=HELP, **common
+        )
+        self.widest = pn.widgets.IntInput(
+            name="blocks a step", value=8, start=1, end=40, width=96,
+            description="Children drawn of each step, the most visited first; the others are one grey block.", **common,
+        )  # fmt: skip
+        small: dict[str, Any] = {"sizing_mode": "fixed", "width": 118, "height": 30, "margin": (18, 6, 0, 0)}
+        self.zoom = look.button("Zoom in", **small)
+        self.up = look.button("Up one level", **small)
+        self.top = look.button("Whole tree", **small)
+        self.zoom.on_click(lambda _: self._move(state.zoom))
+        self.up.on_click(lambda _: self._move(state.up))
+        self.top.on_click(lambda _: self._move(state.top))
+        self.tint.param.watch(lambda _: self.draw(), "value")
+        self.widest.param.watch(lambda _: self.draw(), "value")
+        self._way = look.text(height=22)
+        frame = state.children()[1]
+        self.table = look.table(
+            frame, height=160, sizing_mode="stretch_width",
+            configuration={"columnDefaults": {"headerSort": True, "minWidth": 70}},
+        )  # fmt: skip
+        self.table.on_click(self._row)
+        self._heading = look.text()
+        self._children: list[int] = []
+        self.centre = pn.Column(
+            pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
+            self._way,
+            pn.pane.Bokeh(
+                self.plot.figure, sizing_mode="stretch_both", margin=0, min_height=160, stylesheets=[look.FILL]
+            ),
+            self._heading,
+            self.table,
+            sizing_mode="stretch_both",
+            stylesheets=[look.FILL],
+            margin=0,
+        )
+        self._facts = look.text()
+        self.compare = look.button("Compare this plan →")
+        self.graph = look.button("Go on by hand in the graph →")
+        self.compare.on_click(lambda _: path_to_compare(session, self._plan, f"{session.method} step"))
+        self.graph.on_click(lambda _: path_to_graph(session, self._plan))
+        self.right = pn.Column(self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0)
+        self._plan: tuple[str, ...] = ()
+        self._table_at, self._drawn, self._waiting = 0.0, (0, 0), False
+        self.draw()
+
+    # -- moving -------------------------------------------------------------------------------------
+    def _tapped(self, block: int) -> None:
+        if self.plot.scene is not None:
+            self.state.tap(self.plot.scene, block)
+            self.draw()
+
+    def _move(self, step: Any) -> None:
+        step()
+        self.draw()
+
+    def _row(self, event: Any) -> None:
+        if event.row < len(self._children):
+            self.state.selected = self._children[event.row]
+            self.draw()
+
+    # -- showing ------------------------------------------------------------------------------------
+    def refresh(self) -> None:
+        """Count and draw if there is more to be seen; bring the price in once it is known."""
+        self.state.count()
+        if self._drawn != (id(self.state.mirror), self.state.counted):
+            self.draw(live=True)
+        elif self._waiting:
+            self._show_place()
+
+    def draw(self, *, live: bool = False) -> None:
+        """Draw what the state says."""
+        state = self.state
+        self._drawn = (id(state.mirror), state.counted)
+        scene = state.scene(str(self.tint.value), int(self.widest.value or 8))
+        look.later(*((self.plot.show, scene) if scene is not None else (self.plot.clear,)))
+        self._way.object = self._words_of_way(scene)
+        self.up.disabled = self.top.disabled = not state.root
+        self.top.disabled = not (state.root or state.opened)
+        self.zoom.disabled = state.selected == state.root
+        if not live or time.monotonic() - self._table_at > TABLE_EVERY_S or not state.there:
+            self._table_at = time.monotonic()
+            self._children, frame = state.children()
+            self.table.value = frame
+        self._show_place()
+
+    def _words_of_way(self, scene: Scene | None) -> Safe:
+        if scene is None:
+            return h("p", "The tree grows while a search runs. Run one, or step it.", cls="quiet one")
+        mirror, state = self.state.mirror, self.state
+        assert mirror is not None
+        with mirror.lock:
+            way = [mirror.places.label(p) for p in mirror.places.chain(state.root)]
+        n = f"{state.shown:,} simulations"
+        if mirror.n < self.session.simulations and state.at is None and mirror.n == state.shown:
+            n = f"the first {n}"
+        return h("p", h("b", " › ".join(way)), h("span", f"  {n}", cls="quiet"), cls="one", title=" › ".join(way))
+
+    def _show_place(self) -> None:
+        place = self.state.place()
+        self._plan = () if place is None else place.plan
+        price = None if place is None else self.state.price(place.plan)
+        self._waiting = place is not None and price is None
+        self.compare.disabled = place is None or not place.plan or isinstance(price, str) or price is None
+        problem, mine = self.session.problem, self.session.search_problem
+        self.graph.disabled = self.compare.disabled or problem is None or mine is None or problem.mesh != mine.mesh
+        self._facts.object = _place_words(place, price)
+        label = "unsharded" if place is None else place.label
+        self._heading.object = h("h2", f"children of {label} (the same as a table; click a head to sort)")
+
+    def __panel__(self) -> Any:
+        return pn.Row(self.centre, self.right)
+
+
+def _place_words(place: Place | None, price: Any) -> Safe:
+    if place is None:
+        return join([h("h2", "no tree yet"), h("p", HELP, cls="quiet")])
+    rows: list[tuple[str, object]] = [
+        ("action", h("span", place.label, cls="mono")),
+        ("depth", str(place.depth)),
+        ("N, visits", f"{place.visits:,}, {place.ended:,} ended here"),
+        ("Q, mean C(s)", f"{place.mean_score:.4f}"),
+        ("best C(s)", f"{place.best_score:.4f}"),
+    ]
+    if place.prior is not None:
+        rows.append(("prior", f"C(s) {place.prior[1]:.4f}, mean of the action wherever taken ({place.prior[0]:,}×)"))
+    if place.own is not None and math.isfinite(place.own[1]):
+        rows.append(("its own count", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
+    chain = [h("li", a) for a in place.plan]
+    parts: list[Any] = [
+        h("h2", "selected step"),
+        facts(rows),
+        h("h2", "plan so far ", h("span", "estimated", cls="tag estimated")),
+        h("ol", *chain, cls="chain mono") if chain else h("p", "no action: unsharded", cls="quiet"),
+    ]
+    if price is None:
+        parts.append(h("p", "being priced …", cls="quiet"))
+    elif isinstance(price, str):
+        parts.append(h("p", price, cls="quiet"))
+    else:
+        fits = "" if price.fits else ", does not fit"
+        memory = f"{bytes_text(price.peak_bytes)} of {bytes_text(price.memory_limit_bytes)}{fits}"
+        parts.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
+    return join(parts)

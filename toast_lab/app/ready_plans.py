@@ -1,0 +1,69 @@
+"""Plans that come without a search: the batch dimension on every axis, and what is left of a search that died."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import Action, parse_action
+
+
+def data_parallel(problem: Problem) -> list[Action]:
+    """The batch dimension along every mesh axis that divides it.  Raises InvalidPlan if there is none."""
+    analysis = problem.analysis
+    group = batch_group(analysis)
+    taken: list[Action] = []
+    for axis in problem.mesh.axes:
+        action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
+        with contextlib.suppress(InvalidPlan):
+            ShardingPlan.from_actions(problem, [*taken, action])
+            taken.append(action)
+    if not taken:
+        size = analysis.groups[group].size
+        raise InvalidPlan(
+            f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides"
+        )
+    return taken
+
+
+def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[ShardingPlan, str]:
+    """The best plan that a search which died had reported, and a note on it.
+
+    What was refined has been lost with the process; the actions that it began with have not.  Raises ToastError if no
+    actions are left.
+    """
+    actions = [text for text in reported if "->" in text]
+    try:
+        if reported and not actions:
+            raise InvalidPlan("a plan of no actions")
+        plan = ShardingPlan.from_actions(problem, actions)
+    except InvalidPlan:
+        raise ToastError(
+            f"{method} makes plans that no actions give, so what it had reported cannot be made "
+            "again; stop such a search instead of cancelling it"
+        ) from None
+    lost = ", before it was refined" if len(actions) < len(reported) else ""
+    return plan, f"Ended early; this is the best plan that it had reported{lost}."
+
+
+def batch_group(analysis: Analysis) -> int:
+    """The colour group of the batch dimension: one that is called so, else dim 0 of the inputs.
+
+    Raises InvalidPlan if nothing looks like one.
+    """
+    for word in ("batch", "b", "n"):
+        for g in analysis.groups:
+            if g.name.casefold() == word and g.shardable:
+                return g.index
+    program = analysis.program
+    for a in range(program.n_arguments):
+        names = program.def_names(a)
+        if len(names) > 1:
+            found = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
+            if found.shardable and found.n_names > 1:
+                return found.index
+    raise InvalidPlan("no dimension looks like a batch; type an action list instead, for instance batch->data")

@@ -1,0 +1,192 @@
+"""The search tree as an icicle: a block a place, as wide as its visits, tinted by what was found below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from bokeh.core.properties import value
+from bokeh.events import Tap
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d, TapTool
+from bokeh.models.annotations import ColorBar
+from bokeh.palettes import Cividis256
+from bokeh.plotting import figure
+
+from toast_lab.views.graph_plot import FONT, _style
+from toast_lab.views.icicle_layout import Icicle
+from toast_lab.views.palette import CONFLICT, NEUTRAL
+
+LEVELS = 6
+LEAST_ROWS = 4
+FOLD = "#e4e8ee"
+TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
+LEGEND = {
+    "best_score": "best C(s) at or below: dark is better (C(s): step time over unsharded, plus memory over the limit)",
+    "mean_score": "mean C(s) at or below: dark is better (C(s): step time over unsharded, plus memory over the limit)",
+}
+CHILDREN = ("action", "visits", "share", "mean C(s)", "best C(s)")
+_CHARACTER = 6.3  # pixels, on average
+
+
+class Scene(NamedTuple):
+    """What is drawn: blocks, their texts and their tints, NaN for folds."""
+
+    blocks: Icicle
+    labels: list[str]
+    tint: np.ndarray
+    selected: int  #: place
+    kind: str  #: key of TINTS
+
+
+def fold_label(n: int) -> str:
+    """Text of a block that stands for ``n`` children."""
+    return f"{n:,} more"
+
+
+def fitted(text: str, pixels: float) -> str:
+    """``text`` as far as it fits into a block; nothing if that says nothing.
+
+    >>> fitted("batch->data", 60), fitted("batch->data", 20)
+    ('batch->…', '')
+    """
+    room = int((pixels - 6) / _CHARACTER)
+    return text if len(text) <= room else "" if room < 4 else text[: room - 1] + "…"
+
+
+def tint_range(tint: np.ndarray) -> tuple[float, float]:
+    """Ends of the scale: from the best to what nine in ten blocks are below, so that few bad ones do not hide the rest.
+
+    >>> tint_range(np.array([np.nan]))
+    (0.0, 1.0)
+    """
+    known = tint[np.isfinite(tint)]
+    if not len(known):
+        return 0.0, 1.0
+    low, high = float(known.min()), float(np.quantile(known, 0.9))
+    return low, high if high > low else low + max(abs(low) * 1e-3, 1e-9)
+
+
+def children_frame(labels: list[str], visits: Any, above: int, mean: Any, best: Any) -> pd.DataFrame:
+    """The table twin: children of a place, numbers as numbers so that they sort."""
+    n = np.asarray(visits, np.int64)
+    columns = (labels, n, np.round(n / max(above, 1), 4), np.round(mean, 4), np.round(best, 4))
+    return pd.DataFrame(dict(zip(CHILDREN, columns, strict=True)))
+
+
+class IciclePlot:
+    """The picture; ``show`` gives it another scene.
+
+    Attributes:
+        figure: the Bokeh figure.
+        source: one row a block.
+        on_tap: called with the number of the block that was tapped.
+    """
+
+    def __init__(self, on_tap: Callable[[int], None] | None = None) -> None:
+        self.on_tap = on_tap
+        self.scene: Scene | None = None
+        self._wide = 800.0  # pixels of the picture's inside, until the browser tells
+        self.source = ColumnDataSource({k: [] for k in _COLUMNS})
+        self.mapper = LinearColorMapper(palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD)
+        self.figure = self._draw()
+        self.figure.on_change("inner_width", self._resized)
+
+    def _resized(self, _attr: str, _old: Any, new: Any) -> None:
+        self._wide = float(new or self._wide)
+        if self.scene is not None:
+            self.show(self.scene)
+
+    def show(self, scene: Scene) -> None:
+        """Draw another scene."""
+        self.scene = scene
+        b = scene.blocks
+        low, high = tint_range(scene.tint)
+        if (self.mapper.low, self.mapper.high) != (low, high):
+            self.mapper.update(low=low, high=high)
+        self.bar.title = LEGEND[scene.kind]
+        rows = max(LEAST_ROWS, int(b.level.max()) + 1)
+        view: Any = self.figure.y_range
+        if view.start != rows:
+            view.start = rows
+        words = [
+            fitted(text, (right - left) * self._wide)
+            for text, left, right in zip(scene.labels, b.left.tolist(), b.right.tolist(), strict=True)
+        ]
+        part = np.nan_to_num((scene.tint - low) / (high - low), nan=1.0)
+        picked = (b.place == scene.selected) & (b.folded == 0)
+        self.source.data = {
+            "left": b.left,
+            "right": b.right,
+            "top": b.level.astype(float),
+            "bottom": b.level + 0.94,
+            "middle": b.level + 0.47,
+            "tint": scene.tint,
+            "text": words,
+            "action": scene.labels,
+            "visits": b.visits,
+            "ink": ["#ffffff" if p < 0.55 else "#10151c" for p in part.tolist()],
+            "line": [CONFLICT if p else "#ffffff" for p in picked.tolist()],
+            "width": [3.0 if p else 1.0 for p in picked.tolist()],
+            "shown": [f"{t:.4f}" if np.isfinite(t) else "click to unfold" for t in scene.tint.tolist()],
+        }
+
+    def clear(self) -> None:
+        """Draw nothing."""
+        self.scene = None
+        self.source.data = {k: [] for k in _COLUMNS}
+
+    def _tapped(self, event: Any) -> None:
+        found = self.scene.blocks.at(event.x, event.y) if self.scene is not None else None
+        if found is not None and self.on_tap is not None:
+            self.on_tap(found)
+
+    def _draw(self) -> figure:
+        plot: Any = figure(
+            x_range=Range1d(start=0, end=1, bounds=(0, 1)),
+            y_range=Range1d(start=LEVELS + 1, end=0, bounds=(0, LEVELS + 1)),
+            sizing_mode="stretch_both",
+            min_height=180,
+            tools=[],
+            output_backend="canvas",
+            name="search tree",
+            toolbar_location=None,
+        )
+        _style(plot)
+        plot.grid.visible = False
+        plot.xaxis.visible = False
+        plot.yaxis.ticker = FixedTicker(ticks=[d + 0.5 for d in range(LEVELS + 1)])
+        plot.yaxis.major_label_overrides = {d + 0.5: str(d) for d in range(LEVELS + 1)}
+        plot.yaxis.axis_label = "actions further"
+        plot.yaxis.axis_label_text_color = NEUTRAL
+        plot.yaxis.axis_label_text_font_style = "normal"
+        blocks = plot.quad(
+            left="left", right="right", top="top", bottom="bottom", source=self.source, line_color="line",
+            line_width="width", fill_color={"field": "tint", "transform": self.mapper}, name="blocks",
+        )  # fmt: skip
+        blocks.nonselection_glyph = None
+        plot.text(
+            "left", "middle", text="text", source=self.source, text_color="ink", text_font=value(FONT),
+            text_font_size="11px", x_offset=5, text_baseline="middle",
+        )  # fmt: skip
+        self.bar = ColorBar(
+            color_mapper=self.mapper, title=LEGEND["best_score"], height=8, padding=2, title_standoff=4,
+            title_text_font_size="11px", title_text_font_style="normal", title_text_color=NEUTRAL,
+            major_label_text_color=NEUTRAL, major_label_text_font_size="10.5px", background_fill_alpha=0.0,
+        )  # fmt: skip
+        plot.add_layout(self.bar, "below")
+        plot.add_tools(
+            HoverTool(
+                renderers=[blocks],
+                tooltips=[("action", "@action"), ("visits", "@visits{0,0}"), ("C(s)", "@shown")],
+            ),
+            TapTool(renderers=[]),
+        )
+        plot.on_event(Tap, self._tapped)
+        return plot
+
+
+_COLUMNS = (
+    "left", "right", "top", "bottom", "middle", "tint", "text", "action", "visits", "ink", "line", "width", "shown",
+)  # fmt: skip

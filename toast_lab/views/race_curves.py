@@ -1,0 +1,112 @@
+"""A race on one chart: the best plan of each method against time, each with a hue, a dash and a marker of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZoomTool
+from bokeh.plotting import figure
+
+from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
+from toast_lab.views.graph_plot import _style
+from toast_lab.views.palette import NEUTRAL, style
+
+DASHES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dotdash", "dashdot", (10, 3), (2, 6), (12, 3, 2, 3, 2, 3))
+SHOWN = {"score": "C(s)", "time_s": "step time", "peak_bytes": "peak memory"}
+COLUMNS = ("method", "best step", "best peak", "fits", "best C(s)", "own best after, s", "priced", "status")
+
+
+def look_of(index: int) -> tuple[str, str, Any]:
+    """(hue, marker, dash) of the ``index``-th method; all three differ for the first eight."""
+    found = style(index)
+    return found.hue, found.marker, DASHES[index % len(DASHES)]
+
+
+def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
+    """The table twin of the chart: one row a ``Row`` of a race, as people read it."""
+    return pd.DataFrame(
+        [
+            (
+                r.method, seconds_text(r.time_s), bytes_text(r.peak_bytes),
+                {True: "yes", False: "no", None: "–"}[r.fits],
+                "–" if r.score is None else f"{r.score:.4f}",
+                "–" if r.own_best_s is None else f"{r.own_best_s:.2f}",
+                "–" if r.evaluations is None else f"{r.evaluations:,}", r.status.lower(),
+            )
+            for r in rows
+        ],
+        columns=list(COLUMNS),
+    )  # fmt: skip
+
+
+class RaceCurves:
+    """The chart; ``show`` brings it up to date.
+
+    Attributes:
+        figure: the Bokeh figure.
+        lines: by method, one row at each improvement and one where the curve ends.
+    """
+
+    def __init__(
+        self, methods: Sequence[str], kind: str = "score", unsharded: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
+        self.kind = kind
+        unit, self.scale = {
+            "score": ("", 1.0), "time_s": time_unit(unsharded[0]), "peak_bytes": byte_unit(unsharded[1]),
+        }[kind]  # fmt: skip
+        self.lines = {m: ColumnDataSource({"x": [], "y": [], "fits": [], "method": []}) for m in methods}
+        self.figure = self._draw(f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}")
+
+    def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
+        """Draw improvements (``search.child.Point``); each curve goes on to ``until_s``."""
+        for method, source in self.lines.items():
+            found = points.get(method, ())
+            xs, ys = [p.elapsed_s for p in found], [getattr(p, self.kind) / self.scale for p in found]
+            fits = ["yes" if p.fits else "no" for p in found]
+            if found:
+                xs, ys, fits = [*xs, max(xs[-1], until_s.get(method, 0.0))], [*ys, ys[-1]], [*fits, fits[-1]]
+            if list(source.data["x"]) != xs:
+                source.data = {"x": xs, "y": ys, "fits": fits, "method": [method] * len(xs)}
+
+    def _draw(self, title: str) -> figure:
+        plot: Any = figure(
+            title=title, sizing_mode="stretch_both", min_height=220, tools=[], output_backend="canvas",
+            name="race curves", toolbar_location="right",
+        )  # fmt: skip
+        _style(plot)
+        plot.title.text_color = NEUTRAL
+        plot.title.text_font_size = "12px"
+        plot.xaxis.axis_label = "seconds of each method's own search"
+        plot.xaxis.axis_label_text_color = NEUTRAL
+        plot.xaxis.axis_label_text_font_style = "normal"
+        plot.x_range.start = 0
+        plot.y_range.range_padding = 0.3  # room for the legend
+        dots = []
+        for i, (method, source) in enumerate(self.lines.items()):
+            hue, marker, dash = look_of(i)
+            plot.step("x", "y", source=source, mode="after", color=hue, line_dash=dash, line_width=2.2,
+                      legend_label=method, name=method)  # fmt: skip
+            dots.append(plot.scatter("x", "y", source=source, marker=marker, color=hue, size=6, legend_label=method))
+        if not dots:
+            plot.scatter([0, 1], [0, 1], size=1, alpha=0)  # gives an empty chart its axes
+        else:
+            plot.legend.location = "top_right"
+            plot.legend.background_fill_alpha = 0.7
+            plot.legend.border_line_color = None
+            plot.legend.label_text_font_size = "11.5px"
+            plot.legend.glyph_width = 44
+            plot.legend.padding = 4
+        plot.add_tools(
+            HoverTool(
+                renderers=dots,
+                tooltips=[("method", "@method"), ("after", "@x{0.00} s"), ("best", "@y"), ("fits", "@fits")],
+            ),
+            PanTool(),
+            WheelZoomTool(dimensions="width"),
+            ResetTool(),
+        )
+        plot.toolbar.logo = None
+        plot.toolbar.autohide = True
+        return plot
