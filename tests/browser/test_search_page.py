@@ -20,7 +20,7 @@ def searched(served: Callable[..., str], strict_page: Page) -> Page:
     page = strict_page
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
-    go(page, "3 Search")
+    go(page, "4 Search")
     page.get_by_label("method", exact=True).select_option("beam")
     page.get_by_role("button", name="Run the search").click()
     expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
@@ -97,7 +97,7 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
 
     page.get_by_role("button", name="Compare this plan").click()
     expect(page.locator(".tabulator-row", has_text="beam step")).to_be_visible()
-    go(page, "3 Search")
+    go(page, "4 Search")
     page.get_by_role("button", name="Go on by hand in the graph").click()
     expect(page.get_by_text(f"manual plan: {actions[2]}").first).to_be_visible()
     expect(page.get_by_role("heading", name="manual plan")).to_be_visible()
@@ -126,7 +126,7 @@ def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], 
     page = strict_page
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
-    go(page, "3 Search")
+    go(page, "4 Search")
     page.get_by_role("button", name="Race", exact=True).click()
     page.get_by_label("mcts", exact=True).uncheck()
     seconds = page.get_by_label("seconds each")
