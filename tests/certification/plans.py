@@ -307,9 +307,9 @@ def run_all(works: list[tuple[Work, int]]) -> None:
             _, expected, failure = child._try_reference(request, found[0], request.arrays)
         except Exception as error:
             expected, failure = None, f"{type(error).__name__}: {error}"[:600]
-        if expected is not None and work.finite and not child._all_finite(expected):
+        if expected is not None and work.finite and not child.all_finite(expected):
             names = [
-                p for p, a in zip(request.program.output_paths, expected, strict=True) if not child._all_finite([a])
+                p for p, a in zip(request.program.output_paths, expected, strict=True) if not child.all_finite([a])
             ]
             failure = f"the unsharded program gives infinities or NaN in {', '.join(names[:5])}: choose better inputs"
         isolate.report(Outcome(work.name, -1, {}, 0, time.perf_counter() - started, failure))
