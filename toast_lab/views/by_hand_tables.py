@@ -20,7 +20,7 @@ CHOSEN = "● "  #: before what is in force; never colour alone
 def short_line(where: str) -> str:
     """The last part of a source line's path.
 
-    >>> short_line("/home/me/attention.py:17")
+    >>> short_line("models/attention.py:17")
     'attention.py:17'
     """
     return where.replace("\\", "/").rpartition("/")[2]
