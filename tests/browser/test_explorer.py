@@ -112,7 +112,7 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     page.get_by_role("button", name="Step").click()
     expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name="Step").click()
-    expect(page.get_by_text("2 simulations", exact=True).first).to_be_visible()
+    expect(page.get_by_text("2 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     assert bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()") == 2
     page.get_by_role("button", name="Go on").click()
     page.wait_for_function("() => true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -87,6 +88,8 @@ def test_the_second_time_comes_from_the_cache(made: tuple[Compiled, Path]) -> No
     again = compile_plan(model, plan, "cpu:8", cache=folder, on_progress=events.append)
     assert (again, again.cached, events) == (compiled, True, [])
     assert len(list(folder.iterdir())) == 1, "no part files are left"
+    other = dataclasses.replace(plan, key=plan.key + 1)  # the same shardings, come about in another way
+    assert compile_plan(model, other, "cpu:8", cache=folder).plan_key == other.key
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 0}', '{"format": 1, "mesh": {}}', "[]"])

@@ -90,7 +90,8 @@ def compile_plan(
         file = folder / f"{_key(text, wanted, versions, flags)}.json"
         known = _cached(file)
         if known is not None:
-            return _located(known, plan.program)
+            # Plans that came about in other ways can be the same text.
+            return dataclasses.replace(_located(known, plan.program), plan_key=plan.key)
     if on_progress is not None:
         on_progress(Progress("starting", 0.0))
     report = isolate.run_in_child(
