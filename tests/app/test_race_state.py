@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from toast_lab.app.jobs import Registry
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.views.race_curves import RaceCurves, look_of, race_frame
-
-
-@pytest.fixture
-def jobs() -> Iterator[Registry]:
-    registry = Registry()
-    yield registry
-    registry.cancel_all()
 
 
 @pytest.fixture

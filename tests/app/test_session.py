@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,13 +41,6 @@ def wait(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"gave up waiting for {what}"
         time.sleep(0.02)
-
-
-@pytest.fixture
-def jobs() -> Iterator[Registry]:
-    registry = Registry()
-    yield registry
-    registry.cancel_all()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.explain.taken import change, taken
 from toast_lab.lowering.listing import listing, listing_lines
+from toast_lab.text import line_text
 from toast_lab.views.by_hand_tables import (
     CHOSEN,
     board_frame,
@@ -16,7 +17,6 @@ from toast_lab.views.by_hand_tables import (
     costs_rows,
     option_text,
     sent_text,
-    short_line,
     taken_frame,
 )
 from toast_lab.views.compare_table import bytes_text, seconds_text
@@ -42,7 +42,7 @@ def test_the_board_has_a_row_a_side_and_a_column_an_axis(train):
     assert len(frame) == 2 * len(board.disputes)
     first = board.disputes[0]
     assert f"×{len(first.sets)} layers" in frame["tensor"][0]
-    assert frame["line"][0] == short_line(first.tensors[0].where)
+    assert frame["line"][0] == line_text(first.tensors[0].where)
     assert [frame["side"][i] for i in (0, 1)] == [f"{i}: dim {first.tensors[0].dims[i]}" for i in (0, 1)]
     for o in first.options:
         mark = CHOSEN if (o.axis, o.bit) == ("m", 1) else ""

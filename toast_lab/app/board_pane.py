@@ -13,7 +13,8 @@ from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
 from toast_lab.explain.taken import SideOption, side_on, side_options
-from toast_lab.views.by_hand_tables import board_frame, short_line
+from toast_lab.text import line_text
+from toast_lab.views.by_hand_tables import board_frame
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
@@ -121,7 +122,7 @@ class BoardPane(pn.viewable.Viewer):
             return
         d = self.board.disputes[self.row]
         tensors = [
-            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, {short_line(t.where)}"
+            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, {line_text(t.where)}"
             for t in d.tensors
         ]
         more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""

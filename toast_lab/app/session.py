@@ -230,11 +230,22 @@ class Session(ByHand, param.Parameterized):
         """Does a job of this page run?"""
         return self.job is not None and (self.job.running or not self._settled)
 
+    def _check_idle(self) -> None:
+        if self.busy:
+            raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+
+    def _free_for_a_job(self) -> Problem:
+        """The problem to work on.  Raises ToastError if nothing is loaded, or a job runs."""
+        if self.analysis is None or self.problem is None:
+            raise ToastError("Load a model first.")
+        self._check_idle()
+        problem: Problem = self.problem
+        return problem
+
     def _start(
         self, kind: str, title: str, on_result: Callable[[Job], None], target: Any, *args: Any, **kwargs: Any
     ) -> None:
-        if self.busy:
-            raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+        self._check_idle()
         self._seen, self._settled, self._on_result = 0, False, on_result
         self.job = self.jobs.start(kind, title, target, *args, **kwargs)
         if kind == "search":
@@ -243,13 +254,8 @@ class Session(ByHand, param.Parameterized):
 
     def start_search(self) -> None:
         """Search for a plan of the current problem, with the current settings."""
-        if self.analysis is None or self.problem is None:
-            self.say("Load a model first.", "error")
-            return
         with self.guarded():
-            if self.busy:
-                raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
-            problem = self.problem
+            problem = self._free_for_a_job()
             self._forget_search()
             self.search_problem = problem
             self._start(
@@ -265,14 +271,9 @@ class Session(ByHand, param.Parameterized):
 
     def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
         """Race methods on the current problem, one after the other."""
-        if self.analysis is None or self.problem is None:
-            self.say("Load a model first.", "error")
-            return
         with self.guarded():
-            if self.busy:
-                raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+            problem = self._free_for_a_job()
             check(methods)
-            problem = self.problem
             self.race = RaceState(problem, tuple(methods), seed)
             self._start(
                 "race", f"racing {', '.join(methods)} on {problem.describe()}", self._raced, worker.race_methods,

@@ -140,14 +140,9 @@ def _cells(row: Row) -> tuple[object, ...]:
         text.share_text(row.flops_share),
         text.share_text(row.bytes_share),
         text.few(row.colours) or "all",
-        text.few((short_line(line) for line, _ in row.lines), 2),
+        text.few((text.line_text(line) for line, _ in row.lines), 2),
         row.why,
     )
-
-
-def short_line(location: str) -> str:
-    """``file.py:12`` of a location with its folder."""
-    return location.rsplit("/", 1)[-1]
 
 
 def value_bytes(program: Program) -> np.ndarray:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.conflicts.analysis import last_key
 from toast_lab.errors import InvalidProblem
-from toast_lab.export.minimal import spec_entries, spec_text
 from toast_lab.export.places import source_of
 from toast_lab.frontends.model import model_of
+from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def axis_rules(
         )
     rules = _best(tensors)
     lost = [
-        f"{t.path} {t.names}: {spec_text(resolve(t.names, rules))} instead of {spec_text(t.spec)}"
+        f"{t.path} {t.names}: {partition_text(resolve(t.names, rules))} instead of {partition_text(t.spec)}"
         for t in tensors
         if resolve(t.names, rules) != t.spec
     ]

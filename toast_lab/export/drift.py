@@ -109,4 +109,4 @@ def drifted(record: Mapping[str, Any], made: Compiled) -> list[str]:
     peak, limit = now["peak_bytes"], PEAK_TOLERANCE * (record["peak_bytes"] or 0)
     if abs((peak or 0) - (record["peak_bytes"] or 0)) > limit:
         found.append(f"peak memory of a device: {record['peak_bytes']} bytes recorded, {peak} now")
-    return found and [f"{join_offenders(found, 20)}"]
+    return [join_offenders(found, 20)] if found else []

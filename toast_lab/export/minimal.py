@@ -25,7 +25,7 @@ from toast_lab.export.constrained import Place, Rule, Which
 from toast_lab.export.places import Equation
 from toast_lab.frontends.model import model_of
 from toast_lab.lowering.annotate import made_specs
-from toast_lab.lowering.specs import natural_specs
+from toast_lab.lowering.specs import natural_specs, partition_text, spec_entries
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.text import line_text
@@ -71,7 +71,7 @@ class Pinned(NamedTuple):
             lines = {t.place.source.partition(" < ")[0] for t in self.targets} - {self.where}
             also = f" (and at {', '.join(sorted(lines))})" if lines else ""
             what = f"read by {', '.join(kinds)}{also},"
-        specs = " then ".join(spec_text(s) for s in self.specs)
+        specs = " then ".join(partition_text(s) for s in self.specs)
         return f"{self.where}{phase}: {what} {self.values[0]}{more}: {specs}"
 
 
@@ -103,30 +103,32 @@ class MinimalConstraints(Sequence[Pinned]):
     def remaining(self) -> list[str]:
         """What differs from the plan with these constraints, a sentence each."""
         found = self.found
-        if found.target is None or found.reached is None:
+        if found.compiled is None:
             program = self.plan.program
             return [
                 f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives "
                 f"{'result' if result else 'operand'} {i} another sharding"
                 for op, i, result in found.wrong
             ]
-        return remaining(found.target, found.reached)
+        return remaining(*found.compiled)
 
     @property
     def remaining_bytes(self) -> float:
         """Bytes of collectives that one of the two programs has and the other has not; NaN if nothing was compiled."""
         found = self.found
-        if found.target is None or found.reached is None:
+        if found.compiled is None:
             return 0.0 if not found.wrong else float("nan")
-        return trial.difference_bytes(found.reached, found.target)
+        return trial.difference_bytes(*found.compiled)
 
     def remaining_time_s(self, problem: Problem) -> float:
         """Predicted seconds of the compiled collectives beyond those of the plan; NaN if nothing was compiled."""
         from toast_lab.export.pricing import collectives_time_s
 
-        if self.found.target is None or self.found.reached is None:
-            return 0.0 if not self.found.wrong else float("nan")
-        return collectives_time_s(self.found.reached, problem) - collectives_time_s(self.found.target, problem)
+        found = self.found
+        if found.compiled is None:
+            return 0.0 if not found.wrong else float("nan")
+        target, reached = found.compiled
+        return collectives_time_s(reached, problem) - collectives_time_s(target, problem)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -301,13 +303,3 @@ def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
 def counted(number: int, what: str) -> str:
     """``1 constraint``, ``2 constraints``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def spec_entries(spec: Spec) -> tuple[Any, ...]:
-    """``(("d",), (), ("a", "b"))`` as ``("d", None, ("a", "b"))``."""
-    return tuple(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec)
-
-
-def spec_text(spec: Spec) -> str:
-    """``P('d', None, ('a', 'b'))``."""
-    return f"P({', '.join(map(repr, spec_entries(spec)))})"

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.export.minimal import MinimalConstraints, Pinned, spec_entries
+from toast_lab.export.minimal import MinimalConstraints, Pinned
 from toast_lab.export.places import Equation
 from toast_lab.ir.program import Program
+from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 Range = tuple[str, int, int, int, int]  # file, line, column, end line, end column; columns count bytes from 0

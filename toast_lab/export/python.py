@@ -18,8 +18,9 @@ from typing import Any
 from toast_lab import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
-from toast_lab.export.minimal import MinimalConstraints, counted, spec_entries
+from toast_lab.export.minimal import MinimalConstraints, counted
 from toast_lab.export.sharded import Shardings
+from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
 
 

@@ -80,6 +80,11 @@ class Found(NamedTuple):
     seconds: float
     complete: bool  #: False: time ran out before every unit was tried
 
+    @property
+    def compiled(self) -> tuple[Signature, Signature] | None:
+        """Target and what was reached; None if the compiler was not asked."""
+        return None if self.target is None or self.reached is None else (self.target, self.reached)
+
 
 def search(request: Request) -> Found:
     """Find a small set of units; the entry point of the child."""
@@ -97,10 +102,9 @@ class _Trials:
         self.deadline = self.began + request.seconds
         self.best: frozenset[int] = frozenset()
         self.signatures: dict[frozenset[int], Signature] = {}
-        self.reads: dict[frozenset[int], Any] = {}
-        full = annotate(request.text, self.plan, numbered=True)
-        self.full = full
-        self.target = _propagated(full)
+        self.mistakes: dict[frozenset[int], set[tuple[int, int, bool]]] = {}
+        self.full = annotate(request.text, self.plan, numbered=True)
+        self.target = _propagated(self.full)
         self.goal: Signature | None = None
 
     def run(self) -> Found:
@@ -195,7 +199,7 @@ class _Trials:
 
     def wrong(self, chosen: frozenset[int]) -> set[tuple[int, int, bool]]:
         """(op, operand or result, is it a result) of those tensors."""
-        if chosen not in self.reads:
+        if chosen not in self.mistakes:
             self.tried += 1
             found = _propagated(self.text(chosen, numbered=True))
             program, wrong = self.plan.program, set()
@@ -206,8 +210,8 @@ class _Trials:
                         value = int(program.use_value[program.use_ptr[op] + i])
                     if value >= 0 and not program.value_is_constant[value]:
                         wrong.add((op, i, result))
-            self.reads[chosen] = wrong
-        return self.reads[chosen]  # type: ignore[no-any-return]
+            self.mistakes[chosen] = wrong
+        return self.mistakes[chosen]
 
     def no_worse(self, chosen: frozenset[int]) -> bool:
         """Does the compiler make no worse of ``chosen`` than of the best set?"""

@@ -72,27 +72,31 @@ class Model:
         return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")
 
 
-_ANALYSED: weakref.WeakValueDictionary[str, Model] = weakref.WeakValueDictionary()
+_ANALYSED: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 def remember(model: Model) -> None:
     """Let what is made of this model's program find the model, for as long as somebody holds it."""
-    _ANALYSED[model.program.digest()] = model
+    _ANALYSED.add(model)
 
 
 def model_of(program: Program, model: Model | None = None) -> Model:
-    """The model of a program: the one given, or the one last analysed.
+    """The model of a program: the one given, or one that was analysed.
 
     Raises:
         InvalidPlan: there is none, or it is of another program.
     """
-    digest = program.digest()
-    found = model if model is not None else _ANALYSED.get(digest)
-    if found is None:
+    known = [model] if model is not None else list(_ANALYSED)
+    for found in known:
+        if found.program is program:
+            return found
+    digest = program.digest()  # takes a while on thousands of ops
+    for found in known:
+        if found.program.digest() == digest:
+            return found
+    if model is None:
         raise InvalidPlan(f"give model=, the model whose program this is ({program.name})")
-    if found.program is not program and found.program.digest() != digest:
-        raise InvalidPlan(f"this plan shards {program.name}, the model is {found.name}, another program")
-    return found
+    raise InvalidPlan(f"this plan shards {program.name}, the model is {model.name}, another program")
 
 
 class Traced(NamedTuple):

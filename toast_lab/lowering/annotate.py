@@ -90,20 +90,8 @@ def annotate(
             f"the model is {model.name} ({model.program.digest()})"
         )
     text = model if isinstance(model, str) else model.stablehlo
-    context = _jaxlib.make_context()
-    module = _jaxlib.parse_module(context, text)
-    if isinstance(model, str):
-        canonical.canonicalise(module)
-    with context, ir.Location.unknown(context):
-        writer = Writer(plan, reuse, scattered, numbered, located)
-        main = canonical.main_function(module)
-        writer.interface(main)
-        writer.body(main)
-        replace_meshes(module, plan)
-        module.operation.attributes["mhlo.num_replicas"] = _int32(1)
-        module.operation.attributes["mhlo.num_partitions"] = _int32(plan.mesh.n_devices)
-        module.operation.verify()
-        return str(module.operation.get_asm(enable_debug_info=True))
+    writer = Writer(plan, reuse, scattered, numbered, located)
+    return writer.write(text, as_it_came=isinstance(model, str))
 
 
 class Writer:
@@ -118,6 +106,22 @@ class Writer:
         self.used = plan.use_specs()
         self.made = made_specs(plan) if scattered else natural_specs(plan)
         self._attributes: dict[Spec, Any] = {}
+
+    def write(self, text: str, *, as_it_came: bool = False, locations: bool = True) -> str:
+        """The module ``text`` with everything on it; ``as_it_came``: it is not canonical yet."""
+        context = _jaxlib.make_context()
+        module = _jaxlib.parse_module(context, text)
+        if as_it_came:
+            canonical.canonicalise(module)
+        with context, ir.Location.unknown(context):
+            main = canonical.main_function(module)
+            self.interface(main)
+            self.body(main)
+            _replace_meshes(module, self.plan)
+            module.operation.attributes["mhlo.num_replicas"] = _int32(1)
+            module.operation.attributes["mhlo.num_partitions"] = _int32(self.plan.mesh.n_devices)
+            module.operation.verify()
+            return str(module.operation.get_asm(enable_debug_info=locations))
 
     def attribute(self, spec: Spec) -> Any:
         """The closed sharding attribute of ``spec``."""
@@ -300,7 +304,7 @@ def forget_annotations(attributes: Any) -> None:
             del attributes[key]
 
 
-def replace_meshes(module: Any, plan: ShardingPlan) -> None:
+def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
     """Declare the plan's mesh in place of the input's own."""
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":

@@ -10,8 +10,8 @@ from typing import Any
 
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
-from toast_lab.ir import canonical, kinds, walk
-from toast_lab.lowering.annotate import Writer, forget_annotations, replace_meshes
+from toast_lab.ir import kinds, walk
+from toast_lab.lowering.annotate import Writer, forget_annotations
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 
@@ -32,18 +32,7 @@ def constrain(
         operands: for a use the spec in which it reads its value.
         numbered: leave its number on every op.
     """
-    context = _jaxlib.make_context()
-    module = _jaxlib.parse_module(context, text)
-    with context, ir.Location.unknown(context):
-        writer = _Sparse(plan, results, operands, numbered)
-        main = canonical.main_function(module)
-        writer.interface(main)
-        writer.body(main)
-        replace_meshes(module, plan)
-        for name, count in (("mhlo.num_replicas", 1), ("mhlo.num_partitions", plan.mesh.n_devices)):
-            module.operation.attributes[name] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), count)
-        module.operation.verify()
-        return str(module.operation.get_asm(enable_debug_info=False))
+    return _Sparse(plan, results, operands, numbered).write(text, locations=False)
 
 
 class _Sparse(Writer):

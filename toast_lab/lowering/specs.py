@@ -92,7 +92,17 @@ def to_partition_spec(spec: Spec) -> PartitionSpec:
     """
     from jax.sharding import PartitionSpec
 
-    entries: list[Any] = [axes[0] if len(axes) == 1 else (axes or None) for axes in spec]
+    entries = list(spec_entries(spec))
     while entries and entries[-1] is None:
         entries.pop()
     return PartitionSpec(*entries)
+
+
+def spec_entries(spec: Spec) -> tuple[Any, ...]:
+    """``(("d",), (), ("a", "b"))`` as ``("d", None, ("a", "b"))``."""
+    return tuple(axes[0] if len(axes) == 1 else (axes or None) for axes in spec)
+
+
+def partition_text(spec: Spec) -> str:
+    """``P('d', None, ('a', 'b'))``."""
+    return f"P({', '.join(map(repr, spec_entries(spec)))})"

@@ -11,19 +11,11 @@ import pandas as pd
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.explain.board import Board, Dispute, Option
 from toast_lab.explain.taken import Sent, Taken, change
+from toast_lab.text import line_text
 from toast_lab.views.compare_table import SHORT, bytes_text, seconds_text
 from toast_lab.views.source_lines import op_frame
 
 CHOSEN = "● "  #: before what is in force; never colour alone
-
-
-def short_line(where: str) -> str:
-    """The last part of a source line's path.
-
-    >>> short_line("models/attention.py:17")
-    'attention.py:17'
-    """
-    return where.replace("\\", "/").rpartition("/")[2]
 
 
 def tensor_text(dispute: Dispute) -> str:
@@ -56,7 +48,7 @@ def board_frame(board: Board, chosen: Mapping[tuple[int, str], int | None] | Non
             row = {
                 "colour": d.colour if side == 0 else "",
                 "tensor": tensor_text(d) if side == 0 else "",
-                "line": short_line(d.tensors[0].where) if side == 0 else "",
+                "line": line_text(d.tensors[0].where) if side == 0 else "",
                 "side": f"{side}: dim {d.tensors[0].dims[side]}",
             }
             for o in d.options:

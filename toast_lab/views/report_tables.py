@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from toast_lab.conflicts.coverage import Coverage, Reason, short_line
+from toast_lab.conflicts.coverage import Coverage, Reason
 from toast_lab.sharding.divisibility import Divisibility
-from toast_lab.text import few, share_text
+from toast_lab.text import few, line_text, share_text
 from toast_lab.views.compare_table import bytes_text
 
 COVERAGE_COLUMNS = ["op", "count", "FLOPs", "bytes", "finding", "colours", "source", "why"]
@@ -44,7 +44,7 @@ def coverage_frame(report: Coverage) -> pd.DataFrame:
                 "bytes": share_text(row.bytes_share),
                 "finding": FINDINGS[row.reason],
                 "colours": few(row.colours) or "all",
-                "source": few((short_line(line) for line, _ in row.lines), 2),
+                "source": few((line_text(line) for line, _ in row.lines), 2),
                 "why": row.why,
             }
             for row in report.rows
@@ -94,9 +94,7 @@ def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4)
     whole = bool(coverage.whole_rows)
     found = [Note(_sentence(coverage.headline()), "error" if whole else "good")]
     for row in coverage.whole_rows[:limit]:
-        found.append(
-            Note(f"{row.kind} ({few((short_line(line) for line, _ in row.lines), 2)}): {FINDINGS[row.reason]}")
-        )
+        found.append(Note(f"{row.kind} ({few((line_text(line) for line, _ in row.lines), 2)}): {FINDINGS[row.reason]}"))
     if divisibility is not None:
         trouble = bool(divisibility.dims or divisibility.whole_arguments)
         found.append(Note(_sentence(divisibility.headline()), "info" if trouble else "good"))
