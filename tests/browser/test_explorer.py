@@ -116,13 +116,12 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     assert bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()") == 2
     page.get_by_role("button", name="Go on").click()
     page.wait_for_function("() => true")
-    counts = []
-    for _ in range(40):
-        counts.append(bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()"))
-        if counts[-1] > 100:
-            break
+    counts = [2]
+    end = time.monotonic() + SLOW / 1000
+    while counts[-1] <= 20 and time.monotonic() < end:
         time.sleep(0.2)
-    assert counts[-1] > 100
+        counts.append(bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()"))
+    assert counts[-1] > 20  # points come in while it runs; how many a second is the benchmark's
     assert counts == sorted(counts)
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 

@@ -88,6 +88,7 @@ class IciclePlot:
         self.on_tap = on_tap
         self.scene: Scene | None = None
         self._wide = 800.0  # pixels of the picture's inside, until the browser tells
+        self._rows = LEAST_ROWS
         self.source = ColumnDataSource({k: [] for k in _COLUMNS})
         self.mapper = LinearColorMapper(palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD)
         self.figure = self._draw()
@@ -106,10 +107,10 @@ class IciclePlot:
         if (self.mapper.low, self.mapper.high) != (low, high):
             self.mapper.update(low=low, high=high)
         self.bar.title = LEGEND[scene.kind]
-        rows = max(LEAST_ROWS, int(b.level.max()) + 1)
+        self._rows = max(self._rows, int(b.level.max()) + 1)  # never fewer, or blocks move from under the pointer
         view: Any = self.figure.y_range
-        if view.start != rows:
-            view.start = rows
+        if view.start != self._rows:
+            view.start = self._rows
         words = [
             fitted(text, (right - left) * self._wide)
             for text, left, right in zip(scene.labels, b.left.tolist(), b.right.tolist(), strict=True)
