@@ -216,16 +216,48 @@ def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis
     return n.value_dim[move, row - n_ops] >= 0 and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
 
 
+class Flood(NamedTuple):
+    """Rows that a change spreads over, nearest first."""
+
+    seen: np.ndarray  #: [rows] flags
+    queue: np.ndarray  #: [rows] rows in the order they were reached
+    far: np.ndarray  #: [rows] steps through the program to each
+
+
 @numba.njit(nogil=True)
-def _reach(n: Near, row: int, distance: int, seen: np.ndarray, queue: np.ndarray, far: np.ndarray, last: int) -> int:
+def _from(middle: int, n_rows: int) -> Flood:
+    """A change that begins in one row."""
+    f = Flood(np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64))
+    f.queue[0], f.far[0], f.seen[middle] = middle, 0, True
+    return f
+
+
+@numba.njit(nogil=True)
+def _reach(n: Near, f: Flood, row: int, distance: int, last: int) -> int:
     """Put the free rows near ``row`` that were not seen yet into the queue; gives its new end."""
     for k in range(n.ptr[row], n.ptr[row + 1]):
         other = n.near[k]
-        if n.is_free[other] and not seen[other]:
-            seen[other] = True
-            queue[last], far[last] = other, distance
+        if n.is_free[other] and not f.seen[other]:
+            f.seen[other] = True
+            f.queue[last], f.far[last] = other, distance
             last += 1
     return last
+
+
+@numba.njit(nogil=True)
+def _hops(drawn: np.ndarray, least: int, ends: int, n_rows: int) -> int:
+    """How far a change may spread: ``least`` to ``ends - 1`` steps, or, as likely as each of these, everywhere."""
+    hops = least + int((ends - least + 1) * random(drawn))
+    return n_rows if hops == ends else hops
+
+
+@numba.njit(nogil=True)
+def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None:
+    """Let a row have nothing on ``axis``."""
+    if row < ops.shape[0]:
+        ops[row, axis] = -1
+    else:
+        values[row - ops.shape[0], axis] = -1
 
 
 @numba.njit(nogil=True)
@@ -241,24 +273,16 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
     take = _has(n, ops, values, middle, move, axis)
     only_free = not take and now < 0 and random(drawn) < 0.5  # leave alone what uses the axis for something else
-    hops = int(6 * random(drawn))
-    if hops == 5:
-        hops = n_rows
-    seen = np.zeros(n_rows, np.bool_)
-    queue = np.empty(n_rows, np.int64)
-    far = np.empty(n_rows, np.int64)
-    queue[0], far[0], seen[middle] = middle, 0, True
+    hops = _hops(drawn, 0, 5, n_rows)
+    flood = _from(middle, n_rows)
     first, last, changed = 0, 1, 0
     while first < last:
-        row, distance = queue[first], far[first]
+        row, distance = flood.queue[first], flood.far[first]
         first += 1
         if take:
             if not _has(n, ops, values, row, move, axis):
                 continue
-            if row < n_ops:
-                ops[row, axis] = -1
-            else:
-                values[row - n_ops, axis] = -1
+            _take_away(ops, values, row, axis)
             changed += 1
         else:
             here = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
@@ -268,7 +292,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
                 continue
             changed += 1
         if distance < hops:
-            last = _reach(n, row, distance + 1, seen, queue, far, last)
+            last = _reach(n, flood, row, distance + 1, last)
     return changed
 
 
@@ -286,27 +310,19 @@ def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.
             old = layer + n.move[k]
     if old < 0 or _has(n, ops, values, middle, new, axis):
         return 0
-    hops = 1 + int(8 * random(drawn))
-    if hops == 8:
-        hops = n_rows
-    seen = np.zeros(n_rows, np.bool_)
-    queue = np.empty(n_rows, np.int64)
-    far = np.empty(n_rows, np.int64)
-    queue[0], far[0], seen[middle] = middle, 0, True
+    hops = _hops(drawn, 1, 8, n_rows)
+    flood = _from(middle, n_rows)
     first, last, changed = 0, 1, 0
     while first < last:
-        row, distance = queue[first], far[first]
+        row, distance = flood.queue[first], flood.far[first]
         first += 1
         if not _has(n, ops, values, row, old, axis):
             continue
-        if row < n_ops:
-            ops[row, axis] = -1
-        else:
-            values[row - n_ops, axis] = -1
+        _take_away(ops, values, row, axis)
         _give(n, m, ops, values, row, new, axis)
         changed += 1
         if distance < hops:
-            last = _reach(n, row, distance + 1, seen, queue, far, last)
+            last = _reach(n, flood, row, distance + 1, last)
     return changed
 
 
@@ -316,16 +332,11 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
     other = int(c.pool_ops.shape[0] * random(drawn))
     middle = n.free[int(n.free.shape[0] * random(drawn))]
-    hops = 1 + int(8 * random(drawn))
-    if hops == 8:
-        hops = n_rows
-    seen = np.zeros(n_rows, np.bool_)
-    queue = np.empty(n_rows, np.int64)
-    far = np.empty(n_rows, np.int64)
-    queue[0], far[0], seen[middle] = middle, 0, True
+    hops = _hops(drawn, 1, 8, n_rows)
+    flood = _from(middle, n_rows)
     first, last, changed = 0, 1, 0
     while first < last:
-        row, distance = queue[first], far[first]
+        row, distance = flood.queue[first], flood.far[first]
         first += 1
         differs = False
         for a in range(ops.shape[1]):
@@ -337,7 +348,7 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
                 values[row - n_ops, a] = c.pool_values[other, row - n_ops, a]
         changed += differs
         if distance < hops and (differs or distance == 0):
-            last = _reach(n, row, distance + 1, seen, queue, far, last)
+            last = _reach(n, flood, row, distance + 1, last)
     return changed
 
 
