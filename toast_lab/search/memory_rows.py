@@ -18,8 +18,8 @@ import numpy as np
 from toast_lab.cost import kernel
 from toast_lab.cost.problem import Problem, Totals
 from toast_lab.search.integer_program import Bytes
-from toast_lab.search.strategies import Choices, copy_bytes
-from toast_lab.sharding import steps as st
+from toast_lab.search.strategies import Choices
+from toast_lab.search.strategy_prices import make_bench, use_costs
 
 
 class MemoryRows:
@@ -32,9 +32,8 @@ class MemoryRows:
         folded = choices.clusters.folded
         self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
         self.like_buffer = folded.memory.buffer_value
-        none = np.zeros_like(folded.tables.earlier_begin)
-        none.flags.writeable = folded.tables.earlier_begin.flags.writeable
-        self.tables = folded.tables._replace(earlier_begin=none, earlier_end=none)
+        self.bench = make_bench(problem, folded, len(choices.menus.ops))
+        self.tables = self.bench.tables
         self.facts = folded.facts
         self.ways = [np.where(m >= 0, self.axis_size, 1).prod(axis=1).astype(float) for m in choices.menus.values]
         self._copies: dict[int, np.ndarray] = {}
@@ -62,28 +61,9 @@ class MemoryRows:
     def _copy_bytes(self, use: int) -> np.ndarray:
         """[W, T] bytes of the copy that a use of the folded program is brought."""
         if use not in self._copies:
-            t = self.tables
-            group = self.choices.groups[int(self.choices.use_group[use])]
-            steps = self._steps
-            self._copies[use] = copy_bytes(
-                self.facts, self.problem._rates, t, int(t.use_op[use]), use, group.distinct,
-                self.choices.layout[group.value], self.axis_size,
-                np.full((len(self.choices.menus.ops), len(self.axis_size)), -1, np.int32), steps,
-                self._each, self._found,
-            )  # fmt: skip
+            group, op = self.choices.groups[int(self.choices.use_group[use])], int(self.tables.use_op[use])
+            _, self._copies[use] = use_costs(self.bench, op, use, group.distinct, self.choices.layout[group.value])
         return self._copies[use]
-
-    @functools.cached_property
-    def _steps(self) -> st.Steps:
-        return st.buffers(self.tables, len(self.axis_size))
-
-    @functools.cached_property
-    def _each(self) -> kernel.StepPrices:
-        return kernel.step_prices(len(self._steps.kind))
-
-    @functools.cached_property
-    def _found(self) -> kernel.Prices:
-        return kernel.prices(self.tables)
 
     def bytes_at(
         self, at: int, priced: Totals, ops: np.ndarray, values: np.ndarray, check: Callable[[], None] = lambda: None

@@ -299,7 +299,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
 @numba.njit(nogil=True)
 def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
     """Let another move have an axis where one has it now, and none where the other cannot; gives the rows changed."""
-    n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
+    n_rows = ops.shape[0] + values.shape[0]
     middle = n.free[int(n.free.shape[0] * random(drawn))]
     axis = int(m.axis_size.shape[0] * random(drawn))
     begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]

@@ -2,11 +2,11 @@
 
 A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one cluster one layout.  Then
 each cluster has a *menu*: for ops, on every mesh axis the name that is split (all axes at once), for values the dim.
-``price_choices`` asks the evaluator's own kernels, one op at a time, what an op costs when everything it takes and
-gives is as its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one that is
-wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices is the evaluator's time
-wherever prices are additive, and the one thing known not to be, that a copy brought for one use serves later ones too,
-is kept apart (``Term.earlier``).
+``price_choices`` asks the evaluator's own kernels, one op at a time (``strategy_prices``), what an op costs when
+everything it takes and gives is as its strategy wants it, and what it takes to bring a value from the layout it is kept
+in to the one that is wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices is the
+evaluator's time wherever prices are additive, and the one thing known not to be, that a copy brought for one use serves
+later ones too, is kept apart (``Term.earlier``).
 
 Start reading at ``price_choices``.
 """
@@ -17,19 +17,22 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel, tiles
-from toast_lab.cost.facts import Facts
 from toast_lab.cost.fold import Folded, fold
-from toast_lab.cost.kernel import Prices, Rates, StepPrices
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p
-from toast_lab.sharding import steps as st
-from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
+from toast_lab.search.strategy_prices import (
+    compute_times,
+    made_labels,
+    made_times,
+    make_bench,
+    reading_times,
+    use_costs,
+    want_labels,
+)
+from toast_lab.sharding.steps import LAYOUT_BITS
 
 #: How finely ops are told apart; see ``cluster``.
 GRAINS = ("colours", "kernels", "roles")
@@ -209,15 +212,6 @@ def _place(menu: np.ndarray, row: np.ndarray) -> int:
     return int(agrees.argmax())
 
 
-class _Desk(NamedTuple):
-    """Arrays to price one op at a time on."""
-
-    op_axis: np.ndarray  #: [K, A] all -1 between calls
-    steps: Steps
-    each: StepPrices
-    found: Prices
-
-
 def price_choices(
     problem: Problem, grain: str, max_strategies: int, check: Callable[[], None] = lambda: None
 ) -> Choices:
@@ -231,16 +225,8 @@ def price_choices(
         check: called now and then; may raise to end the work.
     """
     clusters = cluster(problem, grain)
-    f, t, rates, axis_size = clusters.folded.facts, clusters.folded.tables, problem._rates, problem.mesh.array()
-    # Sharing is a matter of the terms: here every use is brought its own copy.
-    none = np.zeros_like(t.earlier_begin)
-    none.flags.writeable = t.earlier_begin.flags.writeable
-    alone = t._replace(earlier_begin=none, earlier_end=none)
-    steps = st.buffers(t, len(axis_size))
-    desk = _Desk(
-        np.full((len(clusters.ops.first), len(axis_size)), -1, np.int32), steps,
-        kernel.step_prices(len(steps.kind)), kernel.prices(t),
-    )  # fmt: skip
+    bench = make_bench(problem, clusters.folded, len(clusters.ops.first))
+    f, t, axis_size = clusters.folded.facts, clusters.folded.tables, bench.axis_size
     menus = make_menus(problem, clusters)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
     times = clusters.folded.times
@@ -248,7 +234,7 @@ def price_choices(
         row = int(t.op_row[op])
         if not f.op.free[op]:
             check()
-            compute_s[row] += times[op] * _compute_times(f, rates, alone, op, menus.ops[row], axis_size, *desk)
+            compute_s[row] += times[op] * compute_times(bench, op, menus.ops[row])
     menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
     layout = [_packed(menu) for menu in menus.values]
     groups: list[Group] = []
@@ -261,7 +247,7 @@ def price_choices(
             groups.append(Group(op, value, label, distinct, index))
         return found
 
-    wants = [_want_labels(t, w, menus.ops[t.use_owner[w]], desk.op_axis) for w in range(len(t.use_owner))]
+    wants = [want_labels(bench, w, menus.ops[t.use_owner[w]]) for w in range(len(t.use_owner))]
     found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
 
     def add(group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
@@ -287,9 +273,7 @@ def price_choices(
             if f.use.reads[use] > 0 and not f.op.free[op]:
                 # A copy is read as a whole, even where the value itself is a view of something small.
                 _, first = np.unique(wants[want], return_index=True)
-                extra = _reading_times(
-                    f, rates, alone, op, use, menus.ops[owner][first], axis_size, *desk
-                )  # fmt: skip
+                extra = reading_times(bench, op, use, menus.ops[owner][first])
                 copied = groups[group].distinct[:, None] != layout[row]
                 add(int(group), (), times[op] * np.where(copied, extra[:, None], 0.0))
             if earlier:
@@ -298,20 +282,16 @@ def price_choices(
                 continue
             key = (group, t.value_bytes[value], f.use.sent[use], f.op.trips[op])
             if key not in moves:
-                moves[key] = _use_times(
-                    f, rates, alone, op, use, groups[group].distinct, layout[row], axis_size, *desk
-                )  # fmt: skip
+                moves[key], _ = use_costs(bench, op, use, groups[group].distinct, layout[row])
             add(int(group), earlier, times[op] * moves[key])
         for value in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist():
             if t.value_constant[value]:
                 continue
             row, owner = int(t.value_row[value]), int(t.value_owner[value])
-            label = _made_labels(t, value, menus.ops[owner], desk.op_axis)
+            label = made_labels(bench, value, menus.ops[owner])
             group = group_of(owner, row, label)
             _, first = np.unique(label, return_index=True)
-            made, size = _made_times(
-                f, rates, alone, op, value, menus.ops[owner][first], layout[row], axis_size, *desk
-            )  # fmt: skip
+            made, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
             add(group, (), times[op] * made)
             if size.any():
                 passing.setdefault(op, []).append((group, size))
@@ -357,238 +337,3 @@ def spread(problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarr
         names = np.asarray([*program.def_names(value), -1], np.int32)
         op_axis[op] = names[value_axis[value]]
     return op_axis, value_axis
-
-
-# -- one op at a time, by the evaluator's kernels -------------------------------------------------------------------
-
-
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def _compute_times(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    op: int,
-    menu: np.ndarray,
-    axis_size: np.ndarray,
-    op_axis: np.ndarray,
-    steps: Steps,
-    each: StepPrices,
-    found: Prices,
-) -> np.ndarray:
-    """[S] time of one op under each strategy, with operands and results as the strategy wants them."""
-    n_axes = axis_size.shape[0]
-    ops = np.full(1, op, np.int32)
-    out = np.empty(menu.shape[0])
-    row = t.op_row[op]
-    for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            steps.layout[f.root[use]] = 0  # a view is read as it is wanted
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            want = st.use_layout(t, op_axis, t.use_want[use], n_axes)
-            steps.wanted[t.use_want[use]] = want
-            steps.layout[t.use_value[use]] = want
-        for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-            steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
-        n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
-        out[s] = 0.0
-        for i in range(n):
-            if steps.kind[i] == COMPUTE:
-                out[s] += each.time_s[i]
-    op_axis[row] = -1
-    return out
-
-
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def _reading_times(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    op: int,
-    use: int,
-    menu: np.ndarray,
-    axis_size: np.ndarray,
-    op_axis: np.ndarray,
-    steps: Steps,
-    each: StepPrices,
-    found: Prices,
-) -> np.ndarray:
-    """[S] how much longer the op itself takes under each strategy if it reads a copy instead of the value."""
-    n_axes = axis_size.shape[0]
-    ops = np.full(1, op, np.int32)
-    out = np.zeros(menu.shape[0])
-    row = t.op_row[op]
-    for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
-        for copied in range(2):
-            for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                steps.layout[f.root[other]] = 0
-            for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                want = st.use_layout(t, op_axis, t.use_want[other], n_axes)
-                steps.wanted[t.use_want[other]] = want
-                steps.layout[t.use_value[other]] = want
-            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
-            if copied:
-                want = steps.wanted[t.use_want[use]]
-                steps.layout[t.use_value[use]] = 1 if want == 0 else 0  # any other layout
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
-            for i in range(n):
-                if steps.kind[i] == COMPUTE:
-                    out[s] += each.time_s[i] if copied else -each.time_s[i]
-    op_axis[row] = -1
-    return out
-
-
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def _use_times(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    op: int,
-    use: int,
-    wanted: np.ndarray,
-    kept: np.ndarray,
-    axis_size: np.ndarray,
-    op_axis: np.ndarray,
-    steps: Steps,
-    each: StepPrices,
-    found: Prices,
-) -> np.ndarray:
-    """[W, T] time to bring a value from each layout it may be kept in to each that the use may want."""
-    ops = np.full(1, op, np.int32)
-    out = np.empty((wanted.shape[0], kept.shape[0]))
-    for i in range(wanted.shape[0]):
-        for j in range(kept.shape[0]):
-            _alone(f, t, op, use, wanted[i], kept[j], steps)
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
-            out[i, j] = 0.0
-            for k in range(n):
-                if steps.kind[k] != COMPUTE and steps.use[k] == use:
-                    out[i, j] += each.time_s[k]
-    return out
-
-
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def copy_bytes(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    op: int,
-    use: int,
-    wanted: np.ndarray,
-    kept: np.ndarray,
-    axis_size: np.ndarray,
-    op_axis: np.ndarray,
-    steps: Steps,
-    each: StepPrices,
-    found: Prices,
-) -> np.ndarray:
-    """[W, T] bytes of the copy that a use is brought, 0 where the value itself will do."""
-    ops = np.full(1, op, np.int32)
-    out = np.empty((wanted.shape[0], kept.shape[0]))
-    for i in range(wanted.shape[0]):
-        for j in range(kept.shape[0]):
-            _alone(f, t, op, use, wanted[i], kept[j], steps)
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
-            out[i, j] = found.copy_bytes[use]
-    return out
-
-
-@depends_on(st)
-@numba.njit(cache=True, nogil=True)
-def _alone(f: Facts, t: Tables, op: int, use: int, want: int, kept: int, steps: Steps) -> None:
-    """Set layouts such that nothing of ``op`` but this use and others of its value is brought anywhere."""
-    for other in range(t.use_ptr[op], t.use_ptr[op + 1]):
-        steps.layout[f.root[other]] = 0
-        steps.layout[t.use_value[other]] = 0
-        steps.wanted[t.use_want[other]] = 0
-    for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-        steps.layout[t.result[k]] = 0
-    steps.layout[t.use_value[use]] = kept
-    steps.wanted[t.use_want[use]] = want
-
-
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def _made_times(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    op: int,
-    value: int,
-    menu: np.ndarray,
-    kept: np.ndarray,
-    axis_size: np.ndarray,
-    op_axis: np.ndarray,
-    steps: Steps,
-    each: StepPrices,
-    found: Prices,
-) -> tuple[np.ndarray, np.ndarray]:
-    """[W, T] time to bring a result from how each strategy leaves it to each layout it may be kept in.
-
-    And the bytes that this takes while the op runs.
-    """
-    ops = np.full(1, op, np.int32)
-    out = np.empty((menu.shape[0], kept.shape[0]))
-    size = np.zeros((menu.shape[0], kept.shape[0]))
-    base = 0.0
-    row = t.value_owner[value]
-    for i in range(menu.shape[0]):
-        for j in range(kept.shape[0]):
-            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                steps.layout[f.root[use]] = 0
-                steps.layout[t.use_value[use]] = 0
-                steps.wanted[t.use_want[use]] = 0
-            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                steps.layout[t.result[k]] = 0
-            steps.layout[value] = kept[j]
-            op_axis[row] = menu[i]
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            op_axis[row] = -1
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
-            out[i, j] = 0.0
-            if i == 0 and j == 0:
-                base = found.passing_bytes[op]  # what its operands take, nothing being split or moved
-            for k in range(n):
-                if steps.kind[k] == COMPUTE:
-                    continue
-                if steps.use[k] < 0 and steps.value[k] == value:
-                    out[i, j] += each.time_s[k]
-                    size[i, j] = found.passing_bytes[op] - base
-    return out, size
-
-
-@depends_on(st)
-@numba.njit(cache=True, nogil=True)
-def _want_labels(t: Tables, want: int, menu: np.ndarray, op_axis: np.ndarray) -> np.ndarray:
-    """[S] layout that each strategy wants of an operand."""
-    out = np.empty(menu.shape[0], np.int64)
-    row = t.use_owner[want]
-    for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
-        out[s] = st.use_layout(t, op_axis, want, menu.shape[1])
-    op_axis[row] = -1
-    return out
-
-
-@depends_on(st)
-@numba.njit(cache=True, nogil=True)
-def _made_labels(t: Tables, value: int, menu: np.ndarray, op_axis: np.ndarray) -> np.ndarray:
-    """[S] layout in which each strategy leaves a result, and above it the axes over which it is partial."""
-    out = np.empty(menu.shape[0], np.int64)
-    row = t.value_owner[value]
-    for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
-        layout, partial = st.natural_layout(t, op_axis, value, menu.shape[1])
-        out[s] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
-    op_axis[row] = -1
-    return out
