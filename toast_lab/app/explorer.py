@@ -7,7 +7,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import look, theme
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import h, join
 from toast_lab.app.pages.compare import ComparePage
@@ -16,6 +16,7 @@ from toast_lab.app.pages.hand import HandPage
 from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
+from toast_lab.app.shell import Shell
 from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.program_table import Line
 
@@ -55,17 +56,19 @@ class Explorer(pn.viewable.Viewer):
         self._head = pn.pane.HTML(
             "", stylesheets=[look.HEADER + HEAD], sizing_mode="stretch_width", margin=(6, 12, 0, 0)
         )
-        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=170, margin=(8, 0, 0, 12))
+        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
-            "Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0)
+            "Cancel", sizing_mode="fixed", width=70, height=30, disabled=True, margin=(2, 0, 0, 8)
         )
         self.cancel.on_click(lambda _: self.session.cancel_job())
+        self.shell = Shell(framed=height is not None)
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
             self._head,
             self.nav,
             self._job,
             self.cancel,
+            self.shell,
             sizing_mode="stretch_width",
             margin=0,
             height=36,
@@ -80,7 +83,7 @@ class Explorer(pn.viewable.Viewer):
             self.drawer,
             sizing_mode="stretch_both",
             styles=style,
-            stylesheets=[look.ROOT],
+            stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
             margin=0,
         )
         s = self.session
@@ -254,7 +257,6 @@ DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
-.bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
 """
 
 

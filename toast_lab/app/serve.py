@@ -79,10 +79,12 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
     def make() -> Any:
         import panel as pn
 
+        from toast_lab.app import theme
         from toast_lab.app.explorer import Explorer
         from toast_lab.app.jobs import JOBS
         from toast_lab.app.session import STEPS, Session
 
+        theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
         if is_loopback(address) and host and not is_loopback(host.rpartition(":")[0].strip("[]")):
             return pn.pane.Str("Not served under this name.")  # a foreign name was made to point here

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CONFLICT = "#d62839"  #: conflicts, the memory limit, and nothing else
-NEUTRAL = "#6b7785"  #: text and lines that must be seen on white and on near-black
+NEUTRAL = "#727e8c"  #: text and lines that must be seen on white and on near-black
 ACCENT = "#1f6feb"
 
 # (hue, marker): mid-luminance hues, at least 3:1 against white and against #14181d.
