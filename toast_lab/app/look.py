@@ -33,6 +33,7 @@ ol.chain {{ margin: 0; padding-left: 20px; }} ol.chain li {{ margin: 1px 0; over
 .tag.estimated {{ border-style: dashed; }} .tag.measured {{ background: var(--tl-good-soft, #e7f4ec);
   border-color: var(--tl-good-edge, #8cc5a4);
   color: var(--tl-good, #125c36); }}
+.good {{ color: var(--tl-good, #125c36); }}
 .red {{ color: var(--tl-bad, #b3182a); font-weight: 600; }}
 ul.log {{ list-style: none; margin: 0; padding: 0; }}
 ul.log li {{ padding: 3px 8px; border-left: 3px solid var(--tl-quiet, #9aa6b5); margin-bottom: 4px;
@@ -53,7 +54,7 @@ HEADER = (
 .brand { font-weight: 750; font-size: 16px; letter-spacing: -.01em; }
 .bar span { overflow: hidden; text-overflow: ellipsis; }
 .bar .brand { flex: none; }
-.bar .quiet { flex-shrink: 20; }  /* the mesh gives way before the model's name does */
+.bar .model { flex: none; max-width: 150px; }  /* the mesh gives way, the model's name does not */
 """
 )
 
@@ -132,11 +133,11 @@ BUTTON = f"""
 :host(.solid) .bk-btn.bk-btn-success {{ color: var(--tl-good, #125c36); background: var(--tl-good-soft, #e7f4ec);
   border: 1px solid var(--tl-good-edge, #1a9460); }}
 """
-LEFT_BUTTON = BUTTON + ".bk-btn { text-align: left; padding: 6px 10px; }"
+LEFT_BUTTON = BUTTON + ".bk-btn { text-align: left; padding: 6px 10px; white-space: pre-line; }"
 # Grey, so that it is seen on both; Bokeh's is black.
 CARET = (
-    "url(\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 48'%3E"
-    "%3Cpath d='M0 16h32L16 38z' fill='%23727e8c'/%3E%3C/svg%3E\")"
+    "url(\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 25 20'%3E"
+    "%3Cpath d='M0 0h25L12.5 20z' fill='%23727e8c'/%3E%3C/svg%3E\")"
 )
 INPUT = f"""
 :host {{ color: var(--tl-ink, #1c2430); }}
@@ -153,6 +154,7 @@ select:not([multiple]).bk-input {{ background-image: {CARET}; }}
 .bk-spin-btn.bk-spin-btn-down::before {{ border-top-color: var(--tl-quiet, #5b6675); }}
 .bk-spin-btn:hover {{ background-color: var(--tl-soft, #eef3f9); }}
 .noUi-target {{ background: var(--tl-soft, #eef3f9); border-color: var(--tl-edge, #c6cfda); box-shadow: none; }}
+.noUi-connect {{ background: var(--tl-accent, #1f6feb); }}
 .noUi-handle {{ background: var(--tl-card, #fff); border-color: var(--tl-edge, #c6cfda); box-shadow: none; }}
 input[type=checkbox], input[type=radio] {{ accent-color: var(--tl-accent, #1f6feb); }}
 """
@@ -191,6 +193,11 @@ TABLE = f"""
 .tabulator .tabulator-row.tabulator-selectable:not(.tabulator-selected):hover {{
   background: var(--tl-soft, #eef3f9) !important;
   color: var(--tl-ink, #1c2430); }}
+.tabulator .tabulator-footer {{ background: var(--tl-card, #fff); color: var(--tl-quiet, #5b6675);
+  border-color: var(--tl-line, #dfe5ec); }}
+.tabulator .tabulator-footer .tabulator-page {{ background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430);
+  border-color: var(--tl-edge, #c6cfda); }}
+.tabulator .tabulator-footer .tabulator-page.active {{ background: var(--tl-accent, #1f6feb); color: #fff; }}
 .tabulator .tabulator-placeholder span {{ color: var(--tl-quiet, #5b6675) !important; }}
 """
 

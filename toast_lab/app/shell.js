@@ -121,7 +121,7 @@ export function render({ model, el }) {
 
   // -- table of keys ----------------------------------------------------------------------------
   const sheet = document.createElement('dialog')
-  sheet.setAttribute('aria-label', 'keys')
+  sheet.setAttribute('aria-label', 'shortcuts')
   function fillSheet() {
     const head = document.createElement('h2')
     head.textContent = 'Keys'
@@ -191,7 +191,7 @@ export function render({ model, el }) {
   bar.append(
     note,
     button('copy a link to this view (l)', drawn(LINK), copy),
-    button('keys (?)', '?', toggleSheet),
+    button('shortcuts (?)', '?', toggleSheet),
     themeButton,
   )
   model.on('query', showQuery)
