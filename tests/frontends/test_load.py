@@ -87,7 +87,7 @@ def test_options_may_be_left_out(write: Callable[[str], str]) -> None:
 def test_progress_is_reported(write: Callable[[str], str]) -> None:
     events: list[object] = []
     load(f"{write('def make():' + chr(10) + '    return jnp.sin, (shape(4),)')}:make", on_event=events.append)
-    assert events == ["tracing"]
+    assert events == ["tracing", "lowering", "reading"]
 
 
 @pytest.mark.parametrize(

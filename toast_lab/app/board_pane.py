@@ -200,5 +200,4 @@ def _label(option: SideOption) -> str:
 
 SWITCH = """
 .bk-btn { padding: 3px 8px; font-size: 12px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
 """

@@ -41,11 +41,16 @@ class ByHand:
         """Versions of the plan by hand."""
         return self._trails.get(self._trail_key(), Trail()) if self.problem is not None else Trail()
 
-    def _trail_key(self) -> tuple[str, str]:
+    @property
+    def digest(self) -> str:
+        """Digest of the program; the problem has to be there."""
         program = self.problem.analysis.program
         if self._digest[0] is not program:  # 15 ms for thousands of ops, and the key is asked for at every turn
             self._digest = (program, program.digest())
-        return self._digest[1], str(self.problem.mesh)
+        return self._digest[1]
+
+    def _trail_key(self) -> tuple[str, str]:
+        return self.digest, str(self.problem.mesh)
 
     @property
     def manual_actions(self) -> Actions:

@@ -58,7 +58,9 @@ def explore(
     Returns:
         Inside a notebook the explorer, to be shown by the cell; elsewhere it is served on 127.0.0.1 until interrupted.
     """
-    from toast_lab.app import serve
+    import panel as pn
+
+    from toast_lab.app import serve, theme
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
     from toast_lab.app.worker import Loaded, analyse
@@ -76,6 +78,8 @@ def explore(
     made = Loaded(loaded, analyse(loaded))
 
     def make() -> Explorer:
+        if not inline:
+            theme.dress(pn.state.curdoc)
         session = Session()
         session.step = "load" if model is None else "graph"
         session.show(made)
@@ -84,8 +88,6 @@ def explore(
         return explorer
 
     if inline:
-        import panel as pn
-
         pn.extension("tabulator", inline=True)
         return make()
     port = port or _free_port()

@@ -7,7 +7,8 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import keys, look, theme
+from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import h, join
 from toast_lab.app.pages.compare import ComparePage
@@ -16,6 +17,7 @@ from toast_lab.app.pages.hand import HandPage
 from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
+from toast_lab.app.shell import Shell
 from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.program_table import Line
 
@@ -42,6 +44,7 @@ class Explorer(pn.viewable.Viewer):
         self._bodies: dict[str, pn.Row] = {}
         self._lines: list[Line] = []
         self._quiet = False
+        self._read: Any = None  #: the error that was put away
         self._shown: Any = None
         self.nav = pn.widgets.RadioButtonGroup(
             options={TITLES[s]: s for s in STEPS},
@@ -55,17 +58,21 @@ class Explorer(pn.viewable.Viewer):
         self._head = pn.pane.HTML(
             "", stylesheets=[look.HEADER + HEAD], sizing_mode="stretch_width", margin=(6, 12, 0, 0)
         )
-        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=170, margin=(8, 0, 0, 12))
+        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
-            "Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0)
+            "Cancel", sizing_mode="fixed", width=70, height=30, disabled=True, margin=(2, 0, 0, 8)
         )
         self.cancel.on_click(lambda _: self.session.cancel_job())
+        self.shell = Shell(framed=height is not None, commands=keys.table())
+        self.shell.param.watch(lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command")
+        self.address = Address(self.session, self.shell)
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
             self._head,
             self.nav,
             self._job,
             self.cancel,
+            self.shell,
             sizing_mode="stretch_width",
             margin=0,
             height=36,
@@ -80,7 +87,7 @@ class Explorer(pn.viewable.Viewer):
             self.drawer,
             sizing_mode="stretch_both",
             styles=style,
-            stylesheets=[look.ROOT],
+            stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
             margin=0,
         )
         s = self.session
@@ -119,7 +126,7 @@ class Explorer(pn.viewable.Viewer):
             margin=0,
             styles={"position": "absolute", "right": "8px", "top": "6px"},
         )
-        self.fold.on_click(lambda _: self._toggle_drawer())
+        self.fold.on_click(lambda _: self.toggle_drawer())
         return pn.Column(
             tabs,
             self.fold,
@@ -129,7 +136,8 @@ class Explorer(pn.viewable.Viewer):
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
         )
 
-    def _toggle_drawer(self, opened: bool | None = None) -> None:
+    def toggle_drawer(self, opened: bool | None = None) -> None:
+        """Show or hide the drawer; None: the other of the two."""
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
         self.drawer.styles = {"height": f"{DRAWER_HEIGHT if opened else 40}px"}
@@ -160,9 +168,9 @@ class Explorer(pn.viewable.Viewer):
         for name, body in self._bodies.items():
             body.visible = name == step
         if step in ("graph", "compare", "hand") and step != self._shown:
-            self._toggle_drawer(step == "graph")
+            self.toggle_drawer(step == "graph")
         elif step != self._shown:
-            self._toggle_drawer(False)
+            self.toggle_drawer(False)
         self._shown = step
         self.nav.value = step
 
@@ -181,7 +189,7 @@ class Explorer(pn.viewable.Viewer):
         s = self.session
         parts: list[Any] = [h("span", "TOAST Lab", cls="brand")]
         if s.model is not None:
-            parts.append(h("span", h("b", s.model.name), title=s.model.source))
+            parts.append(h("span", h("b", s.model.name), cls="model", title=s.model.source))
         if s.problem is not None:
             parts.append(h("span", f"mesh {s.problem.mesh} · {s.problem.machine.name}", cls="quiet"))
         self._head.object = h("div", *parts, cls="bar")
@@ -201,7 +209,9 @@ class Explorer(pn.viewable.Viewer):
         """The last message under the header, all of them in the log."""
         found = self.session.messages
         last = found[-1] if found else None
-        words = last.text if last is not None else "Choose a model to begin."
+        if last is not None and last is self._read:
+            last = None
+        words = last.text if last is not None else "" if found else "Choose a model to begin."
         self._status.object = h(
             "div", words, cls=f"status {last.level if last else ''}", role="status", aria_live="polite"
         )
@@ -209,6 +219,15 @@ class Explorer(pn.viewable.Viewer):
             h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level) for m in reversed(found)
         ]
         self._log.object = h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
+
+    def dismiss(self) -> bool:
+        """Put the error under the header away; it stays in the log.  False: there is none."""
+        found = self.session.messages
+        if not found or found[-1].level != "error" or found[-1] is self._read:
+            return False
+        self._read = found[-1]
+        self.show_messages()
+        return True
 
     def show_selection(self) -> None:
         """Mark the selection in the listing and in the conflict table."""
@@ -220,14 +239,22 @@ class Explorer(pn.viewable.Viewer):
         if s.conflicts and self.tabs.active == 2:
             self.tabs.active = 1
 
+    def page(self, step: str) -> Any:
+        """The page of a step that was shown before."""
+        return self._pages[step]
+
     def tick(self) -> None:
         """Bring in what jobs report; called ten times a second."""
+        self.address.flush()
         points = self.session.tick()
         page = self._pages.get("search")
         if page is not None and points:
             page.feed(points)
         if page is not None and self.session.step == "search":
             page.tick()
+        loading = self._pages.get("load")
+        if loading is not None and self.session.step == "load":
+            loading.tick()
         by_hand = self._pages.get("hand")
         if by_hand is not None:
             by_hand.tick()
@@ -254,7 +281,6 @@ DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
-.bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import panel as pn
 import param
 
-from toast_lab.app import look
+from toast_lab.app import keys, look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
@@ -37,7 +37,8 @@ class HistoryPane(pn.viewable.Viewer):
         )
         self.table.param.watch(lambda e: self._picked(e.new), "selection")
         self._detail = look.text()
-        self.undo, self.redo = look.button("Undo"), look.button("Redo")
+        self.undo = look.button("Undo", description=keys.tip("undo"))
+        self.redo = look.button("Redo", description=keys.tip("redo"))
         self.undo.on_click(lambda _: session.undo_action())
         self.redo.on_click(lambda _: session.redo_action())
         self.kept_name = pn.widgets.TextInput(placeholder="name of the kept plan", max_length=60, **common)
@@ -136,7 +137,7 @@ class HistoryPane(pn.viewable.Viewer):
 
 COSTS = """
 table.costs { border-collapse: collapse; width: 100%; font-size: 12px; font-variant-numeric: tabular-nums; }
-table.costs th { text-align: left; font-weight: 500; color: #5b6675; padding: 1px 4px 1px 0; }
+table.costs th { text-align: left; font-weight: 500; color: var(--tl-quiet, #5b6675); padding: 1px 4px 1px 0; }
 table.costs td { padding: 1px 4px 1px 0; white-space: nowrap; }
 table.costs td:nth-child(2) { font-weight: 650; }
 """

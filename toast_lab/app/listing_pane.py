@@ -80,16 +80,16 @@ export function render({ model }) {
         f"""
 :host {{ display: block; height: 100%; }}
 .listing {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px;
-  line-height: 20px; color: #1c2430; }}
-.row {{ display: flex; background: #fff; gap: 24px; padding: 0 8px; cursor: pointer; white-space: pre;
+  line-height: 20px; color: var(--tl-ink, #1c2430); }}
+.row {{ display: flex; background: var(--tl-card, #fff); gap: 24px; padding: 0 8px; cursor: pointer; white-space: pre;
   content-visibility: auto;
   contain-intrinsic-height: 20px; border-left: 3px solid transparent; width: max-content;
   min-width: 100%; box-sizing: border-box; }}
-.row:hover {{ background: #eef3f9; }}
-.row:focus-visible {{ outline: 1px solid #1f6feb; outline-offset: -1px; }}
-.row.on {{ background: #e3eefc; border-left-color: #1f6feb; }}
+.row:hover {{ background: var(--tl-soft, #eef3f9); }}
+.row:focus-visible {{ outline: 1px solid var(--tl-accent, #1f6feb); outline-offset: -1px; }}
+.row.on {{ background: var(--tl-on, #e3eefc); border-left-color: var(--tl-accent, #1f6feb); }}
 .code {{ flex: 1 0 auto; }}
-.where {{ color: #5b6675; position: sticky; right: 8px; background: inherit; }}
+.where {{ color: var(--tl-quiet, #5b6675); position: sticky; right: 8px; background: inherit; }}
 """
     ]
 

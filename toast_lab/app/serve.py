@@ -2,7 +2,8 @@
 
 The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes websockets from its own
 pages only, and offers the user's own model only where nobody else can reach it.  No URL parameter loads or runs
-anything: the query holds the step that is shown and the key of this page's own state, so that a reload keeps it.
+code or a file: a link shows a view of a built-in model (``link``), and the key of this page's own state makes a reload
+keep everything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from toast_lab.errors import ToastError
+from toast_lab.errors import ToastError, join_offenders
 
 KEPT_SESSIONS = 32
 _KEPT: OrderedDict[str, Any] = OrderedDict()
@@ -65,6 +66,7 @@ def warm(model: str | None = None) -> None:
     from toast_lab.app.session import Session
 
     session = Session()
+    session.load("transformer")  # kept for all sessions, as are the others that are traced without a child
     session.load("attention")
     explorer.Explorer(session)
     if model is not None:
@@ -79,10 +81,12 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
     def make() -> Any:
         import panel as pn
 
+        from toast_lab.app import link, theme
         from toast_lab.app.explorer import Explorer
         from toast_lab.app.jobs import JOBS
         from toast_lab.app.session import STEPS, Session
 
+        theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
         if is_loopback(address) and host and not is_loopback(host.rpartition(":")[0].strip("[]")):
             return pn.pane.Str("Not served under this name.")  # a foreign name was made to point here
@@ -94,26 +98,24 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
         _KEPT[key] = session
         while len(_KEPT) > KEPT_SESSIONS:
             _KEPT.popitem(last=False)
-        if asked.get("step") in STEPS:
-            session.step = asked["step"]
         job = JOBS.find(asked.get("job", "")) if kept is None else None
         if job is not None:
             session.adopt(job)  # its id cannot be guessed; it watches, and starts nothing
-        if session.analysis is None:
-            session.load(offered or built_in or "attention")
-            if session.busy:  # a user's model takes a worker; show something meanwhile
+        view, refused = link.read(location.search if location is not None else "", STEPS)
+        if kept is not None:
+            session.step = view.step or session.step
+        else:
+            if session.analysis is None and not view.model:
+                session.load(offered or built_in or "attention", then=lambda loaded: link.open_view(loaded, view))
+            else:
+                link.open_view(session, view)
+            if session.analysis is None:  # what takes a worker takes seconds; show something meanwhile
                 session.load("attention")
+        if refused:
+            session.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
         explorer = Explorer(session, offered=offered, refusal=refusal)
+        explorer.address.extra["state"] = key
         explorer.watch()
-
-        def remember() -> None:
-            if location is not None:
-                watched = session.job is not None and session.job.about is not None
-                values: dict[str, Any] = {"step": session.step, "state": key}
-                location.update_query(**values, **({"job": session.job.id} if watched else {}))
-
-        session.param.watch(lambda *_: remember(), ["step", "job"])
-        pn.state.onload(remember)
         return explorer
 
     return make
@@ -122,8 +124,10 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
 def _query(location: Any) -> dict[str, str]:
     from urllib.parse import parse_qs
 
-    search = (location.search if location is not None else "") or ""
-    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in ("step", "state", "job")}
+    from toast_lab.app import link
+
+    search = ((location.search if location is not None else "") or "")[: link.MAX_QUERY]
+    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in link.OURS}
 
 
 def serve(

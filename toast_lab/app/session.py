@@ -19,12 +19,12 @@ from toast_lab.app import worker
 from toast_lab.app.by_hand import ByHand
 from toast_lab.app.items import MANUAL, Message, PlanItem
 from toast_lab.app.jobs import JOBS, Job, JobState, Registry
+from toast_lab.app.loading import Loading
 from toast_lab.app.mirror import Mirror
 from toast_lab.app.racing import RaceState
 from toast_lab.app.ready_plans import data_parallel, rescue
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
-from toast_lab.models import registry
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.text import gap_text
@@ -35,29 +35,23 @@ MAX_ACTIONS_TYPED = 64
 MAX_POINTS = 20_000  #: of a search's curve; beyond that every second one goes that was no improvement
 
 
-@functools.lru_cache(maxsize=16)
-def _load_here(which: str, sizes: tuple[tuple[str, Any], ...]) -> worker.Loaded:
-    return worker.load_model(which, dict(sizes))
-
-
-def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
-    """Is a built-in model small enough to be traced without a child?"""
-    return ":" not in which and (which != "transformer" or sizes.get("layers", 2) <= 2)
-
-
-class Session(ByHand, param.Parameterized):
+class Session(Loading, ByHand, param.Parameterized):
     """State of one page."""
 
     step: Any = param.Selector(default="load", objects=list(STEPS))
     model: Any = param.Parameter(default=None, doc="Model")
     analysis: Any = param.Parameter(default=None, doc="Analysis")
+    which: Any = param.String(default="", doc="the built-in model that is loaded; empty for any other")
+    sizes: Any = param.Dict(default={}, doc="sizes that it was asked for")
     problem: Any = param.Parameter(default=None, doc="Problem")
     names = param.Parameter(default=(), doc="selected dimension names")
     conflicts = param.Parameter(default=(), doc="selected conflicts")
+    level = param.String(default="", doc="level of detail of the graph; empty: the one that suits the model")
     plans = param.List(default=[])
     messages = param.List(default=[])
     mesh = param.String(default="data=4,model=2")
     machine = param.String(default="tpu-v5e")
+    own_machines: Any = param.Dict(default={}, doc="machines typed or dropped in, by name")
     method = param.String(default="mcts")
     seed = param.Integer(default=0)
     options = param.Dict(default={}, doc="options of the method")
@@ -99,28 +93,14 @@ class Session(ByHand, param.Parameterized):
             self.say(str(error), "error")
 
     # -- loading ------------------------------------------------------------------------------------
-    def load(self, which: str, sizes: dict[str, Any] | None = None) -> None:
-        """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed)."""
-        sizes = dict(sizes or {})
-        with self.guarded():
-            if loads_at_once(which, sizes):
-                registry.maker(which)
-                self.show(_load_here(which, tuple(sorted(sizes.items()))))
-            elif ":" in which:
-                self._start("load", f"loading {which}", self._loaded, worker.load_own, which, sizes)
-            else:
-                self._start("load", f"loading {which}", self._loaded, "toast_lab.app.worker:load_model", which, sizes)
-
-    def _loaded(self, job: Job) -> None:
-        self.show(job.result)
-
-    def show(self, loaded: worker.Loaded) -> None:
-        """Take a loaded model in."""
+    def show(self, loaded: worker.Loaded, which: str = "", sizes: dict[str, Any] | None = None) -> None:
+        """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one."""
         if self.analysis is not None:
             self._shelf[self.analysis.program.digest()] = self.plans
         plans = self._shelf.get(loaded.analysis.program.digest(), [])
         with param.parameterized.batch_call_watchers(self):
             self.names, self.conflicts = (), ()
+            self.which, self.sizes, self.level = which, dict(sizes or {}), ""
             self.model, self.analysis, self.plans = loaded.model, loaded.analysis, plans
         self._forget_search()
         self.say(f"Loaded {loaded.model}.", "good")
@@ -135,7 +115,8 @@ class Session(ByHand, param.Parameterized):
         wanted = {"mesh": self.mesh, "machine": self.machine, "memory_gib": self.memory_gib, **settings}
         with self.guarded():
             limit = wanted["memory_gib"] * 2**30 if wanted["memory_gib"] else None
-            problem = Problem(self.analysis, wanted["mesh"], wanted["machine"], memory_limit_bytes=limit)
+            machine = self.own_machines.get(wanted["machine"], wanted["machine"])
+            problem = Problem(self.analysis, wanted["mesh"], machine, memory_limit_bytes=limit)
             if problem.mesh.n_devices > 4096:
                 raise InvalidPlan(f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most 4096 here")
             self.param.update(**wanted, problem=problem)
@@ -260,13 +241,14 @@ class Session(ByHand, param.Parameterized):
             self.search_problem = problem
             self._start(
                 "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
-                self.analysis, str(problem.mesh), problem.machine.name, self.method, self.seed, self.seconds, None,
+                self.analysis, str(problem.mesh), problem.machine, self.method, self.seed, self.seconds, None,
                 dict(self.options), limit_bytes=problem.memory_limit_bytes, controlled=True,
                 time_limit_s=24 * 3600.0, about=self._about(problem),
             )  # fmt: skip
 
     def _about(self, problem: Problem) -> dict[str, Any]:
-        settings = ("model", "analysis", "mesh", "machine", "memory_gib", "method", "seed", "seconds", "options")
+        settings = ("model", "analysis", "which", "sizes", "mesh", "machine", "own_machines", "memory_gib", "method",
+                    "seed", "seconds", "options")  # fmt: skip
         return {**{k: getattr(self, k) for k in settings}, "problem": problem}
 
     def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
@@ -426,8 +408,9 @@ class Session(ByHand, param.Parameterized):
         about = job.about
         if job.kind not in ("search", "race") or about is None:
             return False
-        self.show(worker.Loaded(about["model"], about["analysis"]))
-        self.param.update(**{k: v for k, v in about.items() if k not in ("model", "analysis", "problem", "race")})
+        self.show(worker.Loaded(about["model"], about["analysis"]), about["which"], about["sizes"])
+        known = ("model", "analysis", "which", "sizes", "problem", "race")
+        self.param.update(**{k: v for k, v in about.items() if k not in known})
         self.set_problem()
         self.job, self._seen, self._settled = job, 0, False
         if job.kind == "search":
@@ -449,7 +432,8 @@ class Session(ByHand, param.Parameterized):
         new._seen, new._settled = self._seen, self._settled
         name = getattr(self._on_result, "__name__", "")
         if isinstance(self._on_result, functools.partial):
-            new._on_result = functools.partial(new._executed, *self._on_result.args)
+            same = getattr(new, self._on_result.func.__name__)
+            new._on_result = functools.partial(same, *self._on_result.args)
         elif name:
             new._on_result = getattr(new, name)
         return new

@@ -53,9 +53,11 @@ class Found(NamedTuple):
 def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
     """Load and analyse a model."""
     from toast_lab import frontends
+    from toast_lab.frontends import stages
 
-    isolate.report("tracing")
-    model = frontends.load(which, **sizes)
+    isolate.report("preparing")
+    with stages.listening(isolate.report):
+        model = frontends.load(which, **sizes)
     isolate.report("analysing")
     return Loaded(model, analyse(model))
 
@@ -151,7 +153,7 @@ class Control:
 def search(
     analysis: Analysis,
     mesh: str,
-    machine: str,
+    machine: Any,
     method: str,
     seed: int,
     seconds: float | None,
@@ -206,6 +208,22 @@ def load_own(which: str, sizes: dict[str, Any], *, on_event: Any, cancel: Any) -
     analysis = isolate.run_in_child(
         "toast_lab.app.worker:analyse", model, on_event=on_event, cancel=cancel, what=f"analysing {which}"
     )
+    return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
+
+
+def read_file(name: str, content: bytes, time_limit_s: float, *, on_event: Any, cancel: Any) -> Loaded:
+    """Read and analyse StableHLO or a jax.export artefact, each in a child."""
+    from toast_lab import frontends
+
+    on_event("reading")
+    model = frontends.from_stablehlo(
+        content, name=name.rpartition(".")[0] or name, what=name, time_limit_s=time_limit_s, cancel=cancel
+    )
+    on_event("analysing")
+    analysis = isolate.run_in_child(
+        "toast_lab.app.worker:analyse", model, time_limit_s=time_limit_s, on_event=on_event, cancel=cancel,
+        what=f"analysing {name}",
+    )  # fmt: skip
     return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
 
 

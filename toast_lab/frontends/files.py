@@ -28,6 +28,8 @@ def from_stablehlo(
     name: str | None = None,
     time_limit_s: float = 300.0,
     max_bytes: int = MAX_BYTES,
+    what: str = "StableHLO input",
+    cancel: Any = None,
 ) -> Model:
     """Read StableHLO: text, MLIR bytecode, a portable artifact or a ``jax.export`` artifact.
 
@@ -36,13 +38,15 @@ def from_stablehlo(
         name: name for listings, the file's by default.
         time_limit_s: the child that reads is stopped after this many seconds.
         max_bytes: larger inputs are refused.
+        what: what to call text or bytes in messages.
+        cancel: polled ten times a second; True ends the reading.
 
     Raises:
         FrontendError: the file is missing, too large, malformed, cut off, or holds what cannot be sharded (dynamic
             shapes, foreign dialects, host communication: each op is named with its line).
         RunFailed: the parser crashed, hung or ran out of memory.
     """
-    what, data = "StableHLO input", source
+    data = source
     if isinstance(source, str) and not _looks_like_text(source):
         data = Path(source)
     if isinstance(data, Path):
@@ -69,6 +73,7 @@ def from_stablehlo(
         # Address space, most of which the libraries only reserve; a parser needs some 20 bytes for each of text.
         memory_limit_bytes=16 * 2**30 + 24 * size,
         what=f"reading {what}",
+        cancel=cancel,
     )
     return Model(program.name, program, text, {}, trees, what, notes)
 

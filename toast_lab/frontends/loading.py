@@ -11,7 +11,7 @@ from typing import Any
 
 from toast_lab import isolate
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import user_code
+from toast_lab.frontends import stages, user_code
 from toast_lab.frontends.model import Model, Recipe, Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
 
@@ -56,6 +56,8 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
         on_event=on_event,
         cancel=cancel,
     )
+    if on_event is not None:
+        on_event("reading")
     model = build(traced, name, options.get("dim_names", {}), which)
     return dataclasses.replace(
         model,
@@ -82,13 +84,15 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
     else:
         options = dict(made[2]) if len(made) > 2 else {}
     args = made[1] if isinstance(made[1], tuple | list) else (made[1],)
-    isolate.report("tracing")
-    if is_torch:
-        from toast_lab.frontends import pytorch
+    with stages.listening(isolate.report):
+        if is_torch:
+            from toast_lab.frontends import pytorch
 
-        traced, name = pytorch.trace_torch(made[0], tuple(args)), pytorch.module_name(made[0])
-    else:
-        traced, name = trace(made[0], tuple(args), options.get("donate_argnums", ())), user_code.function_name(made[0])
+            stages.tell("tracing")
+            traced, name = pytorch.trace_torch(made[0], tuple(args)), pytorch.module_name(made[0])
+        else:
+            traced = trace(made[0], tuple(args), options.get("donate_argnums", ()))
+            name = user_code.function_name(made[0])
     try:
         pickle.dumps(traced.trees)
     except Exception:

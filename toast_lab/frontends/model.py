@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan
+from toast_lab.frontends import stages
 from toast_lab.ir import read
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
@@ -113,6 +114,7 @@ class Traced(NamedTuple):
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
     """Read what was traced."""
+    stages.tell("reading")
     parsed = read.parse(
         traced.text,
         name=identifier(name),

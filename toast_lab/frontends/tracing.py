@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import arguments, user_code
+from toast_lab.frontends import arguments, stages, user_code
 from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
 
 
@@ -80,7 +80,9 @@ def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
     for shardings in [taken.shardings, {}] if taken.shardings and not taken.changed else [{}]:
         try:
             jitted = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated, **shardings)
+            stages.tell("tracing")
             traced = jitted.trace(*taken.given)
+            stages.tell("lowering")
             try:
                 return traced, traced.lower(), notes
             except ValueError as error:

@@ -253,7 +253,8 @@ def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = No
     plot.legend.orientation = "horizontal"
     plot.legend.border_line_color = None
     plot.legend.padding = 2
-    plot.legend.background_fill_alpha = 0.6
+    plot.legend.background_fill_color = None
+    plot.legend.label_text_color = NEUTRAL
     plot.legend.label_text_font_size = "11px"
     plot.add_tools(
         HoverTool(

@@ -329,8 +329,15 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width * 2 // 3] + "…" + text[-(width // 3 - 1) :]
 
 
+# Hover cards follow the page's theme; their own colours are weaker than what the figure around them says.
+TOOLTIP = """.bk-Tooltip {
+  --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
+  --divider-color: var(--tl-edge, #d7d7d8) !important; }"""
+
+
 def _style(plot: figure) -> None:
     """Quiet axes, colours that are seen on white and on near-black."""
+    plot.stylesheets = [TOOLTIP]
     plot.background_fill_color = None
     plot.border_fill_color = None
     plot.outline_line_color = None

@@ -128,7 +128,7 @@ class IciclePlot:
             "action": scene.labels,
             "visits": b.visits,
             "ink": ["#ffffff" if p < 0.55 else "#10151c" for p in part.tolist()],
-            "line": [CONFLICT if p else "#ffffff" for p in picked.tolist()],
+            "line": [CONFLICT if p else NEUTRAL for p in picked.tolist()],
             "width": [3.0 if p else 1.0 for p in picked.tolist()],
             "shown": [f"{t:.4f}" if np.isfinite(t) else "click to unfold" for t in scene.tint.tolist()],
         }

@@ -11,7 +11,7 @@ from toast_lab.lowering.listing import ListingLine
 from toast_lab.views.graph_layout import where
 from toast_lab.views.program_table import Segment
 
-COLLECTIVE = "#9a4b00"
+COLLECTIVE = "var(--tl-code, #9a4b00)"
 CHANGED = "▸ "  #: before lines that the listing before did not have
 MAX_LINES = 1500
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CONFLICT = "#d62839"  #: conflicts, the memory limit, and nothing else
-NEUTRAL = "#6b7785"  #: text and lines that must be seen on white and on near-black
+NEUTRAL = "#727e8c"  #: text and lines that must be seen on white and on near-black
 ACCENT = "#1f6feb"
 
-# (hue, marker): mid-luminance hues, at least 3:1 against white and against #14181d.
+# (hue, marker): at least 3:1 against white and against the dark theme's cards.  Chosen one after the other, each as far
+# as possible from those before it and from CONFLICT as people see them who lack one kind of cone; the first few, which
+# most programs need, are therefore the easiest to tell apart.  tests/views/test_palette.py measures it.
 _CYCLE = (
     ("#1f77d0", "circle"),
     ("#c77700", "square"),
-    ("#1a9460", "triangle"),
-    ("#a65bc4", "diamond"),
-    ("#00929c", "inverted_triangle"),
-    ("#8c7a2b", "hex"),
-    ("#c2569b", "square_pin"),
-    ("#7a7fe0", "plus"),
-    ("#5f8f23", "circle_dot"),
-    ("#9a6a52", "square_dot"),
+    ("#08a667", "triangle"),
+    ("#8c5b86", "diamond"),
+    ("#d900bc", "inverted_triangle"),
+    ("#417328", "hex"),
+    ("#bf7cb6", "square_pin"),
+    ("#9080ff", "plus"),
+    ("#198072", "circle_dot"),
+    ("#7733ff", "square_dot"),
 )
 
 MARKER_TEXT = {

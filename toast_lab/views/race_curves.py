@@ -93,7 +93,8 @@ class RaceCurves:
             plot.scatter([0, 1], [0, 1], size=1, alpha=0)  # gives an empty chart its axes
         else:
             plot.legend.location = "top_right"
-            plot.legend.background_fill_alpha = 0.7
+            plot.legend.background_fill_color = None
+            plot.legend.label_text_color = NEUTRAL
             plot.legend.border_line_color = None
             plot.legend.label_text_font_size = "11.5px"
             plot.legend.glyph_width = 44

@@ -84,7 +84,7 @@ class SearchCurves:
         )
         self.memory.x_range = self.time.x_range
         self.veils = [
-            BoxAnnotation(fill_color="white", fill_alpha=0.8, line_color=NEUTRAL, level="overlay", visible=False)
+            BoxAnnotation(fill_color=NEUTRAL, fill_alpha=0.35, line_color=NEUTRAL, level="overlay", visible=False)
             for _ in range(2)
         ]
         for plot, veil in zip((self.time, self.memory), self.veils, strict=True):
@@ -131,8 +131,6 @@ class SearchCurves:
                     text_color=hue,
                     text_font_size="11px",
                     y_offset=offset,
-                    background_fill_color="white",
-                    background_fill_alpha=0.8,
                 )
             )
 
@@ -166,7 +164,8 @@ class SearchCurves:
         )
         plot.scatter([0, 20], [0, 0], size=1, alpha=0)  # gives an empty curve its axes
         plot.legend.location = "top_right"
-        plot.legend.background_fill_alpha = 0.6
+        plot.legend.background_fill_color = None
+        plot.legend.label_text_color = NEUTRAL
         plot.legend.border_line_color = None
         plot.legend.orientation = "horizontal"
         plot.legend.label_text_font_size = "11px"

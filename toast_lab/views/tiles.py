@@ -20,6 +20,7 @@ from toast_lab.sharding.plan import Spec
 from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.palette import NEUTRAL, style
 
+CHIP = "#465163"  #: behind the numbers of a cell, whose own hues are too near to any colour that both themes allow
 MAX_DRAWN = 64
 MAX_ROWS = 1024
 MAX_COLUMNS = 16
@@ -189,7 +190,8 @@ class TilesPlot:
         )  # fmt: skip
         plot.text(
             "left", "top", text="text", source=self.source, x_offset=4, y_offset=3, text_baseline="top",
-            text_font_size="10.5px", text_color="#1c2430", text_font=value(FONT),
+            text_font_size="10.5px", text_color="white", text_font=value(FONT), padding=1, border_radius=3,
+            background_fill_color=CHIP, background_fill_alpha=0.85,
         )  # fmt: skip
         plot.add_tools(HoverTool(renderers=[held], tooltips=[("device", "@at"), ("holds", "@part")]))
         return plot

@@ -77,7 +77,7 @@ class ComparePage(pn.viewable.Viewer):
                 sizing_mode="stretch_both",
                 margin=0,
                 scroll=True,
-                stylesheets=[":host { border-top: 1px solid #dfe5ec; }"],
+                stylesheets=[":host { border-top: 1px solid var(--tl-line, #dfe5ec); }"],
             )
             for half in (self._left, self._right)
         ]

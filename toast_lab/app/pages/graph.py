@@ -67,6 +67,8 @@ class GraphPage(pn.viewable.Viewer):
         self._undo.on_click(lambda _: self.session.undo_action())
         self._why = look.text()
         self.right = look.side(self._facts, self._actions, self._manual, self._undo, self._why, width=330)
+        self.level.param.watch(lambda e: self._level_chosen(e.new), "value")
+        session.param.watch(lambda e: self._show_level(e.new), "level")
         for widget in (self.level, self.only, self.singles):
             widget.param.watch(lambda _: self.draw(), "value")
         self.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
@@ -88,13 +90,23 @@ class GraphPage(pn.viewable.Viewer):
         self._drawing = True
         self._focus = ()
         self.back.visible = False
-        self.level.value = start_level(analysis)
+        kept = self.session.level
+        self.level.value = kept if kept in self.level.options.values() else start_level(analysis)
         self.only.value = self.singles.value = False
         self.only.disabled = not analysis.conflicts
         self._drawing = False
         self.colours.value = colours_frame(analysis).drop(columns=["shardable", "group", "resolutions", "mirrored"])
         self.draw()
         self.show_selection()
+
+    def _level_chosen(self, level: str) -> None:
+        """The link has it; a level that the page chose by itself is none."""
+        if not self._drawing:
+            self.session.level = level
+
+    def _show_level(self, level: str) -> None:
+        if level in self.level.options.values():
+            self.level.value = level
 
     def draw(self) -> None:
         """Lay out and draw what the controls ask for."""

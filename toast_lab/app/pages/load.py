@@ -8,8 +8,12 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.gallery import SOLVED, Solved, card_text
+from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
+from toast_lab.app.upload import Upload
 from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
@@ -21,20 +25,21 @@ SHOWN_SIZES = 14
 
 
 class Report:
-    """One table below the graph with a line above it that says what it tells."""
+    """One table below the graph with a line above it that says what it tells; long texts wrap, so all is read."""
 
-    def __init__(self, columns: list[str]) -> None:
+    def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
         empty = pd.DataFrame({column: pd.Series(dtype="object") for column in columns})
         self._head = look.text()
-        self._table = look.table(empty, selectable=False, layout="fit_data")
+        self._table = look.table(empty, selectable=False, layout="fit_data_stretch", widths=widths)
+        self._table.stylesheets = [look.TABLE + WRAP]
 
     def view(self) -> pn.Column:
         """The report for a tab; a new one each time, since Panel draws a tab's title anew only with its content."""
         return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
 
-    def show(self, frame: pd.DataFrame, said: str) -> None:
+    def show(self, frame: pd.DataFrame, said: str, verdict: str) -> None:
         """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
-        self._head.object = h("p", said, cls="quiet one")
+        self._head.object = h("p", h("b", verdict), " " if verdict else "", said, cls="quiet")
         self._table.value = frame
         self._table.visible = bool(len(frame))
 
@@ -47,41 +52,109 @@ class LoadPage(pn.viewable.Viewer):
         self.session, self.offered = session, offered
         self._which = ""
         self._inputs: dict[str, Any] = {}
-        self._cards = {name: self._card(name, text) for name, (_, text) in registry.MODELS.items()}
+        self._cards = {name: self._card(name, card_text(name)) for name in registry.MODELS}
+        self._solved = [self._solved_card(case) for case in SOLVED]
         own: list[Any] = [look.text(h("h2", "your own model"))]
         if offered:
-            self._cards[offered] = self._card(offered, "the model that this server was started with")
+            self._cards[offered] = self._card(offered, f"{offered} — the model that this server was started with")
             own.append(self._cards[offered])
         else:
             own.append(look.text(h("p", refusal or OWN_HELP, cls="quiet")))
+        self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
+        own.append(self.upload)
         self._sizes = pn.Column(sizing_mode="stretch_width", margin=0)
         self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
         self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
         gallery = [self._cards[name] for name in registry.MODELS]
-        self.left = look.side(look.text(h("h2", "gallery")), *gallery, *own, self._sizes, self._apply, width=290)
-        self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
-        self._title = look.text()
-        self._reports = {name: Report(columns) for name, columns in REPORT_COLUMNS.items()}
+        self.left = look.side(
+            look.text(h("h2", "solved cases")),
+            *self._solved,
+            look.text(h("h2", "gallery")),
+            *gallery,
+            *own,
+            width=290,
+        )
+        self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=160)
+        self._title = look.text(height=24)
+        self._reports = {name: Report(columns, REPORT_WIDTHS[name]) for name, columns in REPORT_COLUMNS.items()}
         self._tabs = pn.Tabs(
             *[(name, report.view()) for name, report in self._reports.items()],
-            height=200,
-            sizing_mode="stretch_width",
+            sizing_mode="stretch_both",
             margin=0,
             stylesheets=[look.TABS],
         )
-        self.centre = pn.Column(
-            self._title, self._graph, self._tabs, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+        self.full = look.button(
+            "Reports in full",
+            sizing_mode="fixed",
+            width=150,
+            height=26,
+            margin=0,
+            styles={"position": "absolute", "right": "0", "top": "2px"},
         )
-        self._facts = look.text()
+        self.full.on_click(lambda _: self.show_full(self._graph.visible))
+        self._below = pn.Column(
+            self._tabs, self.full, sizing_mode="stretch_both", margin=0, styles={"position": "relative"},
+            stylesheets=[BELOW],
+        )  # fmt: skip
+        self.centre = pn.Column(
+            self._title, self._graph, self._below, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+        )
+        self._facts = look.text(margin=(10, 0, 0, 0))
         go = look.button("Open the graph and its conflicts →", button_type="primary")
         go.on_click(lambda _: setattr(self.session, "step", "graph"))
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
-        self.right = look.side(self._facts, go, self._worth_knowing, width=300)
+        self.problem = ProblemPane(session)
+        self.right = look.side(go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300)
+        self._busy_shown, self._note, self._drawn = "", "", None
         session.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
+        session.param.watch(lambda *_: self.tick(), ["job_changes", "job"])
         self.refresh()
 
+    def show_full(self, full: bool) -> None:
+        """Give the reports the whole middle, or the graph its place back."""
+        self._graph.visible = not full
+        self.full.name = "Back to the graph" if full else "Reports in full"
+        self._below.stylesheets = [look.FILL if full else BELOW]
+
+    # -- files --------------------------------------------------------------------------------------
+    def _dropped(self, name: str, content: bytes) -> None:
+        if name.casefold().endswith(".toml"):
+            self.problem.drop(name, content)
+        else:
+            self.session.load_file(name, content)
+
+    def _refused(self, name: str, nbytes: int) -> None:
+        with self.session.guarded():
+            refuse_file(name, nbytes)
+
+    # -- progress -----------------------------------------------------------------------------------
+    def tick(self) -> None:
+        """What a loading job is at, with seconds; the title comes back when it is over."""
+        job = self.session.job
+        text = stages_text(job) if job is not None and job.kind == "load" and job.running else ""
+        if text != self._busy_shown:
+            self._busy_shown = text
+            if text:
+                self._title.object = h("p", h("b", job.title), h("span", f"  {text}"), cls="one", role="status")
+            else:
+                self._show_title()
+
+    def _solved_card(self, case: Solved) -> pn.widgets.Button:
+        card = look.button(f"Solved: {case.words}", left=True, button_style="outline", button_type="default")
+        card.on_click(lambda _: self._open(case))
+        return card
+
+    def _open(self, case: Solved) -> None:
+        def show(session: Session) -> None:
+            session.set_problem(mesh=case.mesh)
+            with session.guarded():
+                session.take_by_hand(list(case.actions))
+            session.step = "hand"
+
+        self.session.load(case.model, then=show)
+
     def _card(self, name: str, text: str) -> pn.widgets.Button:
-        card = look.button(f"{name} — {text}", left=True, button_style="outline", button_type="default")
+        card = look.button(text, left=True, button_style="outline", button_type="default")
         card.on_click(lambda _: self._choose(name))
         return card
 
@@ -131,32 +204,41 @@ class LoadPage(pn.viewable.Viewer):
         if analysis is None or model is None:
             self._title.object = h("p", "Choose a model from the gallery.", cls="quiet")
             return
-        if model.name not in registry.MODELS:
+        if session.which not in registry.MODELS:
             self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
-        elif not self._inputs:
-            self._show_sizes(model.name)
+        elif not self._inputs or self._which != session.which:
+            self._show_sizes(session.which, session.sizes)
         for name, card in self._cards.items():
-            card.button_type = "primary" if name in (model.name, model.source) else "default"
-        layout = graph_layout(analysis)
-        self._title.object = h(
-            "p", h("b", model.name), h("span", f"  dimension graph · {layout.note}", cls="quiet"), cls="one"
-        )
-        self._graph.object = GraphPlot(layout).figure
+            card.button_type = "primary" if name in (session.which, model.source) else "default"
+        if analysis is not self._drawn:
+            self._drawn = analysis
+            layout = graph_layout(analysis)
+            self._note = f"  dimension graph · {layout.note}"
+            self._graph.object = GraphPlot(layout).figure
+        self._show_title()
         self._show_reports()
         self._facts.object = join([h("h2", "program"), facts(program_facts(analysis, model.source))])
         self._worth_knowing.object = self._notes()
 
+    def _show_title(self) -> None:
+        model = self.session.model
+        if model is not None and not self._busy_shown:
+            self._title.object = h("p", h("b", model.name), h("span", self._note, cls="quiet"), cls="one")
+
     def _show_reports(self) -> None:
         """Fill the tables below the graph; a tab counts its rows, and an empty table says that all is well."""
         analysis, problem = self.session.analysis, self.session.problem
+        verdicts = {"Coverage": _verdict(analysis.coverage)}
         frames = {"Arguments": arguments_frame(analysis), "Coverage": coverage_frame(analysis.coverage)}
         if problem is not None:
             divisibility = problem.divisibility()
+            verdicts |= {"Sizes": _verdict(divisibility), "Whole arguments": ""}
             frames |= {"Sizes": sizes_frame(divisibility), "Whole arguments": whole_arguments_frame(divisibility)}
         for i, (name, report) in enumerate(self._reports.items()):
             if name in frames:
                 said = REPORT_HELP[name] if len(frames[name]) else REPORT_EMPTY[name]
-                report.show(frames[name], said.format(mesh=problem.mesh if problem is not None else "the mesh"))
+                said = said.format(mesh=problem.mesh if problem is not None else "the mesh")
+                report.show(frames[name], said, verdicts.get(name, ""))
                 self._tabs[i] = (f"{name} ({len(frames[name])})", report.view())
 
     def _notes(self) -> Safe:
@@ -180,6 +262,30 @@ class _Numbers(pn.widgets.TextInput):
         return tuple(map(int, words)) if words and all(w.isdecimal() for w in words) else str(self.value)
 
 
+def stages_text(job: Any) -> str:
+    """``starting 1.2 s · tracing 0.8 s · lowering …``: the stages so far, and how long the last one has been on."""
+    told = [e for e in job.events if isinstance(e.data, str)]
+    begins = [("starting a process", 0.0), *((str(e.data), e.at_s) for e in told)]
+    ends = [at for _, at in begins[1:]] + [job.elapsed_s]
+    parts = [f"{name} {end - at:.1f} s" for (name, at), end in zip(begins, ends, strict=True)]
+    return " · ".join(parts) + " …"
+
+
+def _verdict(report: Any) -> str:
+    text = report.headline()
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+WRAP = """
+.tabulator .tabulator-row .tabulator-cell { white-space: normal !important; height: auto !important;
+  overflow-wrap: anywhere; vertical-align: top; }
+"""
+BELOW = ":host { flex: 0 0 auto !important; height: clamp(170px, 30vh, 320px) !important; overflow: hidden; }"
+UPLOAD_HELP = (
+    "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export artefact, up to "
+    f"{MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and never run. A machine file (.toml) "
+    "goes to the field on the right."
+)
 OWN_HELP = "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."
 
 
@@ -188,6 +294,29 @@ REPORT_COLUMNS = {
     "Coverage": report_tables.COVERAGE_COLUMNS,
     "Sizes": report_tables.DIMS_COLUMNS,
     "Whole arguments": report_tables.ARGUMENT_COLUMNS,
+}
+REPORT_WIDTHS = {
+    "Arguments": {"argument": 200, "type": 150, "colours": 130, "size": 80},
+    "Coverage": {
+        "op": 96,
+        "count": 48,
+        "FLOPs": 54,
+        "bytes": 52,
+        "finding": 100,
+        "colours": 80,
+        "source": 124,
+        "why": 300,
+    },
+    "Sizes": {
+        "colour": 80,
+        "size": 56,
+        "names": 56,
+        "bytes": 56,
+        "divided by": 90,
+        "what would do": 190,
+        "arguments": 160,
+    },
+    "Whole arguments": {"argument": 160, "type": 130, "size": 80, "of all": 56, "why": 300},
 }
 REPORT_HELP = {
     "Arguments": "What the program takes. Colours are what an action shards.",

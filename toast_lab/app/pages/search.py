@@ -6,7 +6,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import keys, look
 from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_race import RacePane
@@ -41,11 +41,11 @@ class SearchPage(pn.viewable.Viewer):
             name="budget, seconds", value=session.seconds, start=0.5, end=86400.0, step=5.0, **common
         )
         self.seed = pn.widgets.IntInput(name="seed", value=session.seed, start=0, **common)
-        self.run = look.button("Run the search", button_type="primary")
+        self.run = look.button("Run the search", button_type="primary", description=keys.tip("run"))
         self.pause = look.button("Pause", disabled=True)
-        self.step = look.button("Step", description="one simulation, then stand still")
+        self.step = look.button("Step", description=keys.tip("step"))
         self.round = look.button("Round", description="one round of simulations, then stand still")
-        self.stop = look.button("Stop and keep the best", disabled=True)
+        self.stop = look.button("Stop and keep the best", disabled=True, description=keys.tip("stop"))
         self.run.on_click(lambda _: self._run())
         self.pause.on_click(lambda _: session.pause_search())
         self.step.on_click(lambda _: self._step())
@@ -184,6 +184,8 @@ class SearchPage(pn.viewable.Viewer):
             self.tree.refresh()
 
     def _problem(self, name: str, value: Any) -> None:
+        if (value or None) == (getattr(self.session, name) or None):
+            return  # the field follows what was set elsewhere
         self.session.set_problem(**{name: value or None if name == "memory_gib" else value})
         kept = getattr(self.session, name)
         widget = {"mesh": self.mesh, "machine": self.machine, "memory_gib": self.memory}[name]
@@ -191,7 +193,10 @@ class SearchPage(pn.viewable.Viewer):
             widget.value = kept  # refused: the field shows what is in force
 
     def _new_problem(self) -> None:
-        problem = self.session.problem
+        problem, session = self.session.problem, self.session
+        self.mesh.value = session.mesh
+        self.machine.param.update(options=[*MACHINES, *session.own_machines], value=session.machine)
+        self.memory.value = session.memory_gib
         self.curves = (
             SearchCurves(problem.memory_limit_bytes, *problem.baseline) if problem is not None else SearchCurves()
         )
@@ -204,6 +209,14 @@ class SearchPage(pn.viewable.Viewer):
         self.session.param.update(
             method=self.method.value, seconds=self.seconds.value or 20.0, seed=self.seed.value or 0
         )
+
+    def run_now(self) -> None:
+        """What the button does: run the search with these settings."""
+        self._run()
+
+    def step_now(self) -> None:
+        """What the button does: one simulation."""
+        self._step()
 
     def _run(self) -> None:
         self._settings()

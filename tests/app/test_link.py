@@ -1,0 +1,106 @@
+"""What a link holds, and what it cannot do."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("panel")
+
+from toast_lab.app import link  # noqa: E402
+from toast_lab.app.jobs import Registry  # noqa: E402
+from toast_lab.app.session import STEPS, Session  # noqa: E402
+
+
+@pytest.fixture
+def session(jobs: Registry) -> Session:
+    made = Session(jobs=jobs)
+    made.load("attention", {"sequence": 128, "key": 16})
+    return made
+
+
+def opened(jobs: Registry, query: str) -> Session:
+    view, refused = link.read(query, STEPS)
+    assert not refused
+    made = Session(jobs=jobs)
+    link.open_view(made, view)
+    return made
+
+
+def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(session: Session, jobs: Registry) -> None:
+    session.set_problem(mesh="a=2,b=4", machine="a100", memory_gib=3.5)
+    session.select((), (2, 3))
+    session.choose_side(0, "b", 1)
+    session.level, session.step = "lines", "hand"
+    query = link.query(link.write(session))
+    other = opened(jobs, query)
+    for name in ("which", "sizes", "mesh", "machine", "memory_gib", "names", "conflicts", "step", "level"):
+        wanted = {"sequence": 128} if name == "sizes" else getattr(session, name)  # key=16 is the default
+        assert getattr(other, name) == wanted, name
+    assert other.manual_actions == session.manual_actions == ("S@1->b",)
+    assert link.query(link.write(other)) == query
+    assert len(query) < 300
+
+
+def test_names_are_kept_as_ranges(session: Session, jobs: Registry) -> None:
+    session.select((3, 4, 5, 9))
+    assert opened(jobs, link.query(link.write(session))).names == (3, 4, 5, 9)
+
+
+def test_selection_and_plan_of_another_program_are_left_out_and_it_is_said(session: Session, jobs: Registry) -> None:
+    session.select((), (1,))
+    query = link.query(link.write(session)).replace("sequence=128", "sequence=256")
+    other = opened(jobs, query)
+    assert (other.which, other.sizes, other.conflicts) == ("attention", {"sequence": 256}, ())
+    assert "another version of this model" in other.messages[-1].text
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("model=/tmp/x.py", "built-in models only"),
+        ("model=tests.browser.evil:make", "built-in models only"),
+        ("model=os:system&args=ls", "args"),
+        ("model=attention&sequence=9999999999", "whole number from 1 to"),
+        ("model=attention&sequence=-1", "whole number from 1 to"),
+        ("model=attention&sequence=1e3", "whole number from 1 to"),
+        ("model=attention&sequence=__import__('os')", "whole number from 1 to"),
+        ("model=attention&dtype=object", "one of float32"),
+        ("model=t2b&layers=100000", "whole number from 1 to 256"),
+        ("model=t2b&scan=yes", "True or False"),
+        ("model=unet&multipliers=" + ",".join(["1"] * 40), "at most 16"),
+        ("machine=/etc/passwd.toml", "built-in machines only"),
+        ("mesh=" + "a" * 500, "more than 120 characters"),
+        ("mesh=data=0", "whole number above 0"),
+        ("memory=nan", "GiB above 0"),
+        ("level=<img src=x>", "a word"),
+        ("names=0-99999999", "numbers and ranges"),
+        ("names=0-9999999", "more than 4,000 numbers"),
+        ("conflicts=1.x", "numbers and ranges"),
+        ("step=evil", "no such page"),
+        ("load=os:system", "no such field"),
+        ("&".join(["act=a->b"] * 100), "at most 64 actions"),
+        ("act=" + "a" * 200, "at most 64 actions of 120 characters"),
+        ("model=" + "a" * 7000, "nothing of it is read"),
+        ("&".join(f"a{i}=1" for i in range(300)), "nothing of it is read"),
+    ],
+)
+def test_what_does_not_belong_into_a_link_is_refused_and_said(query: str, said: str) -> None:
+    view, refused = link.read(query, STEPS)
+    assert any(said in text for text in refused), refused
+    assert all(len(text) < 300 for text in refused)
+    assert view.model in ("", "attention", "t2b", "unet")
+    assert not view.sizes
+    assert view._replace(model="", sizes={}) == link.View(sizes={})
+
+
+def test_numbers_beyond_the_program_are_left_out(session: Session) -> None:
+    view, _ = link.read(f"model=attention&sequence=128&program={session.digest[:12]}&conflicts=3-90&names=1", STEPS)
+    link.open_view(session, view)
+    assert session.conflicts == (3, 4)
+
+
+def test_a_wrong_action_in_a_link_is_a_message(session: Session) -> None:
+    view, _ = link.read(f"program={session.digest[:12]}&act=nothing->data", STEPS)
+    link.open_view(session, view)
+    assert session.messages[-1].level == "error"
+    assert session.manual_actions == ()

@@ -1,0 +1,230 @@
+"""Two dozen sessions of the explorer on one server: seconds from a click to its answer, idle and while one searches.
+
+The clients speak the websocket protocol by themselves, without a browser, so that what is measured is the server.  A
+click is a key of the table of commands; it is answered when the server has acknowledged it, which it does after the
+changes that it made were sent.  Every client waits a while between its clicks, as a person does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import Any, NamedTuple
+
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+CLIENTS = 24
+CLICKS = 12  #: of each client and phase
+THINK_S = (1.0, 3.0)
+KEYS = ("next_conflict", "graph", "next_conflict", "hand", "next_conflict", "previous_conflict")
+MEDIAN_S, P95_S, P95_SEARCHING_S = 0.1, 0.5, 0.8  #: targets
+
+
+class Answer(NamedTuple):
+    """One click."""
+
+    key: str
+    seconds: float
+
+
+class Client:
+    """One session."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self.url, self.model = url, model
+        self.socket: WebSocketClientConnection | None = None
+        self.shell = ""  #: id of the model that takes keys
+        self.sent = 0
+        self.first_s = 0.0  #: until the document was there
+        self.quiet_messages = 0  #: that came while nobody did anything
+        self._arrived: asyncio.Queue[tuple[dict[str, Any], str]] = asyncio.Queue()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Get the page and its document, as a browser does."""
+        began = time.perf_counter()
+        page = await asyncio.to_thread(_get, f"{self.url}/?model={self.model}&step=graph")
+        token = re.search(r'"token":"([^"]+)"', html.unescape(page))
+        assert token is not None, page[:2000]
+        request = HTTPRequest(
+            self.url.replace("http", "ws", 1) + "/ws", headers={"Origin": self.url}, request_timeout=120
+        )
+        self.socket = await websocket_connect(request, subprotocols=["bokeh", token.group(1)], max_message_size=2**28)
+        self._reader = asyncio.create_task(self._read())
+        await self._arrived.get()  # ACK
+        reply = await self._ask("PULL-DOC-REQ", {})
+        self.shell = _find_shell(json.loads(reply))
+        self.first_s = time.perf_counter() - began
+        ready = {"type": "event", "name": "document_ready", "values": {"type": "map"}}
+        await self._ask(
+            "PATCH-DOC", {"events": [{"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": ready}]}
+        )
+
+    async def _read(self) -> None:
+        """Take (header, content) of every message in; buffers are passed over."""
+        assert self.socket is not None
+        while True:
+            parts = []
+            for _ in range(3):
+                part = await self.socket.read_message()
+                if not isinstance(part, str):
+                    return  # the server hung up
+                parts.append(part)
+            header = json.loads(parts[0])
+            for _ in range(2 * int(header.get("num_buffers", 0))):
+                await self.socket.read_message()
+            self._arrived.put_nowait((header, parts[2]))
+
+    async def _ask(self, kind: str, content: dict[str, Any]) -> str:
+        """Send a message and wait for its answer."""
+        assert self.socket is not None
+        self.sent += 1
+        number = f"{id(self)}-{self.sent}"
+        for part in ({"msgid": number, "msgtype": kind}, {}, content):
+            await self.socket.write_message(json.dumps(part))
+        while True:
+            header, text = await asyncio.wait_for(self._arrived.get(), 120)
+            if header.get("reqid") == number:
+                assert header["msgtype"] != "ERROR", text[:2000]
+                return text
+
+    async def press(self, key: str) -> Answer:
+        """Press a key."""
+        began = time.perf_counter()
+        change = {"kind": "ModelChanged", "model": {"id": self.shell}, "attr": "command", "new": [key, self.sent]}
+        await self._ask("PATCH-DOC", {"events": [change]})
+        return Answer(key, time.perf_counter() - began)
+
+    async def rest(self, seconds: float) -> None:
+        """Read what the server says on its own."""
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            try:
+                await asyncio.wait_for(self._arrived.get(), left)
+                self.quiet_messages += 1
+            except TimeoutError:
+                return
+
+
+def _get(url: str) -> str:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(url, timeout=120) as answer:
+        return answer.read().decode()
+
+
+def _find_shell(document: Any) -> str:
+    """Id of the data model of ``Shell``: the one with a table of commands."""
+    found: list[str] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            attributes = node.get("attributes")
+            if isinstance(attributes, dict) and "commands" in attributes:
+                found.append(str(node["id"]))
+            for child in node.values():
+                walk(child)
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+
+    walk(document)
+    assert len(found) == 1, f"{len(found)} models take keys"
+    return found[0]
+
+
+async def _use(client: Client, chance: random.Random, clicks: int) -> list[Answer]:
+    found = []
+    for i in range(clicks):
+        await client.rest(chance.uniform(*THINK_S))
+        found.append(await client.press(KEYS[i % len(KEYS)]))
+    return found
+
+
+async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dict[str, list[float]]:
+    """Seconds by what was measured: opening, clicks with an idle server, clicks while another session searches."""
+    chance = random.Random(0)
+    some = [Client(url, "attention") for _ in range(clients)]
+    searcher = Client(url, "transformer")
+    for client in [*some, searcher]:
+        await client.open()
+    for client in some:  # pages are made on the first visit, which is no click
+        for key in dict.fromkeys(KEYS):
+            await client.press(key)
+    before = sum(c.quiet_messages for c in some)
+    await asyncio.gather(*(c.rest(3.0) for c in some))
+    quiet = sum(c.quiet_messages for c in some) - before
+    idle = await asyncio.gather(*(_use(c, random.Random(chance.random()), clicks) for c in some))
+    await searcher.press("run")
+    await searcher.rest(3.0)
+    busy = asyncio.create_task(searcher.rest(10_000.0))
+    searching = await asyncio.gather(*(_use(c, random.Random(chance.random()), clicks) for c in some))
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
+    await searcher.press("cancel")
+    return {
+        "open": [c.first_s for c in some],
+        "idle": [a.seconds for group in idle for a in group],
+        "searching": [a.seconds for group in searching for a in group],
+        "messages a second of 24 idle sessions": [quiet / 3.0],
+    }
+
+
+def p95(values: list[float]) -> float:
+    """95th percentile."""
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def _serve() -> tuple[subprocess.Popen[bytes], str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toast_lab.cli", "serve", "--port", str(port)],
+        stdout=subprocess.DEVNULL, env=os.environ,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(600):
+        try:
+            _get(url)
+            return process, url
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    process.kill()
+    raise SystemExit("the server did not start")
+
+
+def run() -> list[str]:
+    """Print the table; gives the missed targets."""
+    process, url = _serve()
+    try:
+        found = asyncio.run(measure(url))
+    finally:
+        process.terminate()
+        process.wait()
+    print(f"\n{CLIENTS} sessions of the explorer, {CLICKS} clicks of each, in milliseconds")
+    for name in ("open", "idle", "searching"):
+        values = found[name]
+        print(f"{name:>10}: median {1e3 * statistics.median(values):6.0f}, p95 {1e3 * p95(values):6.0f}")
+    told = found["messages a second of 24 idle sessions"][0]
+    print(f"messages a second to {CLIENTS} sessions where nothing happens: {told:.1f}")
+    missed = []
+    for name, median_s, p95_s in (("idle", MEDIAN_S, P95_S), ("searching", 2 * MEDIAN_S, P95_SEARCHING_S)):
+        if statistics.median(found[name]) > median_s or p95(found[name]) > p95_s:
+            missed.append(f"click to answer, {name}: target median {median_s} s, p95 {p95_s} s")
+    return missed
+
+
+if __name__ == "__main__":
+    print(*run(), sep="\n")

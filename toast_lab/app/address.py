@@ -1,0 +1,62 @@
+"""The address bar follows the session, and the session follows the back button.
+
+The address is written at most once a tick, however much changed; going back changes the session, whose address is
+then the one that the browser shows already, so nothing goes round in circles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toast_lab.app import link
+from toast_lab.app.session import STEPS
+from toast_lab.app.shell import Shell
+
+WATCHED = ["step", "which", "sizes", "problem", "names", "conflicts", "plans", "level", "job"]
+
+
+class Address:
+    """Made by ``Explorer``.
+
+    Attributes:
+        extra: fields that are the server's own, such as the key of this page's state.
+    """
+
+    def __init__(self, session: Any, shell: Shell) -> None:
+        self.session, self.shell = session, shell
+        self.extra: dict[str, str] = {}
+        self._dirty = True
+        self._at: tuple[str, str] | None = None  #: model and step of the last address
+        session.param.watch(lambda *_: self._changed(), WATCHED)
+        shell.param.watch(lambda e: self._arrived(e.new), "arrived")
+
+    def _changed(self) -> None:
+        self._dirty = True
+
+    def flush(self) -> None:
+        """Write the address if something changed."""
+        session = self.session
+        if not self._dirty or session.analysis is None or self.shell.framed:
+            return
+        self._dirty = False
+        pairs = link.write(session)
+        job = session.job
+        if job is not None and job.about is not None:
+            pairs.append(("job", job.id))
+        text = link.query([*pairs, *self.extra.items()])
+        at = (session.which, session.step)
+        push = self._at is not None and at != self._at
+        self._at = at
+        if self.shell.query[:1] != [text]:
+            self.shell.query = [text, push]
+
+    def _arrived(self, arrived: list[Any]) -> None:
+        """Back or forward: the same page goes to that view."""
+        view, _ = link.read(str(arrived[0]) if arrived else "", STEPS)
+        step = view.step or STEPS[0]
+        self._at = (view.model or self.session.which, step)
+        if view.model and view.model != self.session.which and not self.session.busy:
+            link.open_view(self.session, view._replace(step=step))
+        else:
+            self.session.step = step
+        self._dirty = True

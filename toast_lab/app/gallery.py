@@ -1,0 +1,70 @@
+"""What the gallery tells of a model before it is loaded.  Written down, so that showing it loads none."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from toast_lab.models import registry
+
+
+class Card(NamedTuple):
+    """A built-in model at its default sizes."""
+
+    ops: int
+    values: int
+    names: int  #: of dims larger than 1
+    conflicts: int
+    parameters: int | None = None
+
+
+class Solved(NamedTuple):
+    """A small case with a plan that the paper or every expert gives it."""
+
+    model: str
+    words: str
+    mesh: str
+    actions: tuple[str, ...]
+
+
+CARDS = {
+    "mlp": Card(5, 8, 16, 0),
+    "xxt": Card(2, 3, 7, 1),
+    "attention": Card(10, 14, 31, 5),
+    "transformer": Card(1502, 1565, 3040, 56, 24_250_880),
+    "t2b": Card(11598, 12093, 24640, 504, 2_506_434_560),
+    "t7b": Card(17796, 18561, 40324, 728, 8_538_074_112),
+    "itx": Card(6242, 6566, 9196, 0, 5_069_115_392),
+    "gns": Card(36907, 39213, 44938, 0, 877_704_196),
+    "unet": Card(14514, 15316, 29202, 192, 3_595_652_355),
+}
+SOLVED = (
+    Solved("mlp", "mlp: examples on one axis, hidden units on the other", "data=4,model=2", ("B->data", "U->model")),
+    Solved("xxt", "x @ x.T: one conflict, settled by a side", "data=4,model=2", ("S@0->data",)),
+    Solved("attention", "attention: five conflicts, one bit settles all", "data=4,model=2", ("S@1->data",)),
+    Solved(
+        "transformer",
+        "Transformer: data parallel with Megatron",
+        "data=4,model=2",
+        ("batch->data", "hidden->model", "heads->model", "vocab->model"),
+    ),
+)
+
+
+def card_text(name: str) -> str:
+    """The words on a card: what it is, then its sizes.
+
+    >>> card_text("xxt").splitlines()[1]
+    '2 ops · 7 names · 1 conflict'
+    """
+    text = registry.MODELS[name][1]
+    card = CARDS.get(name)
+    if card is None:
+        return f"{name} — {text}"
+    parts = [_parameters(card.parameters)] if card.parameters else []
+    parts += [f"{card.ops:,} ops"]
+    parts += [f"{card.names:,} names", f"{card.conflicts or 'no'} conflict{'' if card.conflicts == 1 else 's'}"]
+    return f"{name} — {text}\n" + " · ".join(parts)
+
+
+def _parameters(n: int) -> str:
+    return f"{n / 1e9:.2f} billion parameters" if n >= 1e9 else f"{n / 1e6:.0f} million parameters"

@@ -1,0 +1,128 @@
+"""The one table of commands: what a key does, what the sheet of keys shows and what a button's tip says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from toast_lab.app.jobs import JobState
+
+
+class Command(NamedTuple):
+    """Something that can be done from anywhere."""
+
+    id: str
+    keys: tuple[str, ...]  #: as ``shell.js`` names them
+    words: str
+    group: str
+
+
+COMMANDS = (
+    Command("load", ("1",), "Load", "pages"),
+    Command("graph", ("2",), "Graph and conflicts", "pages"),
+    Command("hand", ("3",), "By hand", "pages"),
+    Command("search_page", ("4",), "Search", "pages"),
+    Command("compare", ("5",), "Compare and run", "pages"),
+    Command("search", ("/",), "find a value, op or colour in the graph", "selection"),
+    Command("next_conflict", ("]",), "next conflict", "selection"),
+    Command("previous_conflict", ("[",), "previous conflict", "selection"),
+    Command("drawer", ("d",), "show or hide the listing below", "selection"),
+    Command("undo", ("u", "Ctrl+z"), "undo the last change by hand", "plan by hand"),
+    Command("redo", ("r", "Ctrl+y", "Ctrl+Shift+z"), "redo it", "plan by hand"),
+    Command("run", ("Space",), "run the search, pause it, go on", "search"),
+    Command("step", ("s",), "one simulation, then stand still", "search"),
+    Command("stop", ("x",), "stop and keep the best", "search"),
+    Command("cancel", ("Esc",), "close a message or table, leave a field, cancel what runs", "everywhere"),
+    Command("theme", ("t",), "theme: as the system, light or dark", "everywhere"),
+    Command("link", ("l",), "copy a link to this view", "everywhere"),
+    Command("help", ("?",), "this table", "everywhere"),
+)
+_PAGES = {"load": "load", "graph": "graph", "hand": "hand", "search_page": "search", "compare": "compare"}
+HERE = ("theme", "link", "help")  #: the browser does these by itself
+
+
+def table() -> list[list[Any]]:
+    """The commands as ``Shell.commands`` takes them."""
+    return [[c.id, list(c.keys), c.words, c.group] for c in COMMANDS]
+
+
+def tip(command: str, words: str = "") -> str:
+    """A button's tip with the keys that do the same.
+
+    >>> tip("undo", "take the last change back")
+    'take the last change back (u or Ctrl+z)'
+    """
+    found = next(c for c in COMMANDS if c.id == command)
+    return f"{words or found.words} ({' or '.join(found.keys[:2])})"
+
+
+def perform(command: str, explorer: Any) -> None:
+    """Do what a key asks for; an unknown command is nothing."""
+    session = explorer.session
+    if command in _PAGES:
+        session.step = _PAGES[command]
+    elif command in _DO:
+        _DO[command](explorer)
+
+
+def _turn(by: int) -> Callable[[Any], None]:
+    def turn(explorer: Any) -> None:
+        session = explorer.session
+        n = len(session.analysis.conflicts) if session.analysis is not None else 0
+        if not n:
+            session.say("This program has no conflicts.")
+            return
+        at = session.conflicts[0] if session.conflicts else (-1 if by > 0 else n)
+        session.select((), ((at + by) % n,))
+        session.say(f"Conflict {session.conflicts[0] + 1} of {n}.")
+
+    return turn
+
+
+def _find(explorer: Any) -> None:
+    explorer.session.step = "graph"
+
+
+def _run(explorer: Any) -> None:
+    """Space: run, pause, go on; never a second search beside another job."""
+    session = explorer.session
+    job = session.job
+    if job is not None and job.running:
+        if job.kind in ("search", "race"):
+            session.pause_search()
+            session.say("Paused." if job.state is JobState.PAUSED else "Going on.")
+        return
+    session.step = "search"
+    explorer.page("search").run_now()
+
+
+def _step(explorer: Any) -> None:
+    session = explorer.session
+    if session.busy and session.job.kind != "search":
+        return
+    session.step = "search"
+    explorer.page("search").step_now()
+
+
+def _cancel(explorer: Any) -> None:
+    session = explorer.session
+    if explorer.dismiss():
+        return
+    if session.job is not None and session.job.running:
+        session.cancel_job()
+    elif session.names or session.conflicts:
+        session.select((), ())
+
+
+_DO: dict[str, Callable[[Any], None]] = {
+    "search": _find,
+    "next_conflict": _turn(1),
+    "previous_conflict": _turn(-1),
+    "drawer": lambda explorer: explorer.toggle_drawer(),
+    "undo": lambda explorer: explorer.session.undo_action(),
+    "redo": lambda explorer: explorer.session.redo_action(),
+    "run": _run,
+    "step": _step,
+    "stop": lambda explorer: explorer.session.stop_search(),
+    "cancel": _cancel,
+}

@@ -1,0 +1,286 @@
+"""What a link holds: a view of a built-in model, written into the address and read from it.
+
+``model=attention&sequence=128&mesh=data=4,model=2&machine=tpu-v5e&step=graph&level=names&names=3-5&conflicts=0&act=...``
+
+A link never names code or a file, whatever is in it: ``model`` is looked up among the built-in models and nowhere
+else, and a size has to be one of that model's, of its type and within bounds.  What is refused is said and left out.
+Selection and plan hold for one program, so ``program`` has the beginning of its digest; for another they are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from toast_lab.cost.machines import MACHINES
+from toast_lab.errors import ToastError
+from toast_lab.models import registry
+from toast_lab.sharding.mesh import make_mesh
+
+MAX_QUERY = 6000  #: characters; a longer address is not read at all
+MAX_TEXT = 120
+MAX_ACTIONS = 64
+MAX_NAMES = 4000  #: selected names; as ranges they may be few characters
+MAX_NAMES_TEXT = 600
+LARGEST_SIZE = 2**20
+MOST_REPEATS = 256  #: layers, steps, blocks: what makes a program long, and its loading slow
+REPEATS = ("layers", "steps", "blocks", "hidden_layers")
+OURS = ("state", "job")  #: read by the server before the link is
+KNOWN = ("step", "level", "mesh", "machine", "memory", "program", "names", "conflicts", "act", "model")
+
+
+class View(NamedTuple):
+    """What a link asks for; None or empty: nothing about that."""
+
+    model: str = ""
+    sizes: Mapping[str, Any] = MappingProxyType({})
+    mesh: str = ""
+    machine: str = ""
+    memory_gib: float | None = None
+    step: str = ""
+    level: str = ""
+    program: str = ""
+    names: tuple[int, ...] = ()
+    conflicts: tuple[int, ...] = ()
+    actions: tuple[str, ...] = ()
+
+
+# -- writing -----------------------------------------------------------------------------------------
+
+
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Whole numbers as ranges; ``3-5.9``.
+
+    >>> ranges_text([9, 3, 4, 5])
+    '3-5.9'
+    """
+    parts: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if parts and parts[-1][1] == n - 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ".".join(f"{a}-{b}" if b > a else f"{a}" for a, b in parts)
+
+
+def write(session: Any) -> list[tuple[str, str]]:
+    """The view of a session as pairs of a query."""
+    out: list[tuple[str, str]] = []
+    if session.which:
+        out.append(("model", session.which))
+        known = registry.sizes(session.which)
+        out += [(k, _size_text(v)) for k, v in session.sizes.items() if k in known and v != known[k]]
+    if session.problem is not None:
+        out.append(("mesh", str(session.problem.mesh)))
+        if session.machine in MACHINES:
+            out.append(("machine", session.machine))
+        if session.memory_gib:
+            out.append(("memory", f"{session.memory_gib:g}"))
+    out.append(("step", session.step))
+    if session.level:
+        out.append(("level", session.level))
+    marked: list[tuple[str, str]] = []
+    if session.conflicts:
+        marked.append(("conflicts", ranges_text(session.conflicts)))
+    elif session.names:
+        marked.append(("names", ranges_text(session.names)))
+    if session.problem is not None:
+        marked += [("act", a) for a in session.manual_actions]
+    marked = [(k, v) for k, v in marked if len(v) <= (MAX_TEXT if k == "act" else MAX_NAMES_TEXT)]
+    if marked:
+        out += [("program", session.digest[:12]), *marked]
+    return out
+
+
+def query(pairs: list[tuple[str, str]]) -> str:
+    """As the address has it; signs that are harmless there stay readable."""
+    return urlencode(pairs, safe="=,@>")
+
+
+def _size_text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
+    """(the view that a query asks for, what was refused and why).
+
+    Args:
+        text: what stands behind the question mark.
+        steps: names of the pages.
+    """
+    text = text.lstrip("?")
+    if len(text) > MAX_QUERY:
+        return View(), [f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: nothing of it is read"]
+    try:
+        pairs = parse_qsl(text, max_num_fields=200, errors="replace")
+    except ValueError:
+        return View(), ["the address has more than 200 fields: nothing of it is read"]
+    given: dict[str, list[str]] = {}
+    for key, value in pairs:
+        given.setdefault(key, []).append(value)
+    refused: list[str] = []
+    values: dict[str, Any] = {}
+    last = {k: v[-1] for k, v in given.items()}
+    model = last.get("model", "")
+    if model and model not in registry.MODELS:
+        refused.append(f"model={_short(model)}: a link opens built-in models only ({', '.join(registry.MODELS)})")
+        model = ""
+    values["model"] = model
+    known = registry.sizes(model) if model else {}
+    sizes: dict[str, Any] = {}
+    for key in last:
+        if key in known:
+            try:
+                sizes[key] = _size(model, key, known[key], last[key])
+            except ValueError as error:
+                refused.append(f"{key}={_short(last[key])}: {error}")
+        elif key not in KNOWN and key not in OURS:
+            refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
+    values["sizes"] = sizes
+    for key, take in _TAKE.items():
+        if last.get(key):
+            try:
+                name = "memory_gib" if key == "memory" else key
+                values[name] = take(last[key])
+            except (ValueError, OverflowError, ToastError) as error:
+                refused.append(f"{key}={_short(last[key])}: {error}")
+    step = last.get("step", "")
+    if step and step not in steps:
+        refused.append(f"step={_short(step)}: there is no such page")
+    elif step:
+        values["step"] = step
+    actions = given.get("act", [])
+    if len(actions) > MAX_ACTIONS or any(len(a) > MAX_TEXT for a in actions):
+        refused.append(f"act: at most {MAX_ACTIONS} actions of {MAX_TEXT} characters")
+    else:
+        values["actions"] = tuple(actions)
+    return View(**values), refused
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "…")
+
+
+def _size(model: str, key: str, default: Any, text: str) -> Any:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"more than {MAX_TEXT} characters")
+    choices = registry.choices(model).get(key)
+    if choices is not None:
+        if text not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return text
+    if isinstance(default, bool):
+        if text not in ("True", "False"):
+            raise ValueError("True or False")
+        return text == "True"
+    most = MOST_REPEATS if key in REPEATS else LARGEST_SIZE
+    if isinstance(default, tuple):
+        numbers = [_whole(part, most) for part in text.split(",")]
+        if len(numbers) > 16:
+            raise ValueError("at most 16 numbers")
+        return tuple(numbers)
+    if isinstance(default, int):
+        return _whole(text, most)
+    raise ValueError("a link does not set this")
+
+
+def _whole(text: str, most: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise ValueError(f"a whole number from 1 to {most:,}")
+    return int(text)
+
+
+def _mesh(text: str) -> str:
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"more than {MAX_TEXT} characters")
+    return str(make_mesh(text))
+
+
+def _machine(text: str) -> str:
+    if text not in MACHINES:
+        raise ValueError("a link names built-in machines only")
+    return text
+
+
+def _memory(text: str) -> float:
+    value = float(text) if len(text) <= 20 else float("nan")
+    if not 0 < value < 1e6:
+        raise ValueError("GiB above 0")
+    return value
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    if len(text) > MAX_NAMES_TEXT or not re.fullmatch(r"\d{1,7}(-\d{1,7})?(\.\d{1,7}(-\d{1,7})?)*", text):
+        raise ValueError("numbers and ranges, as in 3-5.9")
+    found: list[int] = []
+    for part in text.split("."):
+        first, _, end = part.partition("-")
+        start, stop = int(first), int(end or first)
+        if stop - start + len(found) >= MAX_NAMES:
+            raise ValueError(f"more than {MAX_NAMES:,} numbers")
+        found += range(start, stop + 1)
+    return tuple(found)
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9_]{1,24}", text):
+        raise ValueError("a word")
+    return text
+
+
+_TAKE: dict[str, Any] = {
+    "mesh": _mesh, "machine": _machine, "memory": _memory, "level": _word, "program": _word, "names": _numbers,
+    "conflicts": _numbers,
+}  # fmt: skip
+
+
+# -- opening -----------------------------------------------------------------------------------------
+
+
+def open_view(session: Any, view: View) -> None:
+    """Bring a session to a view; the model comes first if it is another one, and the rest when it is there."""
+    if view.model and (view.model, dict(view.sizes)) != (session.which, _own(session)):
+        session.load(view.model, dict(view.sizes), then=lambda loaded: _apply(loaded, view))
+    else:
+        _apply(session, view)
+
+
+def _own(session: Any) -> dict[str, Any]:
+    """Sizes that differ from the defaults, which is what a link has."""
+    known = registry.sizes(session.which) if session.which else {}
+    return {k: v for k, v in session.sizes.items() if v != known.get(k)}
+
+
+def _apply(session: Any, view: View) -> None:
+    if session.analysis is None:
+        return
+    wanted = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}
+    settings = {k: v for k, v in wanted.items() if v and v != getattr(session, k)}
+    if settings:
+        session.set_problem(**settings)
+    if view.level:
+        session.level = view.level
+    if view.program and view.program != session.digest[: len(view.program)]:
+        session.say(
+            "The link's selection and plan are of another program and are left out: a link carries built-in models "
+            "only. Load its model and open the link again."
+            if not view.model
+            else "The link's selection and plan are of another version of this model and are left out.",
+            "error",
+        )
+    elif view.program:
+        if len(view.program) < 12:
+            return
+        n_names, n_conflicts = session.analysis.dims.n, len(session.analysis.conflicts)
+        session.select(tuple(n for n in view.names if n < n_names), tuple(k for k in view.conflicts if k < n_conflicts))
+        if view.actions and view.actions != session.manual_actions and session.problem is not None:
+            with session.guarded():
+                session.take_by_hand(list(view.actions))
+    if view.step:
+        session.step = view.step

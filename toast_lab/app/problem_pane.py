@@ -1,0 +1,139 @@
+"""Mesh and machine, checked with every key that is pressed, before anything is asked to work with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.session import Session
+from toast_lab.cost import machine_file
+from toast_lab.cost.machine_model import Machine
+from toast_lab.cost.machines import MACHINES
+from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, Checked, check_machine, check_mesh
+
+OWN = "a machine file (TOML) …"
+
+
+class ProblemPane(pn.viewable.Viewer):
+    """The fields, what is right or wrong with them, and the button that takes them."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
+        self.mesh = pn.widgets.TextInput(name="axes and sizes", value=session.mesh, max_length=200, **common)
+        self.machine = pn.widgets.Select(name="hardware", options=[*MACHINES, OWN], value=session.machine, **common)
+        self.toml = pn.widgets.TextAreaInput(
+            name="TOML of the hardware",
+            rows=9,
+            max_length=MAX_MACHINE_TEXT,
+            visible=False,
+            sizing_mode="stretch_width",
+            margin=(3, 0),
+            stylesheets=[look.INPUT + MONOSPACED],
+        )
+        self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
+        self.take = look.button("Use this mesh and machine", disabled=True)
+        self.take.on_click(lambda _: self._take())
+        self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value_input")
+        self.toml.param.watch(lambda e: self.check(toml=e.new), "value_input")
+        self.machine.param.watch(lambda _: self._machine_chosen(), "value")
+        self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value")
+        self.mesh.param.watch(lambda _: self._take_if_typed(), "enter_pressed")
+        self._view = pn.Column(
+            look.text(h("h2", "mesh and machine")),
+            self.mesh,
+            self._mesh_said,
+            self.machine,
+            self.toml,
+            self._machine_said,
+            self.take,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        session.param.watch(lambda *_: self.follow(), ["problem", "own_machines"])
+        self.follow()
+
+    def follow(self) -> None:
+        """Show what is in force."""
+        session = self.session
+        names = [*MACHINES, *session.own_machines, OWN]
+        self.machine.param.update(options=names, value=session.machine if session.machine in names else names[0])
+        self.mesh.value = session.mesh
+        self.check(mesh=session.mesh)
+
+    def check(self, mesh: str | None = None, toml: str | None = None) -> None:
+        """Say what is right and wrong; ``mesh`` and ``toml`` as they are being typed."""
+        own = self.machine.value == OWN
+        typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
+        self._checked_machine = check_machine(typed) if own else Checked(True, (), machine=self._named())
+        text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
+        self._checked_mesh = check_mesh(text, self.session.analysis, self._checked_machine.machine)
+        self._mesh_said.object = words(self._checked_mesh)
+        self._machine_said.object = words(self._checked_machine)
+        self._machine_said.visible = self.toml.visible = own
+        good = self._checked_mesh.good and self._checked_machine.good
+        found, session = self._checked_mesh.mesh, self.session
+        same = good and not own and str(found) == session.mesh and self.machine.value == session.machine
+        self.take.disabled = not good or same
+        self.take.button_type = "default" if self.take.disabled else "primary"
+
+    def drop(self, name: str, content: bytes) -> None:
+        """A machine file that was dropped on the page: it goes into the field, to be looked at first."""
+        try:
+            text = content[: MAX_MACHINE_TEXT + 1].decode()
+        except UnicodeDecodeError:
+            self.session.say(f"{name} is no text, so no machine file", "error")
+            return
+        self.machine.value = OWN
+        self.toml.value = text
+        self.check(toml=text)
+        self.session.say(f"{name} is in the field on the right; use it once nothing is wrong with it.")
+
+    def _named(self) -> Machine | None:
+        name = str(self.machine.value)
+        return self.session.own_machines.get(name) or MACHINES.get(name)
+
+    def _machine_chosen(self) -> None:
+        own = self.machine.value == OWN
+        if own and not self.toml.value:
+            base = MACHINES.get(self.session.machine) or MACHINES["tpu-v5e"]
+            self.toml.value = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
+            self.check(toml=self.toml.value)
+        else:
+            self.check()
+
+    def _take_if_typed(self) -> None:
+        self.check(mesh=str(self.mesh.value))
+        if not self.take.disabled:
+            self._take()
+
+    def _take(self) -> None:
+        self.check()
+        mesh, machine = self._checked_mesh.mesh, self._checked_machine.machine
+        if mesh is None or machine is None:
+            return
+        if self.machine.value == OWN:
+            machine = self.session.keep_machine(machine)
+        self.session.set_problem(mesh=str(mesh), machine=machine.name)
+        problem = self.session.problem
+        if problem is not None and str(problem.mesh) == str(mesh) and problem.machine.name == machine.name:
+            self.session.say(f"Mesh {mesh}, {machine.name}.", "good")
+
+    def __panel__(self) -> Any:
+        return self._view
+
+
+def words(checked: Checked) -> Safe:
+    """A verdict with a sign, then what to know."""
+    if not checked.lines:
+        return Safe("")
+    sign = "✓ " if checked.good else "✗ "
+    first = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
+    return join([first, *(h("p", line, cls="quiet") for line in checked.lines[1:])])
+
+
+MONOSPACED = f"textarea.bk-input {{ font-family: {look.MONO}; font-size: 11px; white-space: pre; overflow: auto; }}"

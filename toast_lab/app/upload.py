@@ -1,0 +1,81 @@
+"""A place to drop a file on.  The browser's half is ``upload.js``; what comes is bytes, and stays bytes here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
+
+import param
+from panel.custom import JSComponent
+
+from toast_lab.app.loading import MAX_UPLOAD_BYTES
+from toast_lab.app.look import FONT
+
+PIECE_BYTES = 512 * 1024
+MAX_NAME = 120
+
+
+class Upload(JSComponent):
+    """``on_file(name, content)`` gets a whole file, ``on_refused(name, size)`` one that is empty or too large."""
+
+    limit = param.Integer(default=MAX_UPLOAD_BYTES)
+    piece = param.Integer(default=PIECE_BYTES)
+    words = param.String(default="")
+    taken = param.List(default=[], doc="[id, bytes that have arrived]; -1: give up")
+
+    _esm = (Path(__file__).parent / "upload.js").read_text(encoding="utf-8")
+    _stylesheets = [  # noqa: RUF012
+        f"""
+:host {{ font-family: {FONT}; font-size: 12.5px; color: var(--tl-quiet, #5b6675); }}
+.zone {{ border: 1.5px dashed var(--tl-edge, #c6cfda); border-radius: 8px; padding: 10px; cursor: pointer;
+  display: flex; flex-direction: column; gap: 6px; line-height: 1.35; overflow-wrap: anywhere; }}
+.zone:hover, .zone.over {{ border-color: var(--tl-accent, #1f6feb); background: var(--tl-soft, #eef3f9); }}
+.zone:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
+.zone.busy {{ cursor: progress; border-style: solid; color: var(--tl-ink, #1c2430); }}
+button {{ font: inherit; align-self: start; color: var(--tl-ink, #1c2430); background: var(--tl-card, #fff);
+  border: 1px solid var(--tl-edge, #c6cfda); border-radius: 6px; padding: 2px 10px; cursor: pointer; }}
+"""
+    ]
+
+    def __init__(
+        self, on_file: Callable[[str, bytes], None], on_refused: Callable[[str, int], None], **params: Any
+    ) -> None:
+        super().__init__(sizing_mode="stretch_width", margin=(3, 0), **params)
+        self._on_file, self._on_refused = on_file, on_refused
+        self._id: Any = None
+        self._parts = bytearray()
+
+    def _handle_msg(self, data: Any) -> None:
+        """A piece of a file, from a browser that may say anything."""
+        if not isinstance(data, dict):
+            return
+        found, size, at, text = (data.get(k) for k in ("id", "size", "at", "data"))
+        name = PurePath(str(data.get("name", ""))[:MAX_NAME]).name or "file"
+        if not isinstance(found, int) or not isinstance(size, int) or not isinstance(at, int):
+            return
+        if not isinstance(text, str) or len(text) > 2 * self.piece:
+            return
+        if size <= 0 or size > self.limit:
+            self._parts, self._id = bytearray(), None
+            if size >= 0:
+                self._on_refused(name, size)
+            return
+        if at == 0:
+            self._parts, self._id = bytearray(), found
+        try:
+            piece = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            piece = b""
+        if found != self._id or at != len(self._parts) or not piece or at + len(piece) > size:
+            self._parts, self._id = bytearray(), None
+            self.taken = [found, -1]
+            return
+        self._parts += piece
+        whole = len(self._parts) == size
+        self.taken = [found, len(self._parts)]
+        if whole:
+            content, self._parts, self._id = bytes(self._parts), bytearray(), None
+            self._on_file(name, content)
