@@ -22,6 +22,7 @@ from toast_lab.app.jobs import JOBS, Job, JobState, Registry
 from toast_lab.app.mirror import Mirror
 from toast_lab.app.racing import RaceState
 from toast_lab.app.ready_plans import data_parallel, rescue
+from toast_lab.app.running import Running
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.models import registry
@@ -45,7 +46,7 @@ def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
     return ":" not in which and (which != "transformer" or sizes.get("layers", 2) <= 2)
 
 
-class Session(ByHand, param.Parameterized):
+class Session(ByHand, Running, param.Parameterized):
     """State of one page."""
 
     step: Any = param.Selector(default="load", objects=list(STEPS))
@@ -180,9 +181,9 @@ class Session(ByHand, param.Parameterized):
             and old.problem.mesh == problem.mesh
             and old.problem.machine == problem.machine
         )
-        item = PlanItem(
-            name, origin, plan, problem, price(problem, plan), old.run if old is not None and same else None
-        )
+        item = PlanItem(name, origin, plan, problem, price(problem, plan))
+        if old is not None and same:
+            item = item._replace(run=old.run, compiled=old.compiled, note=old.note)
         self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
         return item
 
@@ -354,33 +355,6 @@ class Session(ByHand, param.Parameterized):
             self.job.cancel()
             self.job_changes += 1
 
-    def start_run(self, name: str, devices: str = "", repeats: int = 10) -> None:
-        """Execute a plan on virtual or attached devices."""
-        item = self.plan_named(name)
-        if item is None or self.model is None:
-            self.say("Select a plan in the table first.", "error")
-            return
-        with self.guarded():
-            where = devices or f"cpu:{item.problem.mesh.n_devices}"
-            kept = functools.partial(self._executed, item)
-            self._start(
-                "run",
-                f"executing {name} on {where}",
-                kept,
-                worker.execute,
-                self.model,
-                item.plan,
-                where,
-                repeats,
-                900.0,
-            )
-
-    def _executed(self, item: PlanItem, job: Job) -> None:
-        self.plans = [
-            p._replace(run=job.result) if p.name == item.name and p.plan.key == item.plan.key else p for p in self.plans
-        ]
-        self.say(f"{item.name}: executed on {job.result.devices}.", "good")
-
     def tick(self) -> list[Point]:
         """Bring in what the job reported since the last call; gives the new points of the search curves."""
         job = self.job
@@ -449,7 +423,8 @@ class Session(ByHand, param.Parameterized):
         new._seen, new._settled = self._seen, self._settled
         name = getattr(self._on_result, "__name__", "")
         if isinstance(self._on_result, functools.partial):
-            new._on_result = functools.partial(new._executed, *self._on_result.args)
+            method = getattr(new, self._on_result.func.__name__)
+            new._on_result = functools.partial(method, *self._on_result.args)
         elif name:
             new._on_result = getattr(new, name)
         return new
