@@ -185,16 +185,16 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
             "step": texts("time_s", seconds_text),
             "peak": texts("peak_bytes", bytes_text),
             "fits": texts("free_bytes", room_text),
-            "collectives": [_short(c) for c in frame["collectives"]],
             "compiled": texts("compiled_peak_bytes", bytes_text),
             "compiled ratio": texts("compiled_peak_ratio", number("{:.3g}×")),
-            "compiled collectives": [c or "–" for c in frame["compiled_collectives"]],
             "measured": texts("measured_s", seconds_text),
             "spread": texts("spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"),
             "steps": texts("steps", number("{:.0f}")),
             "ratio": texts("ratio", number("{:.3g}×")),
             "error": texts("max_relative_error", number("{:.1e}")),
             "on": [d or "–" for d in frame["devices"]],
+            "collectives": [_short(c) for c in frame["collectives"]],
+            "compiled collectives": [c or "–" for c in frame["compiled_collectives"]],
         }
     )
 
@@ -203,19 +203,18 @@ def room_text(free_bytes: float) -> str:
     """By how much a plan fits or not.
 
     >>> room_text(2**30), room_text(-(2**20))
-    ('yes, 1.00 GiB free', 'no, 1.00 MiB over')
+    ('1.00 GiB free', 'NO: 1.00 MiB over')
     """
-    return f"yes, {bytes_text(free_bytes)} free" if free_bytes >= 0 else f"no, {bytes_text(-free_bytes)} over"
+    return f"{bytes_text(free_bytes)} free" if free_bytes >= 0 else f"NO: {bytes_text(-free_bytes)} over"
 
 
 GROUPS = {
-    "estimated by the cost model": ["step", "peak", "fits", "collectives"],
-    "compiled (×: over estimated)": ["compiled", "compiled ratio", "compiled collectives"],
-    "measured: median, half the interquartile range, number (×: over estimated)": [
-        "measured", "spread", "steps", "ratio", "error", "on",
-    ],
-}  # fmt: skip
+    "estimated": ["step", "peak", "fits"],
+    "compiled, × est.": ["compiled", "compiled ratio"],
+    "measured: median ± half IQR, × est.": ["measured", "spread", "steps", "ratio", "error", "on"],
+    "collectives": ["collectives", "compiled collectives"],
+}
 TITLES = {
-    "compiled": "peak", "compiled ratio": "×", "compiled collectives": "collectives", "measured": "step",
-    "spread": "spread", "steps": "n", "ratio": "×", "error": "error",
+    "compiled": "peak", "compiled ratio": "×", "measured": "step", "spread": "spread", "steps": "n",
+    "ratio": "×", "error": "error", "collectives": "estimated", "compiled collectives": "compiled",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
-from bokeh.models.annotations import Span
+from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.text import line_text
@@ -100,7 +100,7 @@ def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Se
         name="memory timelines",
         toolbar_location="right",
         x_axis_label="program order (op)",
-        y_axis_label=f"memory of a device ({unit})",
+        y_axis_label=f"memory ({unit})",
     )
     quiet(plot)
     hover = []
@@ -135,6 +135,13 @@ def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Se
             name="memory limit",
         )  # fmt: skip
         plot.add_layout(limit)
+        words = f"limit {bytes_text(memory_limit_bytes)}"
+        plot.add_layout(
+            Label(
+                x=4, x_units="screen", y=memory_limit_bytes / scale, y_offset=2, text=words, text_color=CONFLICT,
+                text_font_size="11px",
+            )
+        )  # fmt: skip
         plot.y_range.end = 1.12 * max(highest, memory_limit_bytes) / scale
     else:
         plot.y_range.end = 1.15 * highest / scale

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
-from bokeh.models.annotations import Span
+from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import Entry, byte_unit, bytes_text, compare_frame, seconds_text, time_unit
@@ -59,6 +59,11 @@ def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _leftwards(xs: list[float], wide: float) -> list[bool]:
+    """Which names stand left of their marker: those at the right edge, and those with a neighbour at the right."""
+    return [x > 0.6 * wide or (x > 0.2 * wide and any(x < other < x + 0.18 * wide for other in xs)) for x in xs]
+
+
 def _apart(xs: list[float], ys: list[float]) -> list[int]:
     """Label offsets in pixels: plans that lie close together get their names one below the other."""
     wide, high = max(xs, default=1) or 1, max(ys, default=1) or 1
@@ -71,10 +76,9 @@ def _apart(xs: list[float], ys: list[float]) -> list[int]:
     return out
 
 
-def time_memory_plot(entries: Sequence[Entry], memory_limit_bytes: float | None = None) -> figure:
+def time_memory_plot(frame: pd.DataFrame, entries: Sequence[Entry], memory_limit_bytes: float | None = None) -> figure:
     """The picture of ``time_memory_frame``."""
     styles = {e.number: e.style for e in entries}
-    frame = time_memory_frame(entries)
     slowest = float(frame["time_s"].max()) if len(frame) else 1.0
     wide = float(frame["peak_bytes"].max()) if len(frame) else 1.0
     far = len(frame) > 1 and slowest > FAR * float(frame["time_s"].min())
@@ -95,7 +99,7 @@ def time_memory_plot(entries: Sequence[Entry], memory_limit_bytes: float | None 
     for source, rows in frame.groupby("source", sort=False):
         x, y = rows["peak_bytes"] / memory_scale, rows["time_s"] / scale
         found = [styles[n] for n in rows["number"]]
-        right = [v > 0.6 * wide for v in rows["peak_bytes"]]
+        right = _leftwards(rows["peak_bytes"].tolist(), wide)
         data = ColumnDataSource(
             {
                 "x": x.to_numpy(float),
@@ -133,16 +137,23 @@ def time_memory_plot(entries: Sequence[Entry], memory_limit_bytes: float | None 
             location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"
         )
         plot.add_layout(limit)
+        words = f"limit {bytes_text(memory_limit_bytes)}"
+        plot.add_layout(
+            Label(
+                x=memory_limit_bytes / memory_scale, y=4, y_units="screen", x_offset=4, text=words,
+                text_color=CONFLICT, text_font_size="11px",
+            )
+        )  # fmt: skip
     plot.x_range.start = 0
     if not far:
         plot.y_range.start = -0.08 * slowest / scale
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25
     if len(frame):
-        plot.legend.location = "top_left"
+        plot.add_layout(plot.legend[0], "above")
         plot.legend.orientation = "horizontal"
         plot.legend.border_line_color = None
-        plot.legend.padding = 2
-        plot.legend.background_fill_alpha = 0
+        plot.legend.padding = plot.legend.margin = 0
+        plot.legend.background_fill_color = None
         plot.legend.label_text_font_size = "11px"
         plot.legend.label_text_color = NEUTRAL
     tips = [("plan", "@plan"), ("", "@kind"), ("time", f"@y {unit}"), ("memory", f"@x {memory_unit}")]

@@ -11,7 +11,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h
 from toast_lab.app.pages.compare_collectives import Collectives
 from toast_lab.app.pages.compare_listing import SideBySide
-from toast_lab.app.pages.compare_pictures import Breakdown, Timelines, TimeMemory
+from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory
 from toast_lab.app.pages.compare_run import RunPane
 from toast_lab.app.pages.compare_tables import Ops, Runs
 from toast_lab.app.saver import csv_button, heading, saver
@@ -19,9 +19,9 @@ from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
 
 WIDTHS = {
-    "show": 54, "plan": 116, "step": 64, "peak": 74, "fits": 140, "collectives": 118, "compiled": 74,
-    "compiled ratio": 52, "compiled collectives": 118, "measured": 64, "spread": 72, "steps": 34, "ratio": 54,
-    "error": 60, "on": 56,
+    "show": 48, "plan": 100, "step": 58, "peak": 78, "fits": 122, "compiled": 76, "compiled ratio": 48,
+    "measured": 58, "spread": 74, "steps": 30, "ratio": 48, "error": 58, "on": 54, "collectives": 110,
+    "compiled collectives": 110,
 }  # fmt: skip
 HELP = (
     "A click selects a plan; a click on ☑ takes it out of the pictures. "
@@ -104,7 +104,13 @@ class ComparePage(pn.viewable.Viewer):
         if name != self._name and self.session.plan_named(name) is not None:
             self._name = name
             self._mark()
-            self._forget()
+            self.right.show_plan(self.selected)
+            for pane in self.panes:
+                if isinstance(pane, Picture):
+                    pane.follow(self.selected)
+                elif not isinstance(pane, Runs):
+                    self._drawn[pane] = False
+            self._draw()
 
     def _add_typed(self) -> None:
         self.session.add_typed(str(self.typed.value_input or self.typed.value), str(self.typed_name.value or ""))
@@ -141,7 +147,7 @@ class ComparePage(pn.viewable.Viewer):
         frame = shown_frame(self._entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
-            self.table.height = min(70 + 25 * max(len(names), 1), 172)
+            self.table.height = min(84 + 25 * max(len(names), 1), 184)
         self._mark()
         self._forget()
 

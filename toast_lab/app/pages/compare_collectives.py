@@ -24,7 +24,8 @@ from toast_lab.views.plan_tables import (
     shown_sums,
 )
 
-MAX_ROWS = 1000
+MAX_ROWS = 400
+ALL_ROWS = {"columnDefaults": {"headerSort": False, "minWidth": 20}, "renderVertical": "basic"}
 HINT = "Select a collective: what caused it, what undoing that costs, and the cheapest change that removes it."
 
 
@@ -45,7 +46,7 @@ class Collectives:
             groups=SUM_GROUPS, titles=SUM_TITLES,
         )  # fmt: skip
         self.table = look.table(
-            shown_collectives(self._rows), sizing_mode="stretch_both", min_height=90,
+            shown_collectives(self._rows), sizing_mode="stretch_both", min_height=90, configuration=ALL_ROWS,
             titles={"its bytes": "bytes"}, groups={
                 "estimated": ["collective", "axes", "value", "line", "bytes", "time"],
                 "compiled": ["compiled", "its bytes", "status", "why they differ"],

@@ -39,6 +39,7 @@ class Picture:
         self.session, self.save, self.select = session, save, select
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=110, stylesheets=[look.FILL])
         self._words = look.text(h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2))
+        self._frame = self.frame([])
         self.twin = look.table(
             self.twin_frame([]), height=self.twin_height, sizing_mode="stretch_width", selectable=False
         )
@@ -61,13 +62,21 @@ class Picture:
 
     def refresh(self, _: PlanItem | None) -> None:
         """Draw everything anew."""
-        entries = self.entries()
         if self.session.problem is None:
             return
+        entries = self.entries()
+        self._frame = self.frame(entries)
         self._pane.object = self.draw(entries)
-        frame = self.twin_frame(entries)
-        self.twin.formatters = {c: {"type": "plaintext"} for c in frame.columns}
-        self.twin.value = frame
+        twin = self.twin_frame(entries)
+        self.twin.formatters = {c: {"type": "plaintext"} for c in twin.columns}
+        self.twin.value = twin
+
+    def follow(self, _: PlanItem | None) -> None:
+        """Another plan was selected; most pictures show all of them alike."""
+
+    def frame(self, entries: list[Entry]) -> Any:
+        """What is drawn, in SI units."""
+        raise NotImplementedError
 
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
@@ -78,8 +87,8 @@ class Picture:
         raise NotImplementedError
 
     def raw(self) -> Any:
-        """The table in SI units."""
-        raise NotImplementedError
+        """The table in SI units, as it is saved."""
+        return self._frame
 
     def on_tap(self, figure: Any, renderers: str) -> None:
         """Select the plan whose marker is clicked."""
@@ -101,19 +110,19 @@ class TimeMemory(Picture):
     figure = "time against memory"
     words = "Hollow: estimated. Filled: measured. The lines join plans that no other one beats in both."
 
+    def frame(self, entries: list[Entry]) -> Any:
+        """What is drawn, in SI units."""
+        return time_memory_frame(entries)
+
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
-        plot = time_memory_plot(entries, self.session.problem.memory_limit_bytes)
+        plot = time_memory_plot(self._frame, entries, self.session.problem.memory_limit_bytes)
         self.on_tap(plot, "estimated measured")
         return plot
 
     def twin_frame(self, entries: list[Entry]) -> Any:
         """The table as people read it."""
-        return shown_time_memory(time_memory_frame(entries))
-
-    def raw(self) -> Any:
-        """The table in SI units."""
-        return time_memory_frame(self.entries())
+        return shown_time_memory(self._frame)
 
 
 class Breakdown(Picture):
@@ -132,7 +141,8 @@ class Breakdown(Picture):
         self.by.param.watch(lambda _: self.refresh(None), "value")
         return (self.by,)
 
-    def _frame(self, entries: list[Entry]) -> Any:
+    def frame(self, entries: list[Entry]) -> Any:
+        """What is drawn, in SI units."""
         rates = {
             p.name: Rates(
                 p.problem.machine.memory_bytes_per_s, p.problem.machine.op_overhead_s, p.plan.program.trips
@@ -143,15 +153,11 @@ class Breakdown(Picture):
 
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
-        return breakdown_plot(self._frame(entries), entries)
+        return breakdown_plot(self._frame, entries)
 
     def twin_frame(self, entries: list[Entry]) -> Any:
         """The table as people read it."""
-        return shown_breakdown(self._frame(entries))
-
-    def raw(self) -> Any:
-        """The table in SI units."""
-        return self._frame(self.entries())
+        return shown_breakdown(self._frame)
 
 
 class Timelines(Picture):
@@ -184,6 +190,10 @@ class Timelines(Picture):
             self._lines = (program, [line_text(program.where(op)) for op in program.ops()])
         return list(self._lines[1])
 
+    def frame(self, entries: list[Entry]) -> Any:
+        """Made when it is saved: it has a row for each op of each plan."""
+        return None
+
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
         plot = timeline_plot(entries, self.session.problem.memory_limit_bytes, self._where())
@@ -193,6 +203,10 @@ class Timelines(Picture):
     def refresh(self, item: PlanItem | None) -> None:
         """Draw everything anew, with what the selected plan has in memory at its peak."""
         super().refresh(item)
+        self.follow(item)
+
+    def follow(self, item: PlanItem | None) -> None:
+        """What the selected plan has in memory at its peak."""
         self._item = item
         if item is None:
             return
@@ -217,7 +231,7 @@ class Timelines(Picture):
         return shown_peaks(entries, self._where() if entries else [])
 
     def raw(self) -> Any:
-        """The table in SI units."""
+        """The table in SI units, as it is saved."""
         return timeline_frame(self.entries(), self._where())
 
 

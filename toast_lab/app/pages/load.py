@@ -8,6 +8,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.markup import Safe, facts, h, join
 from toast_lab.app.session import Session
 from toast_lab.models import registry
@@ -69,8 +70,10 @@ class LoadPage(pn.viewable.Viewer):
             margin=0,
             stylesheets=[look.TABS],
         )
+        menu = figure_menu("dimension graph", "dimension graph")
+        head = pn.Row(self._title, menu, sizing_mode="stretch_width", margin=0)
         self.centre = pn.Column(
-            self._title, self._graph, self._tabs, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+            head, self._graph, self._tabs, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
         )
         self._facts = look.text()
         go = look.button("Open the graph and its conflicts →", button_type="primary")
