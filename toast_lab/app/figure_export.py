@@ -62,7 +62,7 @@ export function render({ model }) {
     button.textContent = type.toUpperCase()
     const idle = `save this figure as ${type.toUpperCase()}`
     button.title = idle
-    button.setAttribute('aria-label', `${model.file}: ${idle}`)
+    button.setAttribute('aria-label', `${model.figure}: save as ${type.toUpperCase()}`)
     button.addEventListener('click', async () => {
       const view = found(model.figure, root)
       button.title = view ? idle : 'there is no figure to save yet'

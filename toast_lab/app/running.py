@@ -83,7 +83,8 @@ class Running(param.Parameterized):
             self.plans, self.comparison = plans, found
         rows = ", ".join(map(str, found.stored_as))
         kept = f" Kept as {'rows' if len(found.stored_as) > 1 else 'row'} {rows}." if rows else ""
-        lines = [f"{', '.join(r.name for r in went_well)}: executed on {went_well[0].devices}.{kept}"] * bool(went_well)
+        names = ", ".join(r.name for r in went_well)
+        lines = [f"{names}: executed on {r.devices}.{kept}" for r in went_well[:1]]
         lines += [f"{r.name}: {r.status}: {r.message} What was measured before stays." for r in others]
         level = "good" if not others else "info" if all(r.status == "cancelled" for r in others) else "error"
         self.say("\n".join([*lines, *found.notes]), level)
