@@ -121,6 +121,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
     name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
     """
     running: dict[Any, tuple[str, subprocess.Popen[bytes]]] = {}
+    runs = tmp_path_factory.mktemp("runs") / "runs.sqlite"  # what a page executes is kept, but not among the user's
 
     def start(
         *arguments: str,
@@ -140,7 +141,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "TOAST_LAB_RUNS": str(runs), **(env or {})},
             )
         url = f"http://127.0.0.1:{port}"
         running[key] = (url, process)

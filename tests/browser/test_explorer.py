@@ -128,17 +128,18 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     # the comparison: data parallel and the best plan, estimated and executed
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
-    row = page.locator(".tabulator-row", has_text="data parallel")
+    row = page.locator(".tabulator-row", has_text="data parallel").first
     expect(row).to_be_visible()
     page.get_by_role("button", name="Execute the selected plan").click()
     expect(page.get_by_text("data parallel: executed on cpu:8.").first).to_be_visible(timeout=SLOW)
     expect(row).to_contain_text("cpu:8")
-    best = page.locator(".tabulator-row", has_text="mcts (seed 0)")
+    best = page.locator(".tabulator-row", has_text="mcts (seed 0)").first
     best.click()
     page.get_by_role("button", name="Execute the selected plan").click()
     expect(page.get_by_text("mcts (seed 0): executed on cpu:8.").first).to_be_visible(timeout=SLOW)
     expect(best).to_contain_text("cpu:8")
     expect(page.get_by_text(re.compile("relative to unsharded")).first).to_be_visible()
+    page.get_by_text("A | B", exact=True).click()
     expect(page.get_by_text(re.compile("mcts .seed 0., device-local")).first).to_be_visible()
 
 
@@ -176,26 +177,26 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     page.get_by_label(re.compile("^actions")).fill("Z->data")
     page.get_by_role("button", name="Add typed plan").click()
     expect(page.get_by_text("no colour is called 'Z'").first).to_be_visible()
-    expect(page.locator(".tabulator-row", has_text="unsharded")).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="unsharded").first).to_be_visible()
 
 
 def test_a_reload_keeps_what_was_done(explorer: Page) -> None:
     page = explorer
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
-    expect(page.locator(".tabulator-row", has_text="data parallel")).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     page.wait_for_url(re.compile("step=compare"))
     page.reload()
-    expect(page.locator(".tabulator-row", has_text="data parallel")).to_be_visible(timeout=SLOW)
+    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible(timeout=SLOW)
 
 
 def test_two_pages_do_not_see_each_other(served: Callable[..., str], explorer: Page) -> None:
     go(explorer, "Compare & run")
     explorer.get_by_role("button", name="Add data parallel").click()
-    expect(explorer.locator(".tabulator-row", has_text="data parallel")).to_be_visible()
+    expect(explorer.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     other = explorer.context.new_page()
     other.goto(served() + "/?step=compare")
-    expect(other.locator(".tabulator-row", has_text="unsharded")).to_be_visible(timeout=SLOW)
+    expect(other.locator(".tabulator-row", has_text="unsharded").first).to_be_visible(timeout=SLOW)
     assert other.locator(".tabulator-row", has_text="data parallel").count() == 0
     other.close()
 

@@ -51,5 +51,5 @@ def test_explore_in_jupyterlab(served: Callable[..., str], page: Page, tmp_path:
     cell = page.frame_locator("iframe[title='TOAST Lab']")
     expect(cell.get_by_text("31 nodes")).to_be_visible(timeout=90_000)
     cell.get_by_role("button", name=re.compile("Compare & run")).click()
-    expect(cell.locator(".tabulator-row", has_text="unsharded")).to_be_visible()
+    expect(cell.locator(".tabulator-row", has_text="unsharded").first).to_be_visible()
     assert not outside, outside

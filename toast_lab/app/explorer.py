@@ -255,9 +255,9 @@ class Explorer(pn.viewable.Viewer):
         loading = self._pages.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()
-        by_hand = self._pages.get("hand")
-        if by_hand is not None:
-            by_hand.tick()
+        for step in ("hand", "compare"):
+            if step in self._pages:
+                self._pages[step].tick()
 
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
@@ -277,7 +277,14 @@ class Explorer(pn.viewable.Viewer):
 
 
 DRAWER_HEIGHT = 250
-DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "racing"}
+DOING = {
+    "load": "loading",
+    "search": "searching",
+    "run": "executing",
+    "race": "racing",
+    "compile": "compiling",
+    "export": "exporting",
+}
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }

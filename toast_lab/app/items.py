@@ -38,8 +38,15 @@ class PlanItem(NamedTuple):
     plan: ShardingPlan
     problem: Problem
     cost: Cost
-    run: Any = None
+    run: Any = None  #: toast_lab.compare.result.Row of its last execution that went well
+    compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
+    note: str = ""  #: what went wrong when it was executed or compiled last
 
-    def entry(self) -> Entry:
-        """The plan as the comparison takes it."""
-        return Entry(self.name, self.plan.actions, self.cost, self.run)
+    def entry(self, number: int = 0, shown: bool = True) -> Entry:
+        """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
+        return Entry(self.name, self.plan.actions, self.cost, self.run, self.compiled, shown, number)
+
+    @property
+    def made(self) -> Any:
+        """What was made of the plan by a compiler: compiled ahead of time, or else for an execution; or None."""
+        return self.run if self.compiled is None or self.compiled.fits is False else self.compiled

@@ -23,6 +23,7 @@ from toast_lab.app.loading import Loading
 from toast_lab.app.mirror import Mirror
 from toast_lab.app.racing import RaceState
 from toast_lab.app.ready_plans import data_parallel, rescue
+from toast_lab.app.running import Running
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.search.race import check
@@ -35,7 +36,7 @@ MAX_ACTIONS_TYPED = 64
 MAX_POINTS = 20_000  #: of a search's curve; beyond that every second one goes that was no improvement
 
 
-class Session(Loading, ByHand, param.Parameterized):
+class Session(Loading, ByHand, Running, param.Parameterized):
     """State of one page."""
 
     step: Any = param.Selector(default="load", objects=list(STEPS))
@@ -161,9 +162,9 @@ class Session(Loading, ByHand, param.Parameterized):
             and old.problem.mesh == problem.mesh
             and old.problem.machine == problem.machine
         )
-        item = PlanItem(
-            name, origin, plan, problem, price(problem, plan), old.run if old is not None and same else None
-        )
+        item = PlanItem(name, origin, plan, problem, price(problem, plan))
+        if old is not None and same:
+            item = item._replace(run=old.run, compiled=old.compiled, note=old.note)
         self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
         return item
 
@@ -335,33 +336,6 @@ class Session(Loading, ByHand, param.Parameterized):
         if self.job is not None and self.job.running:
             self.job.cancel()
             self.job_changes += 1
-
-    def start_run(self, name: str, devices: str = "", repeats: int = 10) -> None:
-        """Execute a plan on virtual or attached devices."""
-        item = self.plan_named(name)
-        if item is None or self.model is None:
-            self.say("Select a plan in the table first.", "error")
-            return
-        with self.guarded():
-            where = devices or f"cpu:{item.problem.mesh.n_devices}"
-            kept = functools.partial(self._executed, item)
-            self._start(
-                "run",
-                f"executing {name} on {where}",
-                kept,
-                worker.execute,
-                self.model,
-                item.plan,
-                where,
-                repeats,
-                900.0,
-            )
-
-    def _executed(self, item: PlanItem, job: Job) -> None:
-        self.plans = [
-            p._replace(run=job.result) if p.name == item.name and p.plan.key == item.plan.key else p for p in self.plans
-        ]
-        self.say(f"{item.name}: executed on {job.result.devices}.", "good")
 
     def tick(self) -> list[Point]:
         """Bring in what the job reported since the last call; gives the new points of the search curves."""

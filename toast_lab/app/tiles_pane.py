@@ -7,6 +7,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import MANUAL
 from toast_lab.app.markup import h
 from toast_lab.app.session import Session
@@ -62,8 +63,9 @@ class TilesPane(pn.viewable.Viewer):
         self.table = look.table(parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False)
         for widget in (self.tensor, self.down, self.across):
             widget.param.watch(lambda _: None if self._quiet else self.draw(), "value")
+        menu = figure_menu("device tiles", "device tiles")
         self._view = pn.Column(
-            pn.Row(self.tensor, self.down, self.across, sizing_mode="stretch_width", margin=(4, 0), height=30),
+            pn.Row(self.tensor, self.down, self.across, menu, sizing_mode="stretch_width", margin=(4, 0), height=30),
             self._words,
             pn.Row(self._pane, self.table, sizing_mode="stretch_both", margin=0),
             sizing_mode="stretch_both",

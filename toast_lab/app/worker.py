@@ -1,4 +1,4 @@
-"""What runs in child processes: load a model, search, execute a plan.
+"""What runs in child processes: load a model, search, race (what is done with a plan is in ``after_plan``).
 
 Every function takes and gives plain data or frozen results, since both are pickled.  Progress goes through
 ``isolate.report``, at most some twenty messages a second while nobody steps.
@@ -15,6 +15,7 @@ from toast_lab import isolate
 from toast_lab.app.mirror import Sender
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.frontends import Model
+from toast_lab.frontends.model import Recipe
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
@@ -51,13 +52,17 @@ class Found(NamedTuple):
 
 
 def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
-    """Load and analyse a model."""
+    """Load and analyse a model.
+
+    Whatever wants its function later makes it again in a process of its own: the page's is not to trace anything.
+    """
     from toast_lab import frontends
     from toast_lab.frontends import stages
 
     isolate.report("preparing")
     with stages.listening(isolate.report):
         model = frontends.load(which, **sizes)
+    model = dataclasses.replace(model, function=Recipe(which, dict(sizes)))
     isolate.report("analysing")
     return Loaded(model, analyse(model))
 
@@ -225,17 +230,6 @@ def read_file(name: str, content: bytes, time_limit_s: float, *, on_event: Any, 
         what=f"analysing {name}",
     )  # fmt: skip
     return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
-
-
-def execute(
-    model: Model, plan: Any, devices: str, repeats: int, time_limit_s: float, *, on_event: Any, cancel: Any
-) -> Any:
-    """Execute a plan."""
-    from toast_lab.runtime.run import run
-
-    return run(
-        model, plan, devices=devices, repeats=repeats, on_event=on_event, cancel=cancel, time_limit_s=time_limit_s
-    )
 
 
 class RacePoint(NamedTuple):

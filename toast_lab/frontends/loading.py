@@ -69,6 +69,8 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
 
 def function_of(recipe: Recipe) -> Any:
     """The ``Function`` of a recipe, made anew in this process.  Raises FrontendError as ``load`` does."""
+    if ":" not in recipe.which:
+        return load(recipe.which, **recipe.sizes).function
     fn, args, *_ = _made(*recipe)
     return trace(fn, tuple(args) if isinstance(args, tuple | list) else (args,), ()).function
 

@@ -36,7 +36,7 @@ class Function:
 class Recipe(NamedTuple):
     """How to make the function again in another process: ``loading.load(which, **sizes)``."""
 
-    which: str  #: "package.module:make"
+    which: str  #: "package.module:make" or a built-in model
     sizes: dict[str, Any]
 
 

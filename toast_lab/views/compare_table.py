@@ -1,43 +1,52 @@
-"""Plans side by side: what the cost model says, what was executed, and the ratio of the two."""
+"""Plans side by side: what the cost model says, what a compiler made of them, what was measured, and the ratios."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
-from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZoomTool
-from bokeh.models.annotations import Span
-from bokeh.plotting import figure
 
-from toast_lab.views.graph_plot import FONT, _style
-from toast_lab.views.palette import CONFLICT, NEUTRAL, style
+from toast_lab.views.palette import Style, style
 
 GiB = 2.0**30
 COLUMNS = (
-    "plan",
-    "actions",
-    "time_s",
-    "peak_bytes",
-    "fits",
-    "collectives",
-    "measured_s",
-    "measured_peak_bytes",
-    "max_relative_error",
-    "ratio",
-    "devices",
-)
+    "plan", "actions", "time_s", "peak_bytes", "free_bytes", "fits", "collectives", "compiled_peak_bytes",
+    "compiled_peak_ratio", "compiled_collectives", "compiled_for", "measured_s", "spread_s", "steps", "ratio",
+    "measured_peak_bytes", "max_relative_error", "devices", "shown",
+)  # fmt: skip
 
 
 class Entry(NamedTuple):
-    """A plan with its price and, once it was executed, what came out."""
+    """A plan with its price and, once it was compiled or executed, what came out."""
 
     name: str
     actions: tuple[str, ...]
     cost: Any  #: toast_lab.cost.problem.Cost
-    run: Any = None  #: toast_lab.runtime.run.Run or the same fields
+    run: Any = None  #: toast_lab.compare.result.Row, toast_lab.runtime.run.Run or the same fields
+    compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
+    shown: bool = True  #: in the pictures
+    number: int = 0  #: of the plan in the table, which decides how it is drawn
+
+    @property
+    def style(self) -> Style:
+        """How the plan is drawn in every picture."""
+        return style(self.number)
+
+    @property
+    def error(self) -> float | None:
+        """Largest relative error against the unsharded program; None if nothing was compared."""
+        found = getattr(self.run, "certificate", None) or self.run
+        error = getattr(found, "max_relative_error", None)
+        return None if error is None else float(error)
+
+    @property
+    def compiled_peak_bytes(self) -> float | None:
+        """Peak of the compiled program: of the compilation, or else of what was executed; what a refused one needs."""
+        if self.compiled is not None:
+            return self.compiled.total_needed_bytes
+        return getattr(self.run, "peak_bytes", None)
 
 
 def collectives_text(cost: Any) -> str:
@@ -46,7 +55,10 @@ def collectives_text(cost: Any) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0]))) or "none"
 
 
-SHORT = {"all_gather": "AG", "all_reduce": "AR", "reduce_scatter": "RS", "all_to_all": "A2A", "permute": "CP"}
+SHORT = {
+    "all_gather": "AG", "all_reduce": "AR", "reduce_scatter": "RS", "all_to_all": "A2A", "collective_permute": "CP",
+    "permute": "CP",
+}  # fmt: skip
 
 
 def _short(text: str) -> str:
@@ -55,32 +67,58 @@ def _short(text: str) -> str:
     return text
 
 
-def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
-    """One row a plan, in SI units; what was not executed is missing, never zero.
+def counts_text(counts: Mapping[str, float]) -> str:
+    """``8 AR, 2 AG``; ``none`` if there is nothing to count."""
+    found = sorted(((k, n) for k, n in counts.items() if n), key=lambda kv: (-kv[1], kv[0]))
+    return ", ".join(f"{n:g} {_short(kind)}" for kind, n in found) or "none"
 
-    ``ratio`` is measured over estimated time.
+
+def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
+    """One row a plan, in SI units; what was not compiled or executed is missing, never zero.
+
+    ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated memory.
     """
     rows = []
     for e in entries:
-        run = e.run
+        run, compiled = e.run, e.compiled
+        made, peak = compiled if compiled is not None else run, e.compiled_peak_bytes
+        measured = getattr(run, "median_s", None)
+        allocator = getattr(run, "allocator_peak_bytes", None)
+        held = allocator or (run.peak_bytes if run is not None else None)
         rows.append(
             {
                 "plan": e.name,
                 "actions": ", ".join(e.actions) or "none",
                 "time_s": float(e.cost.time_s),
                 "peak_bytes": float(e.cost.peak_bytes),
+                "free_bytes": float(e.cost.memory_limit_bytes) - float(e.cost.peak_bytes),
                 "fits": bool(e.cost.fits),
                 "collectives": collectives_text(e.cost),
-                "measured_s": float(run.median_s) if run is not None else None,
-                "measured_peak_bytes": float(run.peak_bytes) if run is not None and run.peak_bytes else None,
-                "max_relative_error": float(run.max_relative_error)
-                if run is not None and run.max_relative_error is not None
-                else None,
-                "ratio": float(run.median_s) / float(e.cost.time_s) if run is not None and e.cost.time_s else None,
+                "compiled_peak_bytes": float(peak) if peak else None,
+                "compiled_peak_ratio": float(peak) / float(e.cost.peak_bytes) if peak and e.cost.peak_bytes else None,
+                "compiled_collectives": None if made is None else compiled_text(made),
+                "compiled_for": "" if made is None else str(getattr(made, "topology", "") or run.devices),
+                "measured_s": float(measured) if measured else None,
+                "spread_s": getattr(run, "spread_s", None),
+                "steps": len(getattr(run, "step_times_s", ())) or None,
+                "ratio": float(measured) / float(e.cost.time_s) if measured and e.cost.time_s else None,
+                "measured_peak_bytes": float(held) if held else None,
+                "max_relative_error": e.error,
                 "devices": str(run.devices) if run is not None else "",
+                "shown": e.shown,
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def compiled_text(made: Any) -> str:
+    """Collectives of what was compiled, by kind; ``refused`` if it was."""
+    if getattr(made, "fits", True) is False:
+        return "refused"
+    counts: Counter[str] = Counter()
+    for c in getattr(made, "collectives", ()):
+        counts[c.kind] += c.times if c.axes != () else 0
+    return counts_text(counts)
 
 
 def seconds_text(value: float | None) -> str:
@@ -130,141 +168,53 @@ def byte_unit(value: float) -> tuple[str, float]:
 
 
 def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
-    """``compare_frame`` as people read it; the column titles say where each number comes from."""
-    frame = compare_frame(entries)
+    """``compare_frame`` as people read it; ``GROUPS`` and ``TITLES`` say where each number comes from."""
+    every = list(entries)
+    frame = compare_frame(every)
 
     def texts(column: str, write: Any) -> list[str]:
         return [write(v) for v in frame[column].tolist()]
 
-    def number(v: Any, form: str) -> str:
-        return "–" if v is None or v != v else form.format(v)
+    def number(form: str) -> Any:
+        return lambda v: "–" if v is None or v != v else form.format(v)
 
     return pd.DataFrame(
         {
+            "show": [f"{'☑' if e.shown else '☐'} {e.style.symbol}" for e in every],
             "plan": frame["plan"],
             "step": texts("time_s", seconds_text),
             "peak": texts("peak_bytes", bytes_text),
-            "fits": ["yes" if f else "no" for f in frame["fits"]],
-            "collectives": [_short(c) for c in frame["collectives"]],
+            "fits": texts("free_bytes", room_text),
+            "compiled": texts("compiled_peak_bytes", bytes_text),
+            "compiled ratio": texts("compiled_peak_ratio", number("{:.3g}×")),
             "measured": texts("measured_s", seconds_text),
-            "compiled": texts("measured_peak_bytes", bytes_text),
-            "ratio": texts("ratio", lambda v: number(v, "{:.3g}×")),
-            "error": texts("max_relative_error", lambda v: number(v, "{:.1e}")),
+            "spread": texts("spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"),
+            "steps": texts("steps", number("{:.0f}")),
+            "ratio": texts("ratio", number("{:.3g}×")),
+            "error": texts("max_relative_error", number("{:.1e}")),
             "on": [d or "–" for d in frame["devices"]],
+            "collectives": [_short(c) for c in frame["collectives"]],
+            "compiled collectives": [c or "–" for c in frame["compiled_collectives"]],
         }
     )
 
 
+def room_text(free_bytes: float) -> str:
+    """By how much a plan fits or not.
+
+    >>> room_text(2**30), room_text(-(2**20))
+    ('1.00 GiB free', 'NO: 1.00 MiB over')
+    """
+    return f"{bytes_text(free_bytes)} free" if free_bytes >= 0 else f"NO: {bytes_text(-free_bytes)} over"
+
+
 GROUPS = {
-    "estimated by the cost model": ["step", "peak", "fits", "collectives"],
-    "executed (ratio: measured / estimated)": ["measured", "compiled", "ratio", "error", "on"],
-}  #: headings over the columns of ``shown_frame``; ratio is measured over estimated
-
-
-def _apart(xs: list[float], ys: list[float]) -> list[int]:
-    """Label offsets in pixels: plans that lie close together get their names one below the other."""
-    wide, high = max(xs, default=1) or 1, max(ys, default=1) or 1
-    out: list[int] = []
-    for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        near = sum(
-            1 for a, b in zip(xs[:i], ys[:i], strict=True) if abs(a - x) < 0.15 * wide and abs(b - y) < 0.07 * high
-        )
-        out.append(5 + (13 * ((near + 1) // 2) * (-1 if near % 2 else 1)))
-    return out
-
-
-def compare_plot(entries: Iterable[Entry], memory_limit_bytes: float | None = None) -> figure:
-    """Time against memory: estimated hollow, measured filled, one marker a plan."""
-    frame = compare_frame(entries)
-    step_unit, step_scale = time_unit(frame["time_s"].max() if len(frame) else 1.0)
-    memory_unit, memory_scale = byte_unit(frame["peak_bytes"].max() if len(frame) else 1.0)
-    plot: Any = figure(
-        sizing_mode="stretch_width",
-        height=200,
-        tools=[],
-        output_backend="canvas",
-        name="plans",
-        toolbar_location="right",
-        x_axis_label=f"peak memory a device ({memory_unit})",
-        y_axis_label=f"step time ({step_unit})",
-    )
-    _style(plot)
-    for axis in plot.axis:
-        axis.axis_label_text_color = NEUTRAL
-        axis.axis_label_text_font_style = "normal"
-        axis.axis_label_text_font = FONT
-    hover: list[Any] = []
-    for kind, x, y, filled in (
-        ("estimated", "peak_bytes", "time_s", False),
-        ("measured", "measured_peak_bytes", "measured_s", True),
-    ):
-        part = frame[frame[x].notna() & frame[y].notna()]
-        styles = [style(i) for i in part.index]
-        source = ColumnDataSource(
-            {
-                "x": part[x].astype(float).to_numpy() / memory_scale,
-                "y": part[y].astype(float).to_numpy() / step_scale,
-                "plan": part["plan"].tolist(),
-                "align": ["right" if v > 0.7 * frame["peak_bytes"].max() else "left" for v in part[x].tolist()],
-                "dx": [-11 if v > 0.7 * frame["peak_bytes"].max() else 11 for v in part[x].tolist()],
-                "dy": _apart(part[x].tolist(), part[y].tolist()),
-                "kind": [kind] * len(part),
-                "hue": [s.hue for s in styles],
-                "marker": [s.marker for s in styles],
-            }
-        )
-        hover.append(
-            plot.scatter(
-                "x",
-                "y",
-                source=source,
-                marker="marker",
-                size=13,
-                line_color="hue",
-                line_width=2.2,
-                fill_color="hue" if filled else None,
-                legend_label=kind,
-            )
-        )
-        plot.text(
-            "x",
-            "y",
-            text="plan",
-            source=source,
-            x_offset="dx",
-            y_offset="dy",
-            text_align="align",
-            text_font_size="11px",
-            text_color=NEUTRAL,
-            text_font=value(FONT),
-        )
-    if memory_limit_bytes is not None and len(frame) and frame["peak_bytes"].max() > 0.3 * memory_limit_bytes:
-        plot.add_layout(
-            Span(
-                location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"
-            )
-        )
-    plot.x_range.start = 0
-    plot.y_range.start = (
-        -0.08 * float(frame[["time_s", "measured_s"]].astype(float).max().max() if len(frame) else 1) / step_scale
-    )
-    plot.x_range.range_padding = plot.y_range.range_padding = 0.25
-    plot.legend.location = "top_left"
-    plot.legend.orientation = "horizontal"
-    plot.legend.border_line_color = None
-    plot.legend.padding = 2
-    plot.legend.background_fill_color = None
-    plot.legend.label_text_color = NEUTRAL
-    plot.legend.label_text_font_size = "11px"
-    plot.add_tools(
-        HoverTool(
-            renderers=hover,
-            tooltips=[("plan", "@plan"), ("", "@kind"), ("time", f"@y {step_unit}"), ("memory", f"@x {memory_unit}")],
-        ),
-        PanTool(),
-        WheelZoomTool(),
-        ResetTool(),
-    )
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
-    return plot
+    "estimated": ["step", "peak", "fits"],
+    "compiled, × est.": ["compiled", "compiled ratio"],
+    "measured: median ± half IQR, × est.": ["measured", "spread", "steps", "ratio", "error", "on"],
+    "collectives": ["collectives", "compiled collectives"],
+}
+TITLES = {
+    "compiled": "peak", "compiled ratio": "×", "measured": "step", "spread": "spread", "steps": "n",
+    "ratio": "×", "error": "error", "collectives": "estimated", "compiled collectives": "compiled",
+}  # fmt: skip

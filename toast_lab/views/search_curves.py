@@ -98,7 +98,7 @@ class SearchCurves:
             2,
         )
         self._line(self.time, unsharded_s / self.time_scale, "unsharded", NEUTRAL, -16)
-        self.root: BokehColumn = column(self.time, self.memory, sizing_mode="stretch_both")
+        self.root: BokehColumn = column(self.time, self.memory, sizing_mode="stretch_both", name="search curves")
 
     def append(self, points: list[Point], rollover: int = 20000) -> None:
         """Add points at the end."""

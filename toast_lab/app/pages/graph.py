@@ -8,6 +8,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.views import inspect
@@ -59,7 +60,10 @@ class GraphPage(pn.viewable.Viewer):
         )
         self._note = look.text()
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
-        self.centre = pn.Column(self._note, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
+        head = pn.Row(
+            self._note, figure_menu("dimension graph", "dimension graph"), sizing_mode="stretch_width", margin=0
+        )  # fmt: skip
+        self.centre = pn.Column(head, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
         self._facts = look.text()
         self._actions = ActionButtons(session)
         self._manual = look.text()

@@ -8,6 +8,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import SOLVED, Solved, card_text
 from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.markup import Safe, facts, h, join
@@ -96,8 +97,10 @@ class LoadPage(pn.viewable.Viewer):
             self._tabs, self.full, sizing_mode="stretch_both", margin=0, styles={"position": "relative"},
             stylesheets=[BELOW],
         )  # fmt: skip
+        menu = figure_menu("dimension graph", "dimension graph")
+        head = pn.Row(self._title, menu, sizing_mode="stretch_width", margin=0)
         self.centre = pn.Column(
-            self._title, self._graph, self._below, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+            head, self._graph, self._below, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
         )
         self._facts = look.text(margin=(10, 0, 0, 0))
         go = look.button("Open the graph and its conflicts →", button_type="primary")

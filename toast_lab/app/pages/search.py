@@ -7,6 +7,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import keys, look
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_race import RacePane
@@ -98,7 +99,12 @@ class SearchPage(pn.viewable.Viewer):
         self._title = look.text()
         self._curves_box = pn.Column(
             self._curves_pane,
-            look.text(h("h2", "improvements (the same as a table)")),
+            pn.Row(
+                look.text(h("h2", "improvements (the same as a table)"), margin=(8, 0, 0, 0)),
+                figure_menu("search curves", "search curves"),
+                sizing_mode="stretch_width",
+                margin=0,
+            ),
             self._twin,
             sizing_mode="stretch_both",
             stylesheets=[look.FILL],

@@ -7,6 +7,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
 from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
@@ -60,7 +61,8 @@ class RacePane(pn.viewable.Viewer):
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL])
         self.table = look.table(race_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
         self.centre = pn.Column(
-            self.kind, self._pane, look.text(h("h2", "the race as a table")), self.table,
+            pn.Row(self.kind, figure_menu("race curves", "race"), margin=0), self._pane,
+            look.text(h("h2", "the race as a table")), self.table,
             sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL],
         )  # fmt: skip
         self._facts = look.text()

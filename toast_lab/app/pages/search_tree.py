@@ -9,6 +9,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
@@ -55,9 +56,10 @@ class TreePane(pn.viewable.Viewer):
         self.table.on_click(self._row)
         self._heading = look.text()
         self._children: list[int] = []
+        menu = figure_menu("search tree", "search tree", margin=0)
         self.centre = pn.Column(
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
-            self._way,
+            pn.Row(self._way, menu, sizing_mode="stretch_width", margin=0, height=28),
             pn.pane.Bokeh(
                 self.plot.figure, sizing_mode="stretch_both", margin=0, min_height=160, stylesheets=[look.FILL]
             ),

@@ -1,0 +1,246 @@
+"""Compare & run, as a person sees it: two plans predicted, compiled and executed; pictures, answers and files."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import os
+import re
+import signal
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+import toast_lab as tl
+from tests.browser.test_explorer import SLOW, bokeh, go
+from tests.helpers import analysed
+from toast_lab.app.ready_plans import data_parallel
+from toast_lab.cost.problem import Problem
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.views.compare_table import bytes_text, seconds_text
+
+pytestmark = pytest.mark.browser
+
+PROBLEM = Problem(analysed("attention"), {"data": 4, "model": 2})
+PLAN = ShardingPlan.from_actions(PROBLEM, data_parallel(PROBLEM))
+
+
+@pytest.fixture
+def compared(served: Callable[..., str], strict_page: Page) -> Page:
+    page = strict_page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    go(page, "Compare & run")
+    page.get_by_role("button", name="Add data parallel").click()
+    expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
+    return page
+
+
+def row(page: Page, text: str) -> Locator:
+    """The first visible table row with a text; the table of plans is the first table."""
+    return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
+
+
+def tab(page: Page, name: str) -> None:
+    page.get_by_text(name, exact=True).first.click()
+
+
+def saved(page: Page, button: Locator) -> tuple[str, bytes]:
+    """Name and content of the file that a button gives."""
+    with page.expect_download(timeout=SLOW) as download:
+        button.click()
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def expect_data(page: Page, figure: str, renderer: str, column: str, expected: list[float]) -> None:
+    """Wait until a column of a drawn figure is what it should be: figures are drawn anew when plans change."""
+    code = f"""(() => {{
+      const found = plot && plot.model.renderers.find((r) => r.name === '{renderer}')
+      return found ? [...found.data_source.data.{column}] : null
+    }})()"""
+    end = time.monotonic() + 30
+    while time.monotonic() < end and bokeh(page, figure, code) != pytest.approx(expected):
+        page.wait_for_timeout(100)
+    assert bokeh(page, figure, code) == pytest.approx(expected)
+
+
+def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> None:
+    page, cost = compared, tl.price(PROBLEM, PLAN)
+    whole = tl.price(PROBLEM, ShardingPlan.from_actions(PROBLEM, []))
+    plan = row(page, "data parallel")
+    for words in (seconds_text(cost.time_s), bytes_text(cost.peak_bytes), "16.00 GiB free", "2 AG, 1 AR"):
+        expect(plan).to_contain_text(words)
+
+    peaks = [whole.peak_bytes / 2**10, cost.peak_bytes / 2**10]
+    expect_data(page, "time against memory", "estimated", "x", peaks)
+    expect_data(page, "time against memory", "estimated", "y", [whole.time_s * 1e6, cost.time_s * 1e6])
+    expect(page.locator(".tabulator-row", has_text="on it")).to_have_count(2)
+
+    tab(page, "Breakdown")
+    expect(page.get_by_role("columnheader", name="together")).to_be_visible(timeout=SLOW)
+    gathered = sum(c.time_s for c in cost.collectives if c.kind == "all_gather")
+    ends = [cost.compute_s * 1e6, (cost.compute_s + gathered) * 1e6]
+    for column, end in zip(("left", "right"), ends, strict=True):
+        expect_data(page, "cost breakdown", "all_gather", column, [end])
+    expect_data(page, "cost breakdown", "all_reduce", "right", [cost.time_s * 1e6])
+    page.get_by_role("button", name="by mesh axis").click()
+    expect(page.get_by_role("columnheader", name="over data")).to_be_visible()
+
+    tab(page, "Memory")
+    expect(page.get_by_text("Held where data parallel peaks")).to_be_visible(timeout=SLOW)
+    expect_data(page, "memory timelines", "data parallel", "y", [b / 2**10 for b in cost.timeline_bytes])
+    first = cost.at_peak[0]
+    expect(page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first).to_be_visible()
+    row(page, "unsharded").click()
+    expect(page.get_by_text("Held where unsharded peaks")).to_be_visible()
+    row(page, "data parallel").click()
+
+    tab(page, "A | B")
+    expect(page.get_by_text("data parallel, device-local")).to_be_visible(timeout=SLOW)
+    pair = page.locator(".pair", has_text="all_gather").first
+    expect(pair.locator(".cell.missing")).to_have_count(1)
+    expect(pair.locator(".cell.differs .sends")).to_have_text("all_gather")
+    same = page.locator(".pair", has_text="wq : [32, 16] = argument")
+    expect(same.locator(".differs")).to_have_count(0)
+
+    tab(page, "Ops")
+    page.get_by_role("columnheader", name="time, µs").click()
+    page.get_by_role("columnheader", name="time, µs").click()
+    longest = max([*cost.ops, *cost.collectives], key=lambda o: o.time_s)
+    expect(page.locator(".tabulator-row", has_text=f"{longest.kind} {{data}}").first).to_contain_text(
+        f"{100 * longest.time_s / cost.time_s:.3g}"
+    )
+
+    box = page.get_by_role("gridcell", name="☑ ■").first
+    box.click()
+    expect(page.get_by_role("gridcell", name="☐ ■").first).to_be_visible()
+    tab(page, "Time & memory")
+    expect(page.locator(".tabulator-row", has_text="on it")).to_have_count(1)
+
+
+def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: Page) -> None:
+    page = compared
+    page.get_by_role("button", name="Compile the selected plan").click()
+    expect(page.get_by_text(re.compile("^data parallel: compiled for cpu:8")).first).to_be_visible(timeout=SLOW)
+    tab(page, "Collectives")
+    expect(page.get_by_text(re.compile("data parallel, compiled for cpu:8: . of . differ"))).to_be_visible(timeout=SLOW)
+    sums = page.locator(".tabulator-row", has_text="all_reduce").locator("visible=true").first
+    expect(sums).to_contain_text("1×")
+    expect(row(page, "data parallel")).to_contain_text("2 AG, 1 AR2 AG, 1 AR")
+
+    found = tl.why(PROBLEM, PLAN, next(c for c in tl.price(PROBLEM, PLAN).collectives if c.kind == "all_reduce"))[0]
+    page.locator(".tabulator-row", has_text="equal").locator("visible=true").first.click()
+    expect(page.get_by_text(found.because)).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(found.undoing[0].text).first).to_be_visible()
+    assert found.cheapest is not None
+    expect(page.get_by_text(found.cheapest.text).last).to_be_visible()
+
+
+def children() -> list[int]:
+    """Worker processes below this one."""
+    parents, workers = {}, []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(entry.name)] = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            if b"toast_lab.isolate" in entry.joinpath("cmdline").read_bytes():
+                workers.append(int(entry.name))
+        except OSError:
+            continue  # it ended meanwhile
+
+    def ours(pid: int) -> bool:
+        while pid > 1 and pid != os.getpid():
+            pid = parents.get(pid, 0)
+        return pid == os.getpid()
+
+    return [pid for pid in workers if ours(pid)]
+
+
+def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_there_was(compared: Page) -> None:
+    page = compared
+    plan = row(page, "data parallel")
+    page.get_by_role("button", name="Execute all 2 shown plans in turns").click()
+    expect(page.get_by_text(re.compile(r"executing 2 plans in turns on cpu: .*%, \d+ s"))).to_be_visible(timeout=SLOW)
+    done = page.get_by_text(re.compile(r"^unsharded, data parallel: executed on cpu:8\. Kept as rows \d")).first
+    expect(done).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("agrees with unsharded")).to_be_visible()
+    expect(page.get_by_text("5 rounds of 2 steps for each plan, in a changing order")).to_be_visible()
+    expect(plan).to_contain_text("cpu:8")
+    measured = plan.inner_text()
+    tab(page, "Runs")
+    expect(page.locator(".tabulator-row", has_text="(unsharded)").locator("visible=true")).to_have_count(1)
+
+    page.get_by_role("button", name="Execute the selected plan").click()
+    end = time.monotonic() + SLOW / 1000
+    killed = page.get_by_text(re.compile("^data parallel: crashed"))
+    while time.monotonic() < end and not killed.count():
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+        page.wait_for_timeout(100)
+    expect(page.get_by_text("What was measured before stays.").first).to_be_visible()
+    assert plan.inner_text() == measured
+
+    page.get_by_role("button", name="Execute the selected plan").click()
+    expect(page.get_by_text(re.compile("executing data parallel on cpu: "))).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text(re.compile("cancelled")).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_role("button", name="Execute the selected plan")).to_be_enabled(timeout=SLOW)
+    assert plan.inner_text() == measured
+
+
+def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: Path) -> None:
+    page = compared
+
+    def exported(kind: str) -> tuple[str, str]:
+        page.get_by_label("export as").select_option(kind)
+        name, content = saved(page, page.get_by_role("button", name="Export the selected plan"))
+        return name, content.decode()
+
+    name, text = exported("PartitionSpecs")
+    assert name == "data_parallel_specs.py"
+    specs: dict[str, object] = {}
+    exec(compile(text, name, "exec"), specs)
+    assert specs["ARGUMENTS"] == {
+        path: specs["P"](*[a[0] if len(a) == 1 else a or None for a in spec])  # type: ignore[operator]
+        for path, spec in PLAN.argument_specs().items()
+    }
+    name, text = exported("Plan (JSON)")
+    (tmp_path / name).write_text(text)
+    loaded = tl.Plan.load(tmp_path / name, PROBLEM)
+    assert (loaded.op_axis == PLAN.op_axis).all()
+    assert not loaded.notes
+    name, text = exported("Python with JAX alone")
+    assert name == "data_parallel_sharding.py"
+    assert "def shard(" in text
+    ast.parse(text)
+    expect(page.get_by_text(re.compile("constraints? for .* values? of attn")).first).to_be_visible()
+
+    csv_button = page.get_by_role("button", name="CSV").locator("visible=true")
+    name, content = saved(page, csv_button.first)
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    assert [r["plan"] for r in rows] == ["unsharded", "data parallel"]
+    assert float(rows[1]["time_s"]) == tl.price(PROBLEM, PLAN).time_s
+    assert rows[1]["measured_s"] == ""
+
+    name, content = saved(page, page.get_by_label("time against memory: save as PNG"))
+    assert (name, content[:8]) == ("time_against_memory.png", b"\x89PNG\r\n\x1a\n")
+    name, content = saved(page, page.get_by_label("time against memory: save as SVG"))
+    root = ET.fromstring(content)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "data parallel" in "".join(root.itertext())
+
+
+def test_an_export_that_cannot_be_made_is_a_message(compared: Page) -> None:
+    page = compared
+    page.get_by_label("export as").select_option("Axis rules for flax")
+    page.get_by_role("button", name="Export the selected plan").click()
+    expect(page.locator(".status.error, .status.good").first).to_contain_text(re.compile("rules|names"), timeout=SLOW)
+    page.get_by_label("devices").select_option("attached TPUs")
+    page.get_by_role("button", name="Execute the selected plan").click()
+    expect(page.locator(".status.error")).to_be_visible(timeout=SLOW)
+    expect(row(page, "data parallel")).to_be_visible()

@@ -1,0 +1,130 @@
+"""What is done with a plan, in a job's thread: compile it, execute several side by side, write it as code.
+
+Each of these makes its own child processes, whose progress and end are theirs to handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from toast_lab.app.figure_export import file_name
+from toast_lab.errors import InvalidProblem
+from toast_lab.frontends import Model
+from toast_lab.frontends.model import Recipe
+from toast_lab.lowering.specs import partition_text
+from toast_lab.sharding import portable
+from toast_lab.sharding.plan import ShardingPlan
+
+CONSTRAINTS_S = 120.0  #: after which the smallest set of constraints so far is taken
+EXPORTS = {
+    "PartitionSpecs": "specs",
+    "Plan (JSON)": "json",
+    "Python with JAX alone": "python",
+    "Patch of the source": "patch",
+    "Test that notices drift": "test",
+    "Axis rules for flax": "rules",
+    "StableHLO with shardings": "stablehlo",
+}
+_ENDING = {
+    "specs": "_specs.py", "json": ".json", "python": "_sharding.py", "patch": ".patch", "test": "_test.py",
+    "rules": "_rules.py", "stablehlo": ".mlir",
+}  # fmt: skip
+
+
+class Exported(NamedTuple):
+    """A file made of a plan."""
+
+    file: str
+    text: str
+    words: tuple[str, ...]  #: what there is to know about it: what is left out, what still differs
+
+
+def execute(
+    model: Model, plans: Mapping[str, ShardingPlan], problem: Any, devices: str, repeats: int, warmup: int,
+    time_limit_s: float, *, on_event: Any, cancel: Any,
+) -> Any:  # fmt: skip
+    """Execute plans in turns, each in a process of its own; rows are kept in the store."""
+    from toast_lab.compare.compare import compare
+
+    one_mesh = all(plan.mesh == problem.mesh for plan in plans.values())
+    return compare(
+        model, dict(plans), devices, repeats=repeats, warmup=warmup, problem=problem,
+        machine=None if one_mesh else problem.machine, store=True, time_limit_s=time_limit_s, on_event=on_event,
+        cancel=cancel,
+    )  # fmt: skip
+
+
+def compile_one(model: Model, plan: ShardingPlan, topology: str, *, on_event: Any, cancel: Any) -> Any:
+    """Compile a plan ahead of time."""
+    from toast_lab.runtime.compile import compile_plan
+
+    return compile_plan(model, plan, topology, on_progress=on_event, cancel=cancel)
+
+
+def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: Any, cancel: Any) -> Exported:
+    """Write a plan in one of ``EXPORTS``."""
+    words: tuple[str, ...] = ()
+    if kind == "json":
+        text = portable.text(plan.to_json())
+    elif kind == "specs":
+        text = specs_text(plan)
+    elif kind == "stablehlo":
+        from toast_lab.lowering.annotate import annotate
+
+        text = annotate(model, plan)
+    elif kind == "rules":
+        text = f"{plan.to_axis_rules(model=model)}\n"
+    elif kind == "test":
+        text = _test(model, plan, name, on_event, cancel)
+        words = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
+    else:
+        from toast_lab.export.minimal import minimal_constraints
+
+        found = minimal_constraints(plan, model, seconds=CONSTRAINTS_S, on_event=on_event, cancel=cancel)
+        words = (str(found).splitlines()[0], *found.remaining[:5])
+        if kind == "python":
+            text = plan.to_python(found)
+        else:
+            patch = plan.to_patch(found)
+            text = str(patch.text)
+            words = (*words, *(f"not in the patch: {left}" for left in patch.left_out))
+            if not text.strip():
+                words = (*words, "The patch is empty: the shardings of arguments and results are enough.")
+    return Exported(f"{file_name(name)}{_ENDING[kind]}", text, words)
+
+
+def specs_text(plan: ShardingPlan) -> str:
+    """PartitionSpecs of arguments and results by path, as Python."""
+
+    def rows(specs: Mapping[str, Any]) -> list[str]:
+        return [f"    {path!r}: {partition_text(spec)}," for path, spec in specs.items()]
+
+    return "\n".join(
+        [
+            f'"""Shardings of the arguments and results of {plan.program.name}, by path."""',
+            "",
+            "from jax.sharding import PartitionSpec as P",
+            "",
+            f"MESH = {dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))!r}",
+            f"ACTIONS = {list(plan.actions)!r}",
+            "ARGUMENTS = {",
+            *rows(plan.argument_specs()),
+            "}",
+            "RESULTS = {",
+            *rows(plan.result_specs()),
+            "}",
+            "",
+        ]
+    )
+
+
+def _test(model: Model, plan: ShardingPlan, name: str, on_event: Any, cancel: Any) -> str:
+    if not isinstance(model.function, Recipe):
+        raise InvalidProblem(
+            f"a test loads its model by name or as package.module:make, and {model.name} came from {model.source}"
+        )
+    which, sizes = model.function
+    return plan.to_test(
+        which, f"{file_name(name)}.json", sizes=sizes, model=model, on_progress=on_event, cancel=cancel
+    )  # fmt: skip

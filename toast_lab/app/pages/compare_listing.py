@@ -1,0 +1,197 @@
+"""Plan A and plan B side by side: their device-local programs, and what changes between them."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.items import PlanItem
+from toast_lab.app.markup import h, text
+from toast_lab.app.pair_pane import pair_pane
+from toast_lab.app.running import ANSWERS
+from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
+from toast_lab.app.session import Session
+from toast_lab.explain.difference import Difference, difference
+from toast_lab.lowering.listing import listing_lines
+from toast_lab.sharding.plan import spec_text
+from toast_lab.text import line_text
+from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.side_by_side import Pair, differing, side_by_side
+
+MANY = 1200  #: from so many lines on, equal ones are left out at first
+MAX_SHOWN = 6000
+
+
+class _Made(NamedTuple):
+    pairs: list[Pair]
+    change: Difference | None  #: None: on two meshes or machines, whose numbers say nothing of each other
+
+
+class SideBySide:
+    """The listings of A and B, what differs marked, and the tensors and collectives that change."""
+
+    title = "A | B"
+
+    def __init__(self, session: Session, save: Saver) -> None:
+        self.session, self.save = session, save
+        common: dict[str, Any] = {
+            "options": [], "width": 174, "height": 30, "sizing_mode": "fixed", "margin": (0, 6, 0, 0),
+            "stylesheets": [look.INPUT],
+        }  # fmt: skip
+        self.a = pn.widgets.Select(**common, description="plan A, left")
+        self.b = pn.widgets.Select(**common, description="plan B, right")
+        self.what = pn.widgets.RadioButtonGroup(
+            options=["Listings", "What changes"], value="Listings", height=28, width=186, sizing_mode="fixed",
+            margin=(0, 6, 0, 0), stylesheets=[look.BUTTON + ONE_LINE],
+        )  # fmt: skip
+        self.short = pn.widgets.Checkbox(
+            name="differences only", margin=(5, 4), width=140, stylesheets=[look.INPUT]
+        )  # fmt: skip
+        self._words = look.text(margin=(2, 2))
+        self._heads = [look.text(margin=(0, 6)), look.text(margin=(0, 6))]
+        self.pane = pair_pane()
+        self.pane.param.watch(lambda e: self._picked(e.new), "picked")
+        self.changes = look.table(_changes(None), selectable=False, sizing_mode="stretch_both", min_height=80)
+        csv = csv_button(save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.say)
+        self._listing = pn.Column(
+            pn.Row(*self._heads, sizing_mode="stretch_width", margin=0, height=20),
+            self.pane,
+            sizing_mode="stretch_both",
+            margin=0,
+        )
+        self._table = pn.Column(heading(look.text(), csv), self.changes, sizing_mode="stretch_both", margin=0)
+        self._table.visible = False
+        bar = pn.Row(self.a, self.b, self.what, self.short, sizing_mode="stretch_width", margin=(4, 0, 2, 0), height=32)
+        self.view = pn.Column(
+            bar, self._words, self._listing, self._table, sizing_mode="stretch_both", margin=0
+        )  # fmt: skip
+        self._quiet = False
+        self._shown: tuple[Any, ...] = ()
+        self._making: tuple[tuple[Any, ...], Future[_Made]] | None = None
+        self._made: _Made | None = None
+        self._where: tuple[Any, list[str]] = (None, [])
+        for widget in (self.a, self.b):
+            widget.param.watch(lambda _: None if self._quiet else self._make(), "value")
+        self.what.param.watch(lambda _: self._which(), "value")
+        self.short.param.watch(lambda _: None if self._quiet else self._show(), "value")
+
+    def offer(self, selected: PlanItem | None) -> None:
+        """Bring the choices up to date; B follows the selected row."""
+        names = [p.name for p in self.session.plans]
+        self._quiet = True
+        kept = self.a.value if self.a.value in names else (names[0] if names else None)
+        self.a.param.update(options=names, value=kept)
+        self.b.param.update(options=names, value=selected.name if selected is not None else kept)
+        self._quiet = False
+
+    def refresh(self, selected: PlanItem | None) -> None:
+        """Show the plans that are chosen."""
+        self.offer(selected)
+        self._make()
+
+    def _make(self) -> None:
+        a, b = (self.session.plan_named(str(w.value)) for w in (self.a, self.b))
+        if a is None or b is None:
+            return
+        shown = (a.plan.key, b.plan.key, a.name, b.name, id(a.plan), id(b.plan), a.problem, b.problem)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        for head, side, item in zip(self._heads, "AB", (a, b), strict=True):
+            head.object = h("p", h("b", f"{side}  "), text(f"{item.name}, device-local"), cls="one", title=item.name)
+        program = self.session.analysis.program
+        if self._where[0] is not program:
+            self._where = (program, [line_text(program.where(op)) for op in program.ops()])
+        self._words.object = h("p", "Writing the listings …", cls="quiet one")
+        self._making = (shown, ANSWERS.submit(_make, a, b, self._where[1]))
+        if program.n_ops < 500:
+            self._making[1].exception(timeout=5)
+        self.tick()
+
+    def tick(self) -> None:
+        """Take in what a thread has made; called ten times a second."""
+        if self._making is None or not self._making[1].done():
+            return
+        shown, future = self._making
+        self._making = None
+        if shown != self._shown:
+            return
+        with self.session.guarded():
+            self._made = future.result()
+            self._quiet = True
+            self.short.value = len(self._made.pairs) > MANY
+            self._quiet = False
+            self._show()
+
+    def _show(self) -> None:
+        made = self._made
+        if made is None:
+            return
+        rows: list[Pair | int] = differing(made.pairs) if self.short.value else list(made.pairs)
+        n = sum(p.differs for p in made.pairs)
+        words = f"{n:,} of {len(made.pairs):,} lines differ"
+        if len(rows) > MAX_SHOWN:
+            words += f"; the first {MAX_SHOWN:,} rows are shown"
+        change = made.change
+        if change is not None:
+            words += (
+                f" · step {seconds_text(change.before.time_s)} → {seconds_text(change.after.time_s)}"
+                f" · peak {bytes_text(change.before.peak_bytes)} → {bytes_text(change.after.peak_bytes)}, estimated"
+                f" · {len(change.collectives)} kinds of collectives and {len(change.tensors)} tensors change"
+            )
+        else:
+            words += " · on different meshes or machines"
+        self._words.object = h("p", words, cls="quiet one", title=words)
+        self.pane.fill(rows[:MAX_SHOWN])
+        self.changes.value = _changes(change)
+
+    def _which(self) -> None:
+        listing = self.what.value == "Listings"
+        self._listing.visible = self.short.visible = listing
+        self._table.visible = not listing
+
+    def _raw(self) -> Any:
+        return _changes(self._made.change if self._made is not None else None)
+
+    def _picked(self, picked: list[int]) -> None:
+        """Select the names of the line's op everywhere."""
+        analysis = self.session.analysis
+        if analysis is not None and picked:
+            op = picked[0]
+            names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
+            self.session.select(tuple(analysis.program.factors(op)) or tuple(names))
+
+    def mark(self) -> None:
+        """Mark the lines of the selected names."""
+        analysis, names = self.session.analysis, self.session.names
+        if analysis is not None:
+            self.pane.chosen = sorted({int(o) for o in analysis.dims.op[list(names)]}) if names else []
+
+
+def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _Made:
+    pairs = side_by_side(listing_lines(a.problem, a.plan), listing_lines(b.problem, b.plan), where)
+    alike = a.problem.mesh == b.problem.mesh and a.problem.machine == b.problem.machine
+    return _Made(pairs, difference(a.problem, a.plan, b.plan) if alike else None)
+
+
+def _changes(found: Difference | None) -> Any:
+    """Tensors and collectives that change, as one table."""
+    import pandas as pd
+
+    rows = []
+    if found is not None:
+        for c in found.collectives:
+            rows.append(
+                (f"{c.kind} {{{','.join(c.axes)}}}", line_text(c.where), str(c.before), str(c.after),
+                 seconds_text(c.before_time_s), seconds_text(c.after_time_s))
+            )  # fmt: skip
+        for t in found.tensors:
+            name = t.value + (f" ×{t.places}" if t.places > 1 else "")
+            rows.append(
+                (name, line_text(t.where), spec_text(t.before), spec_text(t.after), bytes_text(t.before_bytes),
+                 bytes_text(t.after_bytes))
+            )  # fmt: skip
+    return pd.DataFrame(rows, columns=["collective or tensor", "line", "in A", "in B", "costs in A", "costs in B"])

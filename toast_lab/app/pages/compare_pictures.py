@@ -1,0 +1,241 @@
+"""The pictures that compare plans, each with its table: time against memory, cost breakdown, memory timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import panel as pn
+from bokeh.models import TapTool
+
+from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
+from toast_lab.app.items import PlanItem
+from toast_lab.app.markup import bytes_text, h
+from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
+from toast_lab.app.session import Session
+from toast_lab.text import line_text
+from toast_lab.views.breakdown import BY, Rates, breakdown_frame, breakdown_plot, shown_breakdown
+from toast_lab.views.compare_table import Entry
+from toast_lab.views.memory_timeline import held_frame, shown_held, shown_peaks, timeline_frame, timeline_plot
+from toast_lab.views.time_memory import shown_time_memory, time_memory_frame, time_memory_plot
+
+
+class Picture:
+    """A figure above its table twin.
+
+    Args:
+        session: whose plans are shown.
+        save: takes the tables as files.
+        select: called with the name of a plan whose marker was clicked.
+    """
+
+    title = ""
+    figure = ""  #: name of the Bokeh figure
+    words = ""
+    twin_height = 120
+
+    def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
+        self.session, self.save, self.select = session, save, select
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=110, stylesheets=[look.FILL])
+        self._words = look.text(h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2))
+        self._frame = self.frame([])
+        self.twin = look.table(
+            self.twin_frame([]), height=self.twin_height, sizing_mode="stretch_width", selectable=False
+        )
+        self.view = pn.Column(*self.parts(), sizing_mode="stretch_both", margin=0)
+
+    def parts(self) -> list[Any]:
+        """From top to bottom."""
+        menu = figure_menu(self.figure, f"{self.figure}")
+        csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.say)
+        return [heading(self._words, *self.controls(), menu, csv), self._pane, self.twin]
+
+    def controls(self) -> Sequence[Any]:
+        """What stands beside the words."""
+        return ()
+
+    def entries(self) -> list[Entry]:
+        """All plans as the views take them."""
+        hidden = self.session.hidden
+        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans)]
+
+    def refresh(self, _: PlanItem | None) -> None:
+        """Draw everything anew."""
+        if self.session.problem is None:
+            return
+        entries = self.entries()
+        self._frame = self.frame(entries)
+        self._pane.object = self.draw(entries)
+        twin = self.twin_frame(entries)
+        self.twin.formatters = {c: {"type": "plaintext"} for c in twin.columns}
+        self.twin.value = twin
+
+    def follow(self, _: PlanItem | None) -> None:
+        """Another plan was selected; most pictures show all of them alike."""
+
+    def frame(self, entries: list[Entry]) -> Any:
+        """What is drawn, in SI units."""
+        raise NotImplementedError
+
+    def draw(self, entries: list[Entry]) -> Any:
+        """The figure."""
+        raise NotImplementedError
+
+    def twin_frame(self, entries: list[Entry]) -> Any:
+        """The table as people read it."""
+        raise NotImplementedError
+
+    def raw(self) -> Any:
+        """The table in SI units, as it is saved."""
+        return self._frame
+
+    def on_tap(self, figure: Any, renderers: str) -> None:
+        """Select the plan whose marker is clicked."""
+        tool = figure.select_one(TapTool)
+        for renderer in [r for r in figure.renderers if r.name in renderers.split()] if tool is not None else ():
+            source = renderer.data_source
+
+            def chosen(_: str, __: Any, new: list[int], source: Any = source) -> None:
+                if new:
+                    self.select(str(source.data["plan"][new[0]]))
+
+            source.selected.on_change("indices", chosen)
+
+
+class TimeMemory(Picture):
+    """Time against memory with the Pareto front."""
+
+    title = "Time & memory"
+    figure = "time against memory"
+    words = "Hollow: estimated. Filled: measured. The lines join plans that no other one beats in both."
+
+    def frame(self, entries: list[Entry]) -> Any:
+        """What is drawn, in SI units."""
+        return time_memory_frame(entries)
+
+    def draw(self, entries: list[Entry]) -> Any:
+        """The figure."""
+        plot = time_memory_plot(self._frame, entries, self.session.problem.memory_limit_bytes)
+        self.on_tap(plot, "estimated measured")
+        return plot
+
+    def twin_frame(self, entries: list[Entry]) -> Any:
+        """The table as people read it."""
+        return shown_time_memory(self._frame)
+
+
+class Breakdown(Picture):
+    """Where the estimated time goes."""
+
+    title = "Breakdown"
+    figure = "cost breakdown"
+    words = "Estimated: an op counts as memory traffic if moving its bytes takes longer than its arithmetic."
+
+    def controls(self) -> Sequence[Any]:
+        """Collectives by kind or by axis."""
+        self.by = pn.widgets.RadioButtonGroup(
+            options=BY, value="kind", margin=(0, 6), height=28, width=200, sizing_mode="fixed",
+            stylesheets=[look.BUTTON + ONE_LINE],
+        )  # fmt: skip
+        self.by.param.watch(lambda _: self.refresh(None), "value")
+        return (self.by,)
+
+    def frame(self, entries: list[Entry]) -> Any:
+        """What is drawn, in SI units."""
+        rates = {
+            p.name: Rates(
+                p.problem.machine.memory_bytes_per_s, p.problem.machine.op_overhead_s, p.plan.program.trips
+            )
+            for p in self.session.plans
+        }  # fmt: skip
+        return breakdown_frame(entries, rates, str(self.by.value) if hasattr(self, "by") else "kind")
+
+    def draw(self, entries: list[Entry]) -> Any:
+        """The figure."""
+        return breakdown_plot(self._frame, entries)
+
+    def twin_frame(self, entries: list[Entry]) -> Any:
+        """The table as people read it."""
+        return shown_breakdown(self._frame)
+
+
+class Timelines(Picture):
+    """Memory in program order, and what is in memory where the selected plan peaks."""
+
+    title = "Memory"
+    figure = "memory timelines"
+    words = "Estimated bytes of one device, op after op. Click a peak: what is in memory there."
+    twin_height = 128
+
+    def parts(self) -> list[Any]:
+        """From top to bottom."""
+        self._item: PlanItem | None = None
+        self._head = look.text(margin=(5, 0, 0, 2))
+        self.held = look.table(shown_held(_no_held()), height=128, sizing_mode="stretch_width", selectable=1)
+        self.held.on_click(lambda e: self._pick(e.row))
+        csv = csv_button(
+            self.save, lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
+            lambda: held_frame(self._item.cost) if self._item else _no_held(), self.session.say,
+        )  # fmt: skip
+        top, figure, twin = super().parts()
+        peaks = pn.Column(heading(look.text(h("p", "Peaks", cls="quiet"), margin=(5, 2))), twin, margin=0)
+        peaks.sizing_mode = self.held.sizing_mode = "stretch_width"
+        held = pn.Column(heading(self._head, csv), self.held, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
+        return [top, figure, pn.Row(peaks, held, sizing_mode="stretch_width", margin=0, height=160)]
+
+    def _where(self) -> list[str]:
+        program = self.session.analysis.program
+        if getattr(self, "_lines", (None, []))[0] is not program:
+            self._lines = (program, [line_text(program.where(op)) for op in program.ops()])
+        return list(self._lines[1])
+
+    def frame(self, entries: list[Entry]) -> Any:
+        """Made when it is saved: it has a row for each op of each plan."""
+        return None
+
+    def draw(self, entries: list[Entry]) -> Any:
+        """The figure."""
+        plot = timeline_plot(entries, self.session.problem.memory_limit_bytes, self._where())
+        self.on_tap(plot, "peaks")
+        return plot
+
+    def refresh(self, item: PlanItem | None) -> None:
+        """Draw everything anew, with what the selected plan has in memory at its peak."""
+        super().refresh(item)
+        self.follow(item)
+
+    def follow(self, item: PlanItem | None) -> None:
+        """What the selected plan has in memory at its peak."""
+        self._item = item
+        if item is None:
+            return
+        self.held.value = shown_held(held_frame(item.cost))
+        words = (
+            f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op {item.cost.peak_op}. "
+            "A click selects the value."
+        )
+        self._head.object = h("p", words, cls="quiet one", title=words)
+
+    def _pick(self, row: int) -> None:
+        """Select the names of a value in the listing and the graph."""
+        item = self._item
+        if item is not None and row < len(item.cost.at_peak):
+            held, program = item.cost.at_peak[row], item.plan.program
+            values = [v for v in program.results(held.op) if program.value_name[v] == held.value]
+            names = [n for v in values for n in program.def_names(v)]
+            self.session.select(tuple(names) or tuple(program.factors(held.op)))
+
+    def twin_frame(self, entries: list[Entry]) -> Any:
+        """The table as people read it."""
+        return shown_peaks(entries, self._where() if entries else [])
+
+    def raw(self) -> Any:
+        """The table in SI units, as it is saved."""
+        return timeline_frame(self.entries(), self._where())
+
+
+def _no_held() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(columns=["what", "value", "line", "bytes", "share", "op"])

@@ -1,0 +1,114 @@
+"""Tables of the selected plan: every op, and the executions that the store remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.items import PlanItem
+from toast_lab.app.markup import h
+from toast_lab.app.saver import Saver, csv_button, heading
+from toast_lab.app.session import Session
+from toast_lab.compare import store
+from toast_lab.errors import ToastError
+from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_ops
+
+MAX_RUNS = 200
+
+
+class Ops:
+    """Every op and collective of the selected plan with its share of the step."""
+
+    title = "Ops"
+
+    def __init__(self, session: Session, save: Saver) -> None:
+        self.session = session
+        self._item: PlanItem | None = None
+        self._words = look.text(margin=(5, 0, 0, 2))
+        self.table = look.table(
+            shown_ops(ops_frame(_Empty)), sizing_mode="stretch_both", min_height=120,
+            configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
+        )  # fmt: skip
+        self.table.formatters = {k: {"type": "plaintext"} for k in ("op", "value", "line")}
+        self.table.on_click(lambda e: self._pick(e.row))
+        csv = csv_button(save, lambda: f"ops of {self._item.name}" if self._item else "ops", self._raw, session.say)
+        self.view = pn.Column(heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0)
+
+    def _raw(self) -> Any:
+        return ops_frame(self._item.cost if self._item is not None else _Empty)
+
+    def refresh(self, item: PlanItem | None) -> None:
+        """Show the ops of a plan."""
+        self._item = item
+        if item is None:
+            return
+        frame = self._frame = ops_frame(item.cost)
+        more = f", the {MAX_OPS:,} longest are shown" if len(frame) > MAX_OPS else ""
+        words = f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. Headings sort."
+        self._words.object = h("p", words, cls="quiet one", title=words)
+        self.table.value = shown_ops(frame)
+
+    def _pick(self, row: int) -> None:
+        if self._item is not None and row < len(self._frame):
+            self.session.select(tuple(self._item.plan.program.factors(int(self._frame["op"][row]))))
+
+
+class _Empty:
+    time_s, ops, collectives = 1.0, (), ()
+
+
+class Runs:
+    """What the store has of this model: also of earlier days and of the command line."""
+
+    title = "Runs"
+
+    def __init__(self, session: Session, save: Saver) -> None:
+        self.session = session
+        self._found: list[dict[str, Any]] = []
+        self._words = look.text(margin=(5, 0, 0, 2))
+        self.table = look.table(_runs([]), selectable=False, sizing_mode="stretch_both", min_height=120)
+        csv = csv_button(save, lambda: "kept runs", self._raw, session.say)
+        self.view = pn.Column(heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0)
+
+    def _raw(self) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(self._found, columns=list(store.COLUMNS))
+
+    def refresh(self, _: PlanItem | None) -> None:
+        """Read the store."""
+        words = "Nothing was executed yet; what is, is kept for good."
+        self._found = []
+        try:
+            if store.default_path().exists() and self.session.model is not None:
+                with store.Store(read_only=True) as kept:
+                    self._found = kept.rows(self.session.model.name, MAX_RUNS)
+        except ToastError as error:
+            words = str(error)
+        if self._found:
+            words = f"The last {len(self._found)} kept rows of {self.session.model.name}, the newest first."
+        self._words.object = h("p", words, cls="quiet one", title=f"{words} {store.default_path()}")
+        self.table.value = _runs(self._found)
+
+
+def _runs(rows: list[dict[str, Any]]) -> Any:
+    import pandas as pd
+
+    def agrees(r: dict[str, Any]) -> str:
+        return "–" if r["passed"] is None else f"{'yes' if r['passed'] else 'NO'}, {r['max_relative_error'] or 0:.1e}"
+
+    return pd.DataFrame(
+        [
+            (
+                r["id"], r["time_utc"][:19].replace("T", " "), r["name"], r["status"], seconds_text(r["median_s"]),
+                seconds_text(r["spread_s"]), bytes_text(r["peak_bytes"]), agrees(r), r["mesh"] or "–", r["devices"],
+                r["device_kind"],
+            )
+            for r in rows
+        ],
+        columns=["row", "time (UTC)", "plan", "status", "step", "spread", "compiled peak", "agrees", "mesh", "on",
+                 "device"],
+    )  # fmt: skip

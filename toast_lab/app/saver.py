@@ -1,0 +1,83 @@
+"""Hand a text to the browser as a file: at once, or when a job that makes it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+import param
+from panel.custom import JSComponent
+
+from toast_lab.app import look
+from toast_lab.app.figure_export import file_name
+from toast_lab.errors import ToastError
+
+
+class Saver(JSComponent):
+    """Nothing to see; ``hand_over`` makes the browser download a text."""
+
+    sent = param.List(default=[], doc="[name of the file, text, counter]")
+
+    _esm = """
+export function render({ model }) {
+  model.on('sent', () => {
+    const [name, text] = model.sent
+    const link = document.createElement('a')
+    link.href = URL.createObjectURL(new Blob([text], { type: 'text/plain;charset=utf-8' }))
+    link.download = name
+    link.click()
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000)
+    model.sent = []
+  })
+  return document.createElement('span')
+}
+"""
+    _count = 0
+
+    def hand_over(self, file: str, text: str) -> None:
+        """Download ``text`` as ``file``."""
+        self._count += 1
+        self.sent = [file, text, self._count]
+
+
+def saver() -> Saver:
+    """A saver that takes no place."""
+    return Saver(width=0, height=0, margin=0, sizing_mode="fixed", styles={"position": "absolute"})
+
+
+def csv_button(save: Saver, name: Callable[[], str], frame: Callable[[], Any], say: Callable[..., None]) -> Any:
+    """A small button that saves a table as CSV, with all rows, in SI units.
+
+    Args:
+        save: who hands the text over.
+        name: of the file, without its ending.
+        frame: the table.
+        say: takes messages.
+    """
+
+    def press(_: Any) -> None:
+        try:
+            save.hand_over(f"{file_name(name())}.csv", frame().to_csv(index=False))
+        except ToastError as error:
+            say(str(error), "error")
+
+    button = look.button(
+        "CSV", sizing_mode="fixed", width=46, height=26, margin=(2, 4),
+        description="save this table as CSV, all rows, in SI units",
+    )  # fmt: skip
+    button.stylesheets = [look.BUTTON + SMALL]
+    button.on_click(press)
+    return button
+
+
+def heading(words: Any, *buttons: Any) -> pn.Row:
+    """What a figure or a table shows, with its buttons right."""
+    return pn.Row(words, *buttons, sizing_mode="stretch_width", margin=0, height=30)
+
+
+SMALL = """
+.bk-btn { font-size: 11px !important; line-height: 1 !important; padding: 5px 7px !important; height: 24px !important;
+  color: var(--tl-quiet, #5b6675); border: 1px solid var(--tl-line, #dfe5ec); background: var(--tl-card, #fff); }
+"""
+ONE_LINE = ".bk-btn { white-space: nowrap; padding: 4px 8px; font-size: 12px; }"

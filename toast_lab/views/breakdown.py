@@ -1,0 +1,131 @@
+"""Where the estimated step time of each plan goes: one bar a plan, collectives apart by kind or by mesh axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool
+from bokeh.plotting import figure
+
+from toast_lab.views.compare_table import Entry, seconds_text, time_unit
+from toast_lab.views.palette import NEUTRAL, style
+from toast_lab.views.time_memory import quiet
+
+COMPUTE, TRAFFIC = "compute", "memory traffic"
+BY = {"by kind": "kind", "by mesh axis": "axis"}
+_HATCH = (None, "dot", "right_diagonal_line", "horizontal_line", "left_diagonal_line", "cross", "ring", "vertical_line")
+
+
+class Rates(NamedTuple):
+    """What is needed of a machine and a program to tell compute from memory traffic."""
+
+    memory_bytes_per_s: float
+    op_overhead_s: float
+    trips: Sequence[float]  #: how often one step runs each op
+
+
+def breakdown_frame(entries: Iterable[Entry], rates: Mapping[str, Rates], by: str = "kind") -> pd.DataFrame:
+    """Seconds of one step by plan and part; the parts of a plan add up to its estimated step time.
+
+    Args:
+        entries: plans; those that are not shown are left out.
+        rates: by plan.
+        by: collectives by "kind", or by the mesh "axis" that they run over.
+
+    The model gives an op the longer of its arithmetic and of moving its bytes, and what starting it takes: it counts as
+    memory traffic if moving explains its time, else as compute.
+    """
+    rows = []
+    for e in entries:
+        if not e.shown:
+            continue
+        seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
+        rate = rates[e.name]
+        for op in e.cost.ops:
+            moving_s = op.moved_bytes / rate.memory_bytes_per_s
+            starting_s = rate.op_overhead_s * float(rate.trips[op.op])
+            seconds[TRAFFIC if op.time_s - moving_s <= starting_s + 1e-6 * op.time_s else COMPUTE] += op.time_s
+        for c in e.cost.collectives:
+            part = c.kind if by == "kind" else f"over {','.join(c.axes)}"
+            seconds[part] = seconds.get(part, 0.0) + c.time_s
+        rows += [(e.name, part, s, e.number) for part, s in seconds.items()]
+    return pd.DataFrame(rows, columns=["plan", "part", "time_s", "number"])
+
+
+def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table twin: a row for each plan, a column for each part."""
+    parts = list(dict.fromkeys(frame["part"]))
+    rows = []
+    for plan, group in frame.groupby("plan", sort=False):
+        seconds = dict(zip(group["part"], group["time_s"], strict=True))
+        rows.append(
+            {
+                "plan": plan,
+                **{p: seconds_text(seconds[p]) if p in seconds else "–" for p in parts},
+                "together": seconds_text(float(group["time_s"].sum())),
+            }
+        )
+    return pd.DataFrame(rows, columns=["plan", *parts, "together"])
+
+
+def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
+    """The picture of ``breakdown_frame``: parts differ by hue and by hatch, and the legend names them."""
+    plans = list(dict.fromkeys(frame["plan"]))
+    symbol = {e.name: e.style.symbol for e in entries}
+    labels = {p: f"{symbol.get(p, '')} {p if len(p) <= 18 else p[:17] + '…'}" for p in plans}
+    if len(set(labels.values())) < len(labels):
+        labels = {p: f"{symbol.get(p, '')} {p}" for p in plans}
+    longest = float(frame.groupby("plan")["time_s"].sum().max()) if len(frame) else 1.0
+    unit, scale = time_unit(longest)
+    plot: Any = figure(
+        y_range=FactorRange(factors=[labels[p] for p in reversed(plans)], range_padding=0.15),
+        sizing_mode="stretch_both",
+        tools=[],
+        toolbar_location=None,
+        output_backend="canvas",
+        name="cost breakdown",
+        x_axis_label=f"estimated step time ({unit})",
+    )
+    quiet(plot)
+    plot.xgrid.grid_line_color, plot.xgrid.grid_line_alpha = NEUTRAL, 0.13
+    plot.ygrid.grid_line_color = None
+    left = dict.fromkeys(plans, 0.0)
+    drawn = []
+    parts = list(dict.fromkeys(frame["part"]))
+    for i, part in enumerate(parts):
+        rows = frame[frame["part"] == part]
+        data: dict[str, list[Any]] = {k: [] for k in ("plan", "y", "left", "right", "part", "text", "share")}
+        for plan, seconds in zip(rows["plan"], rows["time_s"], strict=True):
+            data["plan"].append(plan)
+            data["y"].append(labels[plan])
+            data["left"].append(left[plan] / scale)
+            left[plan] += seconds
+            data["right"].append(left[plan] / scale)
+            data["part"].append(part)
+            data["text"].append(seconds_text(seconds))
+            whole = float(frame[frame["plan"] == plan]["time_s"].sum())
+            data["share"].append(f"{seconds / whole:.1%}" if whole else "–")
+        hue = style(i).hue
+        drawn.append(
+            plot.hbar(
+                y="y", left="left", right="right", height=0.62, source=ColumnDataSource(data), name=part,
+                fill_color=hue, fill_alpha=0.75, line_color=hue, legend_label=part,
+                hatch_pattern=_HATCH[i % len(_HATCH)], hatch_color="white", hatch_alpha=0.7, hatch_scale=7,
+            )
+        )  # fmt: skip
+    plot.x_range.start = 0
+    if parts:
+        plot.add_layout(plot.legend[0], "above")
+        plot.legend.orientation = "horizontal"
+        plot.legend.border_line_color = None
+        plot.legend.background_fill_color = None
+        plot.legend.padding = plot.legend.margin = 0
+        plot.legend.label_text_font_size = "11px"
+        plot.legend.label_text_color = NEUTRAL
+        plot.legend.ncols = 4
+    plot.add_tools(
+        HoverTool(renderers=drawn, tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")])
+    )
+    return plot
