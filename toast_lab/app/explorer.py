@@ -16,6 +16,8 @@ from toast_lab.app.pages.hand import HandPage
 from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
+from toast_lab.app.tour.tour import Tour
+from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.program_table import Line
 
@@ -60,12 +62,16 @@ class Explorer(pn.viewable.Viewer):
             "Cancel", sizing_mode="fixed", width=74, height=30, disabled=True, margin=(2, 0, 0, 0)
         )
         self.cancel.on_click(lambda _: self.session.cancel_job())
+        self.tour = Tour(self.session)
+        self.strip = TourStrip(self.tour, self.part)
+        tour_button = start_button(self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8))
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
             self._head,
             self.nav,
             self._job,
             self.cancel,
+            tour_button,
             sizing_mode="stretch_width",
             margin=0,
             height=36,
@@ -76,6 +82,7 @@ class Explorer(pn.viewable.Viewer):
         self._root = pn.Column(
             header,
             self._status,
+            self.strip,
             self._body,
             self.drawer,
             sizing_mode="stretch_both",
@@ -93,6 +100,14 @@ class Explorer(pn.viewable.Viewer):
         self.show_head()
         self.show_messages()
         self.show_step()
+        self.strip.refresh()
+
+    def part(self, page: str, way: str) -> Any:
+        """A part of the frame ("") or of a page that was visited, by its attributes; None if there is none."""
+        found: Any = self._pages.get(page) if page else self
+        for word in way.split("."):
+            found = getattr(found, word, None)
+        return found
 
     # -- drawer -------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
@@ -159,7 +174,9 @@ class Explorer(pn.viewable.Viewer):
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
             body.visible = name == step
-        if step in ("graph", "compare", "hand") and step != self._shown:
+        if self.tour.step is not None:
+            self._toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
+        elif step in ("graph", "compare", "hand") and step != self._shown:
             self._toggle_drawer(step == "graph")
         elif step != self._shown:
             self._toggle_drawer(False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import param
@@ -40,6 +40,12 @@ def _load_here(which: str, sizes: tuple[tuple[str, Any], ...]) -> worker.Loaded:
     return worker.load_model(which, dict(sizes))
 
 
+def load_ahead(models: Iterable[tuple[str, tuple[tuple[str, Any], ...]]]) -> None:
+    """Trace models that will be asked for; those that are known already cost nothing."""
+    for which, sizes in models:
+        _load_here(which, tuple(sorted(sizes)))
+
+
 def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
     """Is a built-in model small enough to be traced without a child?"""
     return ":" not in which and (which != "transformer" or sizes.get("layers", 2) <= 2)
@@ -66,6 +72,7 @@ class Session(ByHand, param.Parameterized):
     job = param.Parameter(default=None, doc="the job that runs, or the last one")
     job_changes = param.Integer(default=0, doc="counts up whenever something about the job changed")
     simulations = param.Integer(default=0, doc="simulations of the last search")
+    tour = param.String(default="", doc="key of the step of the guided tour; empty off the tour")
 
     def __init__(self, *, jobs: Registry | None = None, **params: Any) -> None:
         super().__init__(**params)
@@ -254,15 +261,18 @@ class Session(ByHand, param.Parameterized):
 
     def start_search(self) -> None:
         """Search for a plan of the current problem, with the current settings."""
+        self._search(self.method, self.seconds, dict(self.options))
+
+    def _search(self, method: str, seconds: float, options: dict[str, Any]) -> None:
         with self.guarded():
             problem = self._free_for_a_job()
             self._forget_search()
             self.search_problem = problem
             self._start(
-                "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
-                self.analysis, str(problem.mesh), problem.machine.name, self.method, self.seed, self.seconds, None,
-                dict(self.options), limit_bytes=problem.memory_limit_bytes, controlled=True,
-                time_limit_s=24 * 3600.0, about=self._about(problem),
+                "search", f"{method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
+                self.analysis, str(problem.mesh), problem.machine.name, method, self.seed, seconds, None,
+                options, limit_bytes=problem.memory_limit_bytes, controlled=True, time_limit_s=24 * 3600.0,
+                about={**self._about(problem), "method": method, "seconds": seconds, "options": options},
             )  # fmt: skip
 
     def _about(self, problem: Problem) -> dict[str, Any]:
@@ -311,7 +321,8 @@ class Session(ByHand, param.Parameterized):
         self._keep_search(plan, found.cost, problem)
 
     def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
-        name = self.free_name(f"{self.method} (seed {self.seed})", " #")
+        about = self._search_job.about if self._search_job is not None else {"method": self.method, "seed": self.seed}
+        name = self.free_name(f"{about['method']} (seed {about['seed']})", " #")
         self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
         self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
 

@@ -9,6 +9,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
+from toast_lab.app.beside import BesidePane
 from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
@@ -56,7 +57,8 @@ class HandPage(pn.viewable.Viewer):
         self.board = BoardPane(session)
         self.history = HistoryPane(session)
         self.history.param.watch(lambda _: self._show_collectives(), "at")
-        self.right = look.side(self.history, width=320)
+        self.beside = BesidePane(session)
+        self.right = look.side(self.history, self.beside, width=320)
         self.listing = listing_pane()
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self._note = look.text()
@@ -80,6 +82,7 @@ class HandPage(pn.viewable.Viewer):
         self.centre = pn.Column(upper, lower, sizing_mode="stretch_both", margin=0)
         session.param.watch(lambda *_: self._changed(), ["problem", "plans", "step"])
         session.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
+        session.param.watch(lambda *_: self._job_changed(), "job_changes")
         self._changed()
 
     # -- showing ------------------------------------------------------------------------------------
@@ -88,6 +91,10 @@ class HandPage(pn.viewable.Viewer):
         self._stale = True
         if self.session.step == "hand":
             self.refresh()
+
+    def _job_changed(self) -> None:
+        if self.session.step == "hand":
+            self.beside.refresh()
 
     def refresh(self) -> None:
         """Bring everything up to date."""
@@ -99,6 +106,7 @@ class HandPage(pn.viewable.Viewer):
             self._problem, self._before, self._lines, self._plan = session.problem, [], [], None
             self.short.value = session.analysis.program.n_ops > MANY_OPS
         self.history.refresh()
+        self.beside.refresh()
         self.board.refresh()
         self._show_colours()
         self._show_actions()

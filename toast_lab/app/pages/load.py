@@ -10,6 +10,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.markup import Safe, facts, h, join
 from toast_lab.app.session import Session
+from toast_lab.app.tour_strip import start_button
 from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
@@ -58,7 +59,8 @@ class LoadPage(pn.viewable.Viewer):
         self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
         self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
         gallery = [self._cards[name] for name in registry.MODELS]
-        self.left = look.side(look.text(h("h2", "gallery")), *gallery, *own, self._sizes, self._apply, width=290)
+        tour = start_button(session, "Guided tour: the paper's figures, step by step", button_type="primary")
+        self.left = look.side(look.text(h("h2", "new here?")), tour, look.text(h("h2", "gallery")), *gallery, *own, self._sizes, self._apply, width=290)
         self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
         self._title = look.text()
         self._reports = {name: Report(columns) for name, columns in REPORT_COLUMNS.items()}
