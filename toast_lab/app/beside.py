@@ -22,7 +22,9 @@ class BesidePane(pn.viewable.Viewer):
             "Search", description="a search of a few seconds for the best actions; it runs beside the page"
         )
         self.ask.on_click(lambda _: session.ask_search())
-        self.next = look.button("Take its next step", description="the first of its actions that the plan by hand lacks")
+        self.next = look.button(
+            "Take its next step", description="the first of its actions that the plan by hand lacks"
+        )
         self.next.on_click(lambda _: self._take())
         self.view = pn.Column(
             look.text(h("h2", "what the search would do")),

@@ -134,7 +134,7 @@ class Explorer(pn.viewable.Viewer):
             margin=0,
             styles={"position": "absolute", "right": "8px", "top": "6px"},
         )
-        self.fold.on_click(lambda _: self._toggle_drawer())
+        self.fold.on_click(lambda _: self.toggle_drawer())
         return pn.Column(
             tabs,
             self.fold,
@@ -144,10 +144,10 @@ class Explorer(pn.viewable.Viewer):
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
         )
 
-    def _toggle_drawer(self, opened: bool | None = None) -> None:
+    def toggle_drawer(self, opened: bool | None = None) -> None:
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
-        self.drawer.styles = {"height": f"{DRAWER_HEIGHT if opened else 40}px"}
+        self.drawer.styles = {**self.drawer.styles, "height": f"{DRAWER_HEIGHT if opened else 40}px"}
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
@@ -175,11 +175,11 @@ class Explorer(pn.viewable.Viewer):
         for name, body in self._bodies.items():
             body.visible = name == step
         if self.tour.step is not None:
-            self._toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
+            self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
         elif step in ("graph", "compare", "hand") and step != self._shown:
-            self._toggle_drawer(step == "graph")
+            self.toggle_drawer(step == "graph")
         elif step != self._shown:
-            self._toggle_drawer(False)
+            self.toggle_drawer(False)
         self._shown = step
         self.nav.value = step
 

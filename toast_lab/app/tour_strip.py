@@ -15,23 +15,21 @@ from toast_lab.app.session import Session
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 
-HEIGHT, TALL = 114, 178
 INDEX_HEIGHT = 300
 
 #: What a step can point at: page ("" is the frame) and the way to the object.
 TARGETS: dict[str, tuple[str, str]] = {
     "pages": ("", "nav"),
-    "drawer": ("", "tabs"),
+    "drawer": ("", "drawer"),
     "code": ("", "strip.code_box"),
     "sizes": ("load", "left"),
     "graph": ("graph", "centre"),
     "inspector": ("graph", "right"),
     "colours": ("hand", "colours"),
     "actions": ("hand", "actions.column"),
-    "board": ("hand", "board.table"),
-    "lower": ("hand", "tabs"),
+    "board": ("hand", "upper"),
+    "lower": ("hand", "lower"),
     "history": ("hand", "history.costs"),
-    "beside": ("hand", "beside.view"),
     "search": ("search", "run"),
     "curves": ("search", "centre"),
     "compare": ("compare", "centre"),
@@ -69,12 +67,12 @@ class TourStrip(pn.viewable.Viewer):
         """``find(page, way)`` gives an object of the page that is shown, or None."""
         super().__init__(**params)
         self.tour, self._find = tour, find
-        self._outlined: list[tuple[Any, dict[str, str]]] = []
+        self._outlined: list[Any] = []
         self._seen: Any = None
         self._options: list[str] = []
         self._quiet = False
-        self._place = pn.pane.HTML("", stylesheets=[look.TEXT + PLACE], width=212, margin=0, sizing_mode="stretch_height")
-        self._text = pn.pane.HTML("", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_both", margin=0)
+        self._place = pn.pane.HTML("", stylesheets=[look.TEXT + PLACE], width=212, margin=0)
+        self._text = pn.pane.HTML("", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_width", margin=0)
         self.quiz = pn.widgets.RadioButtonGroup(
             options=["-"], value=None, button_type="default", height=28, margin=(2, 0, 0, 0), visible=False,
             sizing_mode="stretch_width", max_width=620, stylesheets=[look.BUTTON + QUIZ],
@@ -82,7 +80,7 @@ class TourStrip(pn.viewable.Viewer):
         self.quiz.param.watch(lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value")
         self._code = pn.pane.HTML("", stylesheets=[look.TEXT], margin=0)
         self.code_box = pn.Column(
-            self._code, width=430, sizing_mode="stretch_height", scroll=True, margin=(0, 0, 0, 8), visible=False,
+            self._code, width=430, height=128, scroll=True, margin=(0, 0, 0, 8), visible=False,
             styles={"background": "var(--tl-soft, #eef3f9)", "border-radius": "6px", "padding": "4px 8px"},
         )  # fmt: skip
         small: dict[str, Any] = {"sizing_mode": "stretch_width", "height": 28, "margin": (0, 2, 4, 2)}
@@ -108,8 +106,8 @@ class TourStrip(pn.viewable.Viewer):
             width=216,
             margin=(0, 0, 0, 8),
         )
-        words = pn.Column(self._text, self.quiz, sizing_mode="stretch_both", margin=(0, 0, 0, 10))
-        upper = pn.Row(self._place, words, self.code_box, buttons, sizing_mode="stretch_both", margin=0)
+        words = pn.Column(self._text, self.quiz, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
+        upper = pn.Row(self._place, words, self.code_box, buttons, sizing_mode="stretch_width", margin=0)
         self.figures = look.table(
             _index(), sizing_mode="stretch_width", height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
         )
@@ -120,8 +118,7 @@ class TourStrip(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             margin=0,
             visible=False,
-            height=HEIGHT,
-            stylesheets=[STRIP],
+            stylesheets=[STRIP % LOW],
         )
         tour.param.watch(lambda *_: self.refresh(), "changes")
 
@@ -140,7 +137,7 @@ class TourStrip(pn.viewable.Viewer):
         self._place.object = join([
             h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
             h("div", step.title, cls="title"),
-            h("div", f"step {n} of {of} · ", h("span", step.paper, cls="tag"), cls="quiet one"),
+            h("div", h("span", step.paper, cls="tag"), f" step {n} of {of}", cls="quiet one"),
             bar,
         ])  # fmt: skip
         self._show_words(done)
@@ -161,7 +158,9 @@ class TourStrip(pn.viewable.Viewer):
         tour, step = self.tour, self.tour.step
         assert step is not None
         parts: list[Any] = []
-        if tour.away:
+        if tour.preparing:
+            parts.append(h("p", f"One moment: {step.scene.model} is traced and analysed.", cls="quiet"))
+        elif tour.away:
             parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:
             parts.append(h("p", rich(tour.text)))
@@ -188,8 +187,10 @@ class TourStrip(pn.viewable.Viewer):
 
     def _set_height(self) -> None:
         step = self.tour.step
-        tall = step is not None and (step.code is not None or step.quiz is not None or bool(self.tour.said))
-        self._root.height = (TALL if tall else HEIGHT) + (INDEX_HEIGHT if self.figures.visible else 0)
+        tall = step is not None and (step.code is not None or step.quiz is not None or step.task is not None)
+        sheets = [STRIP % (ROOMY if tall else LOW)]
+        if self._root.stylesheets != sheets:
+            self._root.stylesheets = sheets
 
     def _point(self, step: Any) -> None:
         """Outline what the step speaks of; bring the page to what it shows, once for each visit."""
@@ -197,19 +198,20 @@ class TourStrip(pn.viewable.Viewer):
         if shown == self._seen:
             return
         self._seen = shown
-        here = self.tour.there and self.tour.session.step == step.page
+        here = not self.tour.preparing and self.tour.there and self.tour.session.step == step.page
         self._outline([self._find(*TARGETS[key]) for key in step.target] if here else [])
         if here:
             show_parts(step, self.tour.session, self._find)
 
     def _outline(self, objects: list[Any]) -> None:
-        for thing, before in self._outlined:
-            thing.styles = before
+        for thing in self._outlined:
+            thing.styles = {**thing.styles, "outline": "none"}  # a style that is left out stays on the page
         self._outlined = []
         for thing in objects:
             if thing is not None:
-                self._outlined.append((thing, dict(thing.styles)))
-                thing.styles = {**thing.styles, **OUTLINE}
+                self._outlined.append(thing)
+                inside = any(look.CANVAS in str(x) or look.SIDE in str(x) for x in thing.stylesheets)
+                thing.styles = {**thing.styles, **(OUTLINE if inside else AROUND)}
 
     # -- doing --------------------------------------------------------------------------------------
     def _do(self) -> None:
@@ -222,7 +224,6 @@ class TourStrip(pn.viewable.Viewer):
     def _toggle_index(self) -> None:
         self.figures.visible = not self.figures.visible
         self.index.name = "Close" if self.figures.visible else "Figures"
-        self._set_height()
 
     def _jump(self, row: int) -> None:
         self._toggle_index()
@@ -234,6 +235,9 @@ class TourStrip(pn.viewable.Viewer):
 
 def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> None:
     """Level of the graph, tab and tensor by hand, view of the search, as the step wants them."""
+    toggle = find("", "toggle_drawer")
+    if toggle is not None:
+        toggle(step.drawer)
     if step.page == "graph" and step.level:
         level = find("graph", "level")
         if level is not None:
@@ -241,7 +245,7 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
     if step.page == "hand" and step.tab:
         tabs, tiles = find("hand", "tabs"), find("hand", "tiles")
         if tabs is not None:
-            tabs.active = ("listing", "collectives", "devices").index(step.tab)
+            tabs.active = ("listing", "collectives", "devices", "beside").index(step.tab)
         if tiles is not None and step.tensor is not None:
             name = step.tensor(session)
             tiles.tensor.value = next((v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")), None)
@@ -258,10 +262,12 @@ def _index() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "-3px", "border-radius": "8px"}
+OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "-3px"}
+AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
+LOW, ROOMY = 112, 146  #: least heights; a step with a task has room for what is said when it is done
 STRIP = """
 :host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb); border-radius: 8px;
-  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: hidden; }
+  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto; height: auto; min-height: %dpx; max-height: 460px; }
 """
 PLACE = """
 .title { font-size: 15px; font-weight: 650; line-height: 1.25; margin: 1px 0 4px; }

@@ -60,7 +60,16 @@ class LoadPage(pn.viewable.Viewer):
         self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
         gallery = [self._cards[name] for name in registry.MODELS]
         tour = start_button(session, "Guided tour: the paper's figures, step by step", button_type="primary")
-        self.left = look.side(look.text(h("h2", "new here?")), tour, look.text(h("h2", "gallery")), *gallery, *own, self._sizes, self._apply, width=290)
+        self.left = look.side(
+            look.text(h("h2", "new here?")),
+            tour,
+            look.text(h("h2", "gallery")),
+            *gallery,
+            *own,
+            self._sizes,
+            self._apply,
+            width=290,
+        )
         self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
         self._title = look.text()
         self._reports = {name: Report(columns) for name, columns in REPORT_COLUMNS.items()}

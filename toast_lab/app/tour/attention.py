@@ -114,33 +114,35 @@ def _sequence(s: Session) -> str:
 
 
 def _sequence_done(s: Session) -> str:
-    where = [f"{kind} of {listed(moved(s, kind))}" for kind in ("all_gather", "reduce_scatter", "all_reduce")
-             if moved(s, kind)]  # fmt: skip
+    plan = (SIDES[sequence_side(s)],)
+    kinds = ("all_gather", "reduce_scatter", "all_reduce")
+    where = [f"{kind} of {listed(moved(s, kind, plan))}" for kind in kinds if moved(s, kind, plan)]
     return (
-        f"`a` is `{dims(s, 'a', plan=True)}` and `z` `{dims(s, 'z', plan=True)}`, with {' and '.join(where)}. "
-        f"A step takes {price(taken(s))}."
+        f"`a` is `{dims(s, 'a', plan)}` and `z` `{dims(s, 'z', plan)}`, with {' and '.join(where)}. "
+        f"A step takes {price(taken(s, plan))}."
     )
 
 
 def _gathered(s: Session) -> str:
     return (
-        f"The listing is the figure's, line by line: {sent(taken(s))}. `x` comes in cut along the sequence, and so are "
+        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in cut along the sequence, and so are "
         f"`k`, `v` and `q`. The scores `a` need every row of one operand and the device's own columns of the other."
     )
 
 
 def _other(s: Session) -> str:
     return (
-        f"The paper leaves the other resolution out \"for lack of space\". Flip the switch to side "
+        f'The paper leaves the other resolution out "for lack of space". Flip the switch to side '
         f"{1 - sequence_side(s)}: the rows of `a` are cut instead, and other tensors have to move."
     )
 
 
 def _other_done(s: Session) -> str:
-    mine, other = taken(s, SIDES[sequence_side(s):][:1]), taken(s)
+    plan = (SIDES[1 - sequence_side(s)],)
+    mine, other = taken(s, (SIDES[sequence_side(s)],)), taken(s, plan)
     return (
-        f"Gathered are {listed(moved(s, 'all_gather'))}, the two all_gathers of the paper's text. The sum over the rows "
-        f"of `a` is partial as well, hence the all_reduce of {listed(moved(s, 'all_reduce'))}, which the text does not "
+        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the paper's text. The sum over the rows "
+        f"of `a` is partial as well, hence the all_reduce of {listed(moved(s, 'all_reduce', plan))}, which the text does not "
         f"mention. {price(other)} against {price(mine)}."
     )  # fmt: skip
 
@@ -206,8 +208,8 @@ CHAPTER = Chapter(
             quiz=Quiz(
                 "Which tensor must be gathered?",
                 lambda s: ["x", "k", "v", "q", "qt"],
-                lambda s: moved(s, "all_gather")[0],
-                lambda s: f"`{moved(s, 'all_gather')[0]}_` is the whole of it; `z_`, a partial sum, is then scattered.",
+                lambda s: moved(s, "all_gather", SIDES[1:])[0],
+                lambda s: f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a partial sum, is then scattered.",
             ),
         ),
         Step(

@@ -14,6 +14,7 @@ from toast_lab.app.tour.words import (
     factors,
     listed,
     moved,
+    plan_of,
     price,
     sent,
     take,
@@ -104,15 +105,14 @@ def _batch(s: Session) -> str:
 def _batch_done(s: Session) -> str:
     row = taken(s, (BATCH,))
     return (
-        f"`x` is now `{dims(s, 'x', plan=True)}`, cut along `b`, and so are {listed(carriers(s.analysis, 'B')[1:])}. "
+        f"`x` is now `{dims(s, 'x', [BATCH])}`, cut along `b`, and so are {listed(carriers(s.analysis, 'B')[1:])}. "
         f"Every device works on its own rows: {sent(row)}. A step takes {price(row)}."
     )
 
 
 def _whole(s: Session) -> list[str]:
-    item = s.plan_named("manual")
-    assert item is not None
-    specs, program = item.plan.value_specs(), s.analysis.program
+    """Arguments that cutting the batch leaves whole."""
+    specs, program = plan_of(s, [BATCH]).value_specs(), s.analysis.program
     return [program.value_name[v] for v in range(program.n_arguments) if not any(specs[v])]
 
 
@@ -132,11 +132,12 @@ def _megatron(s: Session) -> str:
 
 
 def _megatron_done(s: Session) -> str:
-    row = taken(s)
-    lines = [f"`{c.kind} {{{','.join(c.axes)}}}` on `{c.value}`" for c in cost(s).collectives]
+    both = (BATCH, MODEL)
+    row = taken(s, both)
+    lines = [f"`{c.kind} {{{','.join(c.axes)}}}` on `{c.value}`" for c in cost(s, both).collectives]
     return (
-        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is `{dims(s, 'w1', plan=True)}` and `w2` "
-        f"`{dims(s, 'w2', plan=True)}`. This is Megatron's way: {sent(row)}, {price(row)}."
+        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is `{dims(s, 'w1', both)}` and `w2` "
+        f"`{dims(s, 'w2', both)}`. This is Megatron's way: {sent(row)}, {price(row)}."
     )
 
 
@@ -212,8 +213,8 @@ CHAPTER = Chapter(
             quiz=Quiz(
                 "Which value is only a partial sum until the all_reduce?",
                 lambda s: ["y", "z", "w"],
-                lambda s: moved(s, "all_reduce")[0],
-                lambda s: f"The collective stands on {listed(moved(s, 'all_reduce'))}; the table has its bytes and time.",
+                lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
+                lambda s: f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; the table has its bytes and time.",
             ),
         ),
     ),

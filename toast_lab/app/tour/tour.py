@@ -33,6 +33,7 @@ class Tour(param.Parameterized):
         self.session = session
         self.answer = ""  #: option that was chosen last for this step's question
         self._moving = False
+        self.preparing = False  #: the step's program is about to be loaded
         self._known: tuple[object, str] = (None, "")
         self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}  #: digest of the program of each scene
         session.param.watch(lambda e: self._moved(), "tour")
@@ -99,7 +100,9 @@ class Tour(param.Parameterized):
         if step.task is not None:
             return step.task.after(self.session) if self.done else ""
         if step.quiz is not None and self.answer:
-            return step.quiz.why(self.session) if self.done else f"Not `{self.answer}`. Look again where the outline is."
+            return (
+                step.quiz.why(self.session) if self.done else f"Not `{self.answer}`. Look again where the outline is."
+            )
         return ""
 
     # -- moving -------------------------------------------------------------------------------------
@@ -175,6 +178,11 @@ class Tour(param.Parameterized):
         if self.session.tour and self.session.tour not in BY_KEY:
             self.session.tour = ""
             return
+        step = self.step
+        if step is not None and not self._scene_is(step.scene):
+            self.preparing = True  # said before the program is traced, which can take a second
+            self._changed()
+            self.preparing = False
         self.establish()
         self._changed()
 
@@ -200,7 +208,9 @@ class Tour(param.Parameterized):
     # -- bringing about -----------------------------------------------------------------------------
     def _may(self, scene: Scene) -> bool:
         if self.session.busy and not self._scene_is(scene):
-            self.session.say(f"{self.session.job.title} is still running; wait for it or cancel it, then go on.", "error")
+            self.session.say(
+                f"{self.session.job.title} is still running; wait for it or cancel it, then go on.", "error"
+            )
             return False
         return True
 
@@ -226,6 +236,7 @@ class Tour(param.Parameterized):
         session, scene = self.session, step.scene
         known = (scene.model, scene.sizes)
         if session.analysis is None or self._loaded.get(known) != self._digest():
+            session.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)  # or it is priced twice
             session.load(scene.model, dict(scene.sizes))
             self._loaded[known] = self._digest()
         if not self._scene_is(scene):

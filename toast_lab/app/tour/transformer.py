@@ -79,7 +79,7 @@ def _data_done(s: Session) -> str:
 def _left(s: Session) -> str:
     name = hidden_value(s)
     return (
-        f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan `{dims(s, name, plan=True)}`. "
+        f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan `{dims(s, name, DATA)}`. "
         f"As on the left of the figure it is cut along one axis: {s.problem.mesh.sizes[0]} different shards, each on "
         f"the {s.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which two dims are drawn."
     )
@@ -110,14 +110,14 @@ def _model(s: Session) -> str:
 
 
 def _model_done(s: Session) -> str:
-    before, row = taken(s, FSDP), taken(s)
+    before, row = taken(s, FSDP), taken(s, MEGATRON)
     return f"{begin(sent(row))}. {price(row)}, after {price(before)}."
 
 
 def _right(s: Session) -> str:
     name = hidden_value(s)
     return (
-        f"The same activation, now `{dims(s, name, plan=True)}`: cut along both axes, as on the right of the figure. "
+        f"The same activation, now `{dims(s, name, MEGATRON)}`: cut along both axes, as on the right of the figure. "
         f"Each of the {s.problem.mesh.n_devices} devices holds a part of its own, and every hue stands once."
     )
 
@@ -208,7 +208,7 @@ def _scaling(s: Session) -> str:
     a = s.analysis
     return (
         "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the rerun, \"Scaling devices and "
-        "sequence length\". To do it here, set `layers`, `sequence` and the mesh as you like and search again: "
+        'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and search again: '
         f"the plan by hand has {count(len(s.manual_actions), 'action')} on `{s.problem.mesh}`, the sequence is "
         f"{a.groups[a.group_index('sequence')].size} now."
     )
@@ -271,8 +271,8 @@ CHAPTER = Chapter(
                       lambda s: s.ask_search(), _search_done),
         ),
         Step(
-            "transformer.beside", "Your plan and the search's", "section 4.2", BLOCKS, "hand", ("beside",), _beside,
-            actions=DATA, tab="collectives", select=lambda s: ((), ()),
+            "transformer.beside", "Your plan and the search's", "section 4.2", BLOCKS, "hand", ("lower",), _beside,
+            actions=DATA, tab="beside", select=lambda s: ((), ()),
             task=Task(lambda s: "Take the search's next step.", _stepped, _take_next,
                       lambda s: f"The plan by hand: {listed(s.manual_actions)}, {price(taken(s))}."),
         ),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from toast_lab.app.items import MANUAL
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost
+from toast_lab.cost.problem import price as priced
 from toast_lab.explain.taken import Taken
+from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import bytes_text
 from toast_lab.views.compare_table import seconds_text
 
@@ -61,24 +62,26 @@ def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
     ]
 
 
-def dims(session: Session, name: str, plan: bool = False) -> str:
-    """A value as the listing writes it: ``[256{b}, 32]`` under the plan by hand, else its colours."""
+def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> str:
+    """A value as the listing writes it: ``[256{b}, 32]`` under a plan, else its colours."""
     analysis = session.analysis
     v = value(analysis, name)
-    if not plan:
+    if actions is None:
         return "[" + ", ".join(analysis.dim_text(n) for n in analysis.program.def_names(v)) + "]"
-    item = session.plan_named(MANUAL)
-    spec = item.plan.value_specs()[v] if item is not None and session.manual_actions else ()
     sizes = analysis.program.dims(v)
-    cut = [(*spec, *[()] * len(sizes))[d] for d in range(len(sizes))]
+    plan = plan_of(session, actions)
+    cut = plan.spec(int(plan.kept_layouts()[v]), len(sizes))
     return "[" + ", ".join(f"{n}{{{','.join(a)}}}" if a else str(n) for n, a in zip(sizes, cut, strict=True)) + "]"
 
 
-def cost(session: Session) -> Cost:
-    """Of the plan by hand, or of the unsharded program while there is none."""
-    item = session.plan_named(MANUAL) if session.manual_actions else session.plan_named("unsharded")
-    assert item is not None
-    return item.cost
+def plan_of(session: Session, actions: Sequence[str]) -> ShardingPlan:
+    """The plan that actions make."""
+    return ShardingPlan.from_actions(session.problem, list(actions))
+
+
+def cost(session: Session, actions: Sequence[str]) -> Cost:
+    """Of the plan that actions make."""
+    return priced(session.problem, plan_of(session, actions))
 
 
 def taken(session: Session, actions: Sequence[str] | None = None) -> Taken:
@@ -104,9 +107,9 @@ def sent(row: Taken) -> str:
     return ", ".join(f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(found.items())) or "nothing is sent"
 
 
-def moved(session: Session, kind: str) -> list[str]:
-    """Values that a collective of this kind moves under the plan by hand."""
-    return [row.value for row in cost(session).collectives if row.kind == kind]
+def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
+    """Values that a collective of this kind moves."""
+    return [row.value for row in cost(session, actions).collectives if row.kind == kind]
 
 
 def colour_names(session: Session, colour: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -43,19 +43,20 @@ def _board(s: Session) -> str:
 
 
 def _chosen(s: Session) -> str:
-    return f"`z` is now `{dims(s, 'z', plan=True)}`: {sent(taken(s))}. A step takes {price(taken(s))}."
+    row = taken(s, SIDES[:1])
+    return f"`z` is now `{dims(s, 'z', SIDES[:1])}`: {sent(row)}. A step takes {price(row)}."
 
 
 def _gathered(s: Session) -> str:
     return (
-        f"`z` is `{dims(s, 'z', plan=True)}`: each device makes some rows of it. For these it needs its own rows of one "
-        f"operand, and all of the other one, though both came in cut. Read the listing: {sent(taken(s))}."
+        f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it needs its own rows of one "
+        f"operand, and all of the other one, though both came in cut. Read the listing: {sent(taken(s, SIDES[:1]))}."
     )
 
 
 def _flip(s: Session) -> str:
     return (
-        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather'))} that every device needs whole. "
+        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} that every device needs whole. "
         "Flip the switch to side 1 and see which operand is gathered instead."
     )
 
@@ -63,7 +64,7 @@ def _flip(s: Session) -> str:
 def _flipped(s: Session) -> str:
     zero, one = (taken(s, (side,)) for side in SIDES)
     return (
-        f"`z` is `{dims(s, 'z', plan=True)}` and {listed(moved(s, 'all_gather'))} is gathered. Time and memory: "
+        f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is gathered. Time and memory: "
         f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on sizes and on what comes "
         "after. So the search has to choose, and the analysis tells it where."
     )
@@ -103,8 +104,8 @@ CHAPTER = Chapter(
             quiz=Quiz(
                 "Which tensor must be gathered?",
                 lambda s: ["x", "y", "z"],
-                lambda s: moved(s, "all_gather")[0],
-                lambda s: f"`{moved(s, 'all_gather')[0]}_` in the listing is the whole of it, on every device.",
+                lambda s: moved(s, "all_gather", SIDES[:1])[0],
+                lambda s: f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, on every device.",
             ),
         ),
         Step(
