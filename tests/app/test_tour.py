@@ -1,4 +1,4 @@
-"""The guided tour, free of any GUI: every step is done, recognised and taken back, and its numbers are the program's."""
+"""The guided tour, free of any GUI: every step is done, recognised and taken back; its numbers are real."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("panel")
 
-from toast_lab.app.jobs import Registry  # noqa: E402
-from toast_lab.app.session import Session  # noqa: E402
-from toast_lab.app.tour import transformer  # noqa: E402
-from toast_lab.app.tour.figures import FIGURES  # noqa: E402
-from toast_lab.app.tour.step import Scene  # noqa: E402
-from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour  # noqa: E402
-from toast_lab.app.tour.words import cost, dims, moved, taken  # noqa: E402
+from toast_lab.app.jobs import Registry
+from toast_lab.app.session import Session
+from toast_lab.app.tour import transformer
+from toast_lab.app.tour.figures import FIGURES
+from toast_lab.app.tour.step import Scene
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
+from toast_lab.app.tour.words import cost, dims, moved, taken
 
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
 

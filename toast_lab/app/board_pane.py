@@ -54,8 +54,8 @@ class BoardPane(pn.viewable.Viewer):
                 )
             ),
             self.table,
-            self._detail,
             self._choices,
+            self._detail,
             sizing_mode="stretch_width",
             margin=0,
         )
@@ -67,7 +67,7 @@ class BoardPane(pn.viewable.Viewer):
         if not self.board.disputes:
             return 62
         below = 24 if self.row is None else 46 + 34 * max(1, len(self._axes()))
-        return min(MAX_HEIGHT, 44 + int(self.table.height) + below)
+        return min(MAX_HEIGHT, 44 + int(self.table.height or 64) + below)
 
     # -- showing ------------------------------------------------------------------------------------
     def refresh(self) -> None:
@@ -173,7 +173,7 @@ class BoardPane(pn.viewable.Viewer):
         possible = [o for o in found if not o.why_not]
         if not possible:
             self._switches.pop(axis, None)
-            return look.text(h("p", h("b", axis), f"  {found[0].why_not}", cls="quiet"))
+            return look.text(h("p", h("b", axis), f"  {found[0].why_not}", cls="quiet one", title=found[0].why_not))
         switch = pn.widgets.RadioButtonGroup(
             options={NOWHERE: "", **{_label(o): str(o.side) for o in possible}},
             button_type="default",

@@ -76,7 +76,7 @@ class ByHand:
         ]
 
     def next_of(self, item: PlanItem) -> str | None:
-        """The first action of another plan that the plan by hand lacks and that would change it; None: there is none."""
+        """The first action of another plan that the plan by hand lacks and that would change it, if there is one."""
         have = self.manual_actions
         for text in item.plan.actions:
             if "->" in text and text not in have:  # what is refined op by op is no action

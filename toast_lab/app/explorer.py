@@ -145,6 +145,7 @@ class Explorer(pn.viewable.Viewer):
         )
 
     def toggle_drawer(self, opened: bool | None = None) -> None:
+        """Open or close the drawer, or exchange the two."""
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
         self.drawer.styles = {**self.drawer.styles, "height": f"{DRAWER_HEIGHT if opened else 40}px"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "board": ("hand", "upper"),
     "lower": ("hand", "lower"),
     "history": ("hand", "history.costs"),
-    "search": ("search", "run"),
+    "search": ("search", "left"),
     "curves": ("search", "centre"),
     "compare": ("compare", "centre"),
 }
@@ -51,6 +52,10 @@ def rich(text: str) -> Safe:
         else:
             parts.append(piece)
     return join(parts)
+
+
+def _press(act: Callable[[], None], _: Any) -> None:
+    act()
 
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
@@ -98,7 +103,7 @@ class TourStrip(pn.viewable.Viewer):
             (self.leave, tour.leave),
             (self.index, self._toggle_index),
         ):
-            button.on_click(lambda _, act=act: act())
+            button.on_click(functools.partial(_press, act))
         buttons = pn.Column(
             pn.Row(self.back, self.forward, margin=0, sizing_mode="stretch_width"),
             pn.Row(self.index, self.again, self.leave, margin=0, sizing_mode="stretch_width"),
@@ -267,7 +272,8 @@ AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3
 LOW, ROOMY = 112, 146  #: least heights; a step with a task has room for what is said when it is done
 STRIP = """
 :host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb); border-radius: 8px;
-  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto; height: auto; min-height: %dpx; max-height: 460px; }
+  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto; height: auto;
+  min-height: %dpx; max-height: 460px; }
 """
 PLACE = """
 .title { font-size: 15px; font-weight: 650; line-height: 1.25; margin: 1px 0 4px; }

@@ -73,10 +73,12 @@ def _box(s: Session) -> str:
 def _one_path(s: Session) -> str:
     a = s.analysis
     return (
-        f"Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by way of the sums `s` it "
+        f"Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by way of the sums `s` "
+        f"it "
         f"also reaches dim 1 of that use: a path across the box. Such conflicts are not compatible, and the "
         f"{count(len(a.conflicts), 'conflict')} fall into {count(len(a.compatibility_sets), 'set')}. "
-        f"{begin(count(len(a.compatibility_sets), 'bit'))} settle them, {2 ** len(a.compatibility_sets)} ways instead of 2, and where the two differ an all_to_all may be due."
+        f"{begin(count(len(a.compatibility_sets), 'bit'))} settle them, {2 ** len(a.compatibility_sets)} ways instead "
+        f"of 2, and where the two differ an all_to_all may be due."
     )
 
 
@@ -125,7 +127,8 @@ def _sequence_done(s: Session) -> str:
 
 def _gathered(s: Session) -> str:
     return (
-        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in cut along the sequence, and so are "
+        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in cut along the "
+        f"sequence, and so are "
         f"`k`, `v` and `q`. The scores `a` need every row of one operand and the device's own columns of the other."
     )
 
@@ -141,8 +144,10 @@ def _other_done(s: Session) -> str:
     plan = (SIDES[1 - sequence_side(s)],)
     mine, other = taken(s, (SIDES[sequence_side(s)],)), taken(s, plan)
     return (
-        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the paper's text. The sum over the rows "
-        f"of `a` is partial as well, hence the all_reduce of {listed(moved(s, 'all_reduce', plan))}, which the text does not "
+        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the paper's text. The sum over "
+        f"the rows "
+        f"of `a` is partial as well, hence the all_reduce of {listed(moved(s, 'all_reduce', plan))}, which the text "
+        f"does not "
         f"mention. {price(other)} against {price(mine)}."
     )  # fmt: skip
 
@@ -157,7 +162,8 @@ CHAPTER = Chapter(
                 "Which op ends the conflict for the result of the program?",
                 lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
                 lambda s: "z = matmul",
-                lambda s: f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes `{dims(s, 'z')}`.",
+                lambda s: f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes "
+                f"`{dims(s, 'z')}`.",
             ),
         ),
         Step(
@@ -209,7 +215,8 @@ CHAPTER = Chapter(
                 "Which tensor must be gathered?",
                 lambda s: ["x", "k", "v", "q", "qt"],
                 lambda s: moved(s, "all_gather", SIDES[1:])[0],
-                lambda s: f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a partial sum, is then scattered.",
+                lambda s: f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a partial sum, is "
+                f"then scattered.",
             ),
         ),
         Step(

@@ -31,7 +31,8 @@ def _system(s: Session) -> str:
     p, a = s.analysis.program, s.analysis
     return (
         "The paper's Figure 7 is the row of pages above. **Load** reads a program, here StableHLO of JAX, "
-        f"{count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it finds {a.dims.n} dimension names "
+        f"{count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it finds {a.dims.n} dimension "
+        f"names "
         f"and sorts them into colours. **By hand** and **Search** pick colours to shard, priced by one cost model for "
         f"`{s.problem.machine.name}` on the mesh `{s.problem.mesh}`. **Compare** lowers plans to device-local "
         "code, compiles and runs them."
@@ -44,7 +45,8 @@ def _program(s: Session) -> str:
     yellow, green = (f"`{c}` ({a.groups[a.group_index(c)].size}) on {listed(carriers(a, c))}" for c in ("B", "U"))
     return (
         f"Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims of one colour "
-        f"should be cut alike. There are {count(len(names), 'colour')}. The paper's yellow is {yellow}, its green {green}. "
+        f"should be cut alike. There are {count(len(names), 'colour')}. The paper's yellow is {yellow}, its green "
+        f"{green}. "
         "Nobody wrote these colours down: they come out of what each op does."
     )
 
@@ -96,7 +98,8 @@ def _contracted(s: Session) -> str:
 
 def _batch(s: Session) -> str:
     return (
-        f"The mesh `{s.problem.mesh}` has {s.problem.mesh.n_devices} devices. To cut the batch, colour `B` goes on axis "
+        f"The mesh `{s.problem.mesh}` has {s.problem.mesh.n_devices} devices. To cut the batch, colour `B` goes on "
+        f"axis "
         f"`b`: select it left, then take the offer for `b`. Unsharded, a step takes "
         f"{price(taken(s, ()))} by the cost model."
     )
@@ -214,7 +217,8 @@ CHAPTER = Chapter(
                 "Which value is only a partial sum until the all_reduce?",
                 lambda s: ["y", "z", "w"],
                 lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
-                lambda s: f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; the table has its bytes and time.",
+                lambda s: f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; the table has "
+                f"its bytes and time.",
             ),
         ),
     ),

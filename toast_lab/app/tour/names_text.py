@@ -1,7 +1,7 @@
 """The analysis written out as the paper's figure 4 does: every name fresh, and after the identities of the ops.
 
-Fresh names say where they are: ``x.0`` is dim 0 of the definition of x, ``x.0'`` that of its first use, ``x.0''`` of its
-second.  Reference: TOAST section 3.1.
+Fresh names say where they are: ``x.0`` is dim 0 of the definition of x, ``x.0'`` that of its first use, ``x.0''``
+of its second.  Reference: TOAST section 3.1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from toast_lab.conflicts.listing import op_text, shown_ops, value_text
 
 
 def fresh_lines(analysis: Analysis, only: str = "") -> str:
-    """Every op with fresh names, then the entries of M and of I that it adds; of the op that makes ``only`` if given."""
+    """Every op with fresh names, then the entries of M and of I that it adds; or the op of ``only`` alone."""
     program, found = analysis.program, []
     uses: Counter[int] = Counter()
     for op in shown_ops(program):

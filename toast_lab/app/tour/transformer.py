@@ -41,7 +41,8 @@ def _hidden_names(s: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _program(s: Session) -> str:
     a, p = s.analysis, s.analysis.program
     return (
-        f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: {p.n_ops - p.n_arguments:,} "
+        f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
+        f"{p.n_ops - p.n_arguments:,} "
         f"ops and {a.dims.n:,} dimension names, yet only {sum(1 for g in a.groups if g.n_names > 1)} colours to shard. "
         "Each lane is a colour, each row a source line; layers run through the same lines, so they lie on top of each "
         f"other and ×{SIZES['layers']} stands beside them."
@@ -87,8 +88,10 @@ def _left(s: Session) -> str:
 
 def _fsdp(s: Session) -> str:
     return (
-        "The batch has taken axis `data` wherever a tensor has it; parameters and the optimiser's state do not. Putting "
-        "`d_model` on the same axis cuts just those. That is fully sharded data parallelism, FSDP: earlier actions keep "
+        "The batch has taken axis `data` wherever a tensor has it; parameters and the optimiser's state do not. "
+        "Putting "
+        "`d_model` on the same axis cuts just those. That is fully sharded data parallelism, FSDP: earlier actions "
+        "keep "
         "what they have, and order is what makes the difference."
     )
 
@@ -125,7 +128,8 @@ def _right(s: Session) -> str:
 def _sequence(s: Session) -> str:
     n = sum(k for (kind, axes, _), k in taken(s, MEGATRON).sent.items() if kind == "all_reduce" and axes == ("model",))
     return (
-        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. Put `sequence` on `model` as well: "
+        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. Put `sequence` on "
+        f"`model` as well: "
         "what has neither heads nor hidden is cut along the text. This colour has the conflict, so the action "
         "says which side: `sequence` side 1."
     )
@@ -169,7 +173,8 @@ def _beside(s: Session) -> str:
         return "The search's plan stands beside yours here as soon as there is one. Press the button to run one."
     row = taken(s)
     return (
-        f"The plan by hand is back at its first action. Beside it stands what the search would do: {seconds_text(best.cost.time_s)} against "
+        f"The plan by hand is back at its first action. Beside it stands what the search would do: "
+        f"{seconds_text(best.cost.time_s)} against "
         f"{seconds_text(row.time_s)}. The list shows which of its actions you have and which you lack; take over "
         "its next one, one at a time, and undo it if you like."
     )
@@ -207,7 +212,8 @@ def _raced(s: Session) -> str:
 def _scaling(s: Session) -> str:
     a = s.analysis
     return (
-        "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the rerun, \"Scaling devices and "
+        "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the rerun, \"Scaling devices "
+        "and "
         'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and search again: '
         f"the plan by hand has {count(len(s.manual_actions), 'action')} on `{s.problem.mesh}`, the sequence is "
         f"{a.groups[a.group_index('sequence')].size} now."
@@ -250,8 +256,8 @@ CHAPTER = Chapter(
                       lambda s: take(s, *FSDP), _fsdp_done),
         ),
         Step(
-            "transformer.model", "Model parallelism", "sections 4.4 and 5.1", BLOCKS, "hand", ("colours", "actions"), _model,
-            actions=FSDP, tab="collectives", select=lambda s: colour_names(s, "hidden"),
+            "transformer.model", "Model parallelism", "sections 4.4 and 5.1", BLOCKS, "hand", ("colours", "actions"),
+            _model, actions=FSDP, tab="collectives", select=lambda s: colour_names(s, "hidden"),
             task=Task(lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
                       lambda s: set(MEGATRON) <= set(s.manual_actions), lambda s: take(s, *MEGATRON), _model_done),
         ),
@@ -260,8 +266,8 @@ CHAPTER = Chapter(
             actions=MEGATRON, tab="devices", tensor=hidden_value, select=_hidden_names,
         ),
         Step(
-            "transformer.sequence", "Sequence parallelism", "section 5.1", BLOCKS, "hand", ("board", "actions"), _sequence,
-            actions=MEGATRON, tab="collectives", select=lambda s: colour_names(s, "sequence"),
+            "transformer.sequence", "Sequence parallelism", "section 5.1", BLOCKS, "hand", ("board", "actions"),
+            _sequence, actions=MEGATRON, tab="collectives", select=lambda s: colour_names(s, "sequence"),
             task=Task(lambda s: "Put `sequence` on `model`, side 1.", _sequenced,
                       lambda s: take(s, "sequence@1->model"), _sequence_done),
         ),

@@ -49,14 +49,16 @@ def _chosen(s: Session) -> str:
 
 def _gathered(s: Session) -> str:
     return (
-        f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it needs its own rows of one "
+        f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it needs its own rows of "
+        f"one "
         f"operand, and all of the other one, though both came in cut. Read the listing: {sent(taken(s, SIDES[:1]))}."
     )
 
 
 def _flip(s: Session) -> str:
     return (
-        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} that every device needs whole. "
+        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} that every device "
+        f"needs whole. "
         "Flip the switch to side 1 and see which operand is gathered instead."
     )
 
@@ -64,7 +66,8 @@ def _flip(s: Session) -> str:
 def _flipped(s: Session) -> str:
     zero, one = (taken(s, (side,)) for side in SIDES)
     return (
-        f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is gathered. Time and memory: "
+        f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is gathered. Time and "
+        f"memory: "
         f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on sizes and on what comes "
         "after. So the search has to choose, and the analysis tells it where."
     )
@@ -105,7 +108,8 @@ CHAPTER = Chapter(
                 "Which tensor must be gathered?",
                 lambda s: ["x", "y", "z"],
                 lambda s: moved(s, "all_gather", SIDES[:1])[0],
-                lambda s: f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, on every device.",
+                lambda s: f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, on every "
+                f"device.",
             ),
         ),
         Step(
