@@ -182,17 +182,17 @@ def test_a_row_of_the_board_selects_its_names_and_a_name_its_row(page: HandPage)
 def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: HandPage) -> None:
     session, board = page.session, page.board
     session.select((), (0,))
-    before, lines = page.history._costs.object, [line.text for line in page._lines]
+    before, lines = page.history.costs.object, [line.text for line in page._lines]
     board._switches["data"].value = "0"
     assert session.manual_actions == ("S@0->data",)
     assert board.table.value["data"][0].startswith(CHOSEN)
-    first = page.history._costs.object
+    first = page.history.costs.object
     assert first != before
     board._switches["data"].value = "1"
     assert session.manual_actions == ("S@1->data",)
     assert board.table.value["data"][1].startswith(CHOSEN)
     assert not board.table.value["data"][0].startswith(CHOSEN)
-    assert page.history._costs.object != first
+    assert page.history.costs.object != first
     assert [line.text for line in page._lines] != lines
     item = session.plan_named(MANUAL)
     assert page.collectives.value["number"].sum() == len(item.cost.collectives) > 0

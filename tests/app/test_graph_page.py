@@ -26,20 +26,33 @@ def page_of(size: int) -> GraphPage:
     return page
 
 
-def test_buttons_stay_while_they_say_the_same_and_are_made_anew_when_not() -> None:
+def test_buttons_say_what_there_is_and_shard_the_colour_that_they_say() -> None:
     page = page_of(8)
-    before = list(page._actions.objects)
-    assert any(isinstance(o, pn.widgets.Button) for o in before)
-    page.show_actions()
-    assert [a is b for a, b in zip(page._actions.objects, before, strict=True)] == [True] * len(before)
-    page.session.add_action("data")
-    page.show_actions()
-    assert not set(map(id, page._actions.objects)) & set(map(id, before))
+    session, buttons = page.session, page._actions.list
+    assert [row[0] for row in buttons.rows] == ["data", "model"]
+    group = session.selected_group
+    buttons._handle_msg([group, "data", 0, 1])
+    assert session.manual_actions == ("x.0->data",)
+    assert [row[0] for row in buttons.rows] == ["model"]
+
+
+def test_a_click_on_a_button_of_a_colour_that_is_no_longer_selected_shards_nothing() -> None:
+    session = Session(jobs=Registry())
+    session.load("mlp")
+    page = GraphPage(session)
+    first, second = (session.analysis.colours[session.analysis.colour_name.index(c)].names for c in ("B", "U"))
+    session.select(tuple(map(int, first)))
+    late = [page._actions.list.group, *page._actions.list.rows[0][:2], 1]
+    session.select(tuple(map(int, second)))
+    assert page._actions.list.group != late[0]
+    page._actions.list._handle_msg(late)
+    assert session.manual_actions == ()
+    assert "Another colour was selected" in session.messages[-1].text
 
 
 def test_why_there_is_no_button_follows_the_mesh() -> None:
     page = page_of(7)
-    assert "data=2,model=2" in page._actions.objects[-1].object
+    assert "data=2,model=2" in page._actions.notes.object
     page.session.set_problem(mesh="data=4,model=2")
     page.show_actions()
-    assert "data=4,model=2" in page._actions.objects[-1].object
+    assert "data=4,model=2" in page._actions.notes.object

@@ -32,6 +32,10 @@ _UNET = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "heads": 4, "groups"
 SMALL: dict[str, list[dict[str, Any]]] = {
     "mlp": [{"batch": 32, "inputs": 8, "hidden": 16, "outputs": 8}],
     "xxt": [{"rows": 16, "columns": 8}],
+    "crossed": [
+        {"form": "row_sums", "mode": "row sums", "rows": 16, "columns": 8},
+        {"form": "transpose", "mode": "transpose", "rows": 16, "columns": 8},
+    ],
     "attention": [{"sequence": 16, "d_model": 8, "key": 8, "value": 8}],
     "transformer": [
         {"form": "forward", **_TRANSFORMER, "mode": "forward"},

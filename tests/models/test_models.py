@@ -16,6 +16,7 @@ from toast_lab.models import registry, transformer
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 4, "inputs": 3, "hidden": 5, "outputs": 2},
     "xxt": {"rows": 6, "columns": 2},
+    "crossed": {"mode": "transpose", "rows": 6, "columns": 2},
     "attention": {"sequence": 6, "d_model": 4, "key": 3, "value": 2},
     "transformer": {
         "layers": 1, "d_model": 8, "hidden": 12, "heads": 2, "kv_heads": 1, "key_size": 4, "vocab": 16, "batch": 2,

@@ -38,7 +38,7 @@ def train():
 def test_the_board_has_a_row_a_side_and_a_column_an_axis(train):
     board = tl.conflicts(train)
     frame = board_frame(board, {(0, "m"): 1})
-    assert frame.columns.tolist() == ["colour", "tensor", "line", "side", "d", "m"]
+    assert frame.columns.tolist() == ["colour", "tensor", "side", "d", "m", "line"]
     assert len(frame) == 2 * len(board.disputes)
     first = board.disputes[0]
     assert f"×{len(first.sets)} layers" in frame["tensor"][0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import panel as pn
+import param
+from panel.custom import JSComponent
 
 from toast_lab.app import look
 from toast_lab.app.items import ActionPrice
@@ -15,49 +16,95 @@ from toast_lab.app.session import Session
 MAX_PRICED = 8
 
 
+class ActionList(JSComponent):
+    """Buttons of one colour.
+
+    A click says which colour its button stood for, since another one may have been selected meanwhile.  It travels as
+    a message, which Panel handles at once and in order: changes of parameters wait for others to come.
+    """
+
+    group = param.Integer(default=-1, doc="colour group that the buttons shard")
+    rows = param.List(default=[], doc="[axis, bits, label] of each button")
+    clicked = param.List(default=[], doc="[group, axis, bits, counter] of the last click")
+
+    _esm = """
+export function render({ model }) {
+  const root = document.createElement('div')
+  let clicks = 0
+  function fill() {
+    const group = model.group
+    root.replaceChildren(...model.rows.map(([axis, bits, label]) => {
+      const button = document.createElement('button')
+      button.type = 'button'
+      button.textContent = label
+      button.title = label
+      button.addEventListener('click', () => { model.send_msg([group, axis, bits, ++clicks]) })
+      return button
+    }))
+  }
+  model.on('rows', fill)
+  model.on('group', fill)
+  fill()
+  return root
+}
+"""
+    _stylesheets = [  # noqa: RUF012
+        f"""
+:host {{ display: block; }}
+button {{ display: block; width: 100%; margin: 2px 0; padding: 6px 10px; border: 0; border-radius: 6px; cursor: pointer;
+  background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430); font: 13px/1.3 {look.FONT}; text-align: left; }}
+button:hover {{ background: var(--tl-on, #e3eefc); }}
+button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
+"""
+    ]
+
+    def _handle_msg(self, data: Any) -> None:
+        self.clicked = list(data)
+
+
 class ActionButtons(pn.viewable.Viewer):
     """Only what changes something is offered; for an axis with nothing to offer there is the reason."""
 
     def __init__(self, session: Session, *, reasons: bool = False, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self.column = pn.Column(sizing_mode="stretch_width", margin=0)
+        self.head = look.text(visible=False)
+        self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
+        self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
+        self.notes = look.text(visible=False)
+        self.column = pn.Column(self.head, self.list, self.notes, sizing_mode="stretch_width", margin=0)
         self._reasons = reasons
-        self._shown: tuple[Any, ...] = ()
-
-    @property
-    def objects(self) -> list[Any]:
-        """What is shown."""
-        return list(self.column.objects)
 
     def refresh(self) -> None:
         """Price what the selected colour can do now."""
-        session = self.session
+        session, group = self.session, self.session.selected_group
         every = session.action_prices()
         rows = every[:MAX_PRICED]
         notes = [] if rows else [session.why_no_action()]
         if rows and self._reasons:
             notes = session.refusals(every)
-        shown = (id(session.analysis), session.selected_group, tuple(rows), tuple(notes))
-        if shown != self._shown:  # else a click that is on its way would meet no button
-            self._shown = shown
-            self.column.objects = self._made(rows, notes)
+        shown = session.analysis is not None and group is not None
+        if shown and group is not None:
+            name = session.analysis.groups[group].name
+            self.head.object = h("h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated"))
+        self.list.param.update(
+            group=-1 if group is None else group, rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else []
+        )
+        self.notes.object = h("div", *[h("p", note, cls="quiet") for note in notes if note])
+        self.head.visible = shown
+        self.list.visible, self.notes.visible = bool(shown and rows), bool(shown and notes)
 
-    def _made(self, rows: list[ActionPrice], notes: list[str]) -> list[Any]:
+    def _clicked(self, group: int, axis: str, bits: int) -> None:
         session = self.session
-        group = session.selected_group
-        if session.analysis is None or group is None:
-            return []
-        name = session.analysis.groups[group].name
-        objects: list[Any] = [look.text(h("h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated")))]
-        for row in rows:
-            label = f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}" + (
-                "" if row.fits else ", does not fit"
-            )
-            button = look.button(label, left=True)
-            button.on_click(functools.partial(lambda row, _: session.add_action(row.axis, row.bits), row))
-            objects.append(button)
-        return [*objects, *(look.text(h("p", note, cls="quiet")) for note in notes if note)]
+        if session.analysis is None or group != session.selected_group:
+            session.say("Another colour was selected before this click arrived; nothing was sharded.", "error")
+            return
+        session.add_action(axis, bits)
 
     def __panel__(self) -> Any:
         return self.column
+
+
+def _label(row: ActionPrice) -> str:
+    fits = "" if row.fits else ", does not fit"
+    return f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}{fits}"

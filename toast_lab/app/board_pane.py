@@ -18,7 +18,8 @@ from toast_lab.views.by_hand_tables import board_frame
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
-WIDTHS = {"colour": 62, "tensor": 116, "line": 106, "side": 62}
+WIDTHS = {"colour": 92, "tensor": 150, "side": 66, "line": 130}
+MAX_HEIGHT = 300
 AXIS_WIDTH = 134
 
 
@@ -33,7 +34,9 @@ class BoardPane(pn.viewable.Viewer):
         self._resolutions: list[int] = []
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
-        self.table = look.table(board_frame(Board((), 0.0, 0.0)), min_height=64, layout="fit_data_table")
+        self.table = look.table(
+            board_frame(Board((), 0.0, 0.0)), height=64, sizing_mode="stretch_width", layout="fit_data_table"
+        )
         self.table.on_click(self._clicked)
         self._detail = look.text()
         self._choices = pn.Column(sizing_mode="stretch_width", margin=0)
@@ -51,11 +54,20 @@ class BoardPane(pn.viewable.Viewer):
                 )
             ),
             self.table,
-            self._detail,
             self._choices,
-            sizing_mode="stretch_both",
+            self._detail,
+            sizing_mode="stretch_width",
             margin=0,
         )
+
+    @property
+    def height(self) -> int:
+        """Of all that is shown, in pixels, or of what is enough to scroll in."""
+        assert self.board is not None
+        if not self.board.disputes:
+            return 62
+        below = 24 if self.row is None else 46 + 34 * max(1, len(self._axes()))
+        return min(MAX_HEIGHT, 44 + int(self.table.height or 64) + below)
 
     # -- showing ------------------------------------------------------------------------------------
     def refresh(self) -> None:
@@ -83,6 +95,8 @@ class BoardPane(pn.viewable.Viewer):
         if not frame.equals(self.table.value):
             self.table.widths = {**WIDTHS, **dict.fromkeys(axes, AXIS_WIDTH)}
             self.table.value = frame
+            self.table.height = look.rows_height(len(frame), 164)
+        self.table.visible = bool(self.board.disputes)
         self.show_selection()
 
     def _axes(self) -> list[str]:
@@ -159,7 +173,7 @@ class BoardPane(pn.viewable.Viewer):
         possible = [o for o in found if not o.why_not]
         if not possible:
             self._switches.pop(axis, None)
-            return look.text(h("p", h("b", axis), f"  {found[0].why_not}", cls="quiet"))
+            return look.text(h("p", h("b", axis), f"  {found[0].why_not}", cls="quiet one", title=found[0].why_not))
         switch = pn.widgets.RadioButtonGroup(
             options={NOWHERE: "", **{_label(o): str(o.side) for o in possible}},
             button_type="default",

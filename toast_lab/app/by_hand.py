@@ -18,6 +18,7 @@ from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import ShardingPlan, no_effect
 from toast_lab.sharding.space import Action
 
+ASKED_S = 6.0  #: of a search that is asked for beside the plan by hand; most end sooner, since they converge
 MAX_MOVES = 16  #: settings of one colour's bits that are offered at once
 
 
@@ -34,6 +35,7 @@ class ByHand:
     guarded: Callable[[], AbstractContextManager[None]]
     plan_named: Callable[[str], PlanItem | None]
     _add: Callable[..., PlanItem]
+    _search: Callable[[str, float, dict[str, Any]], None]
 
     # -- reading ------------------------------------------------------------------------------------
     @property
@@ -68,13 +70,46 @@ class ByHand:
 
     def best_found(self) -> PlanItem | None:
         """The best plan that a search found for this mesh and machine; those that fit come first."""
+        return min(self._found(), key=lambda p: (not p.cost.fits, p.cost.time_s), default=None)
+
+    def _found(self) -> list[PlanItem]:
         problem = self.problem
-        found = [
+        return [
             p
             for p in self.plans
             if p.origin == "search" and p.problem.mesh == problem.mesh and p.problem.machine == problem.machine
         ]
-        return min(found, key=lambda p: (not p.cost.fits, p.cost.time_s), default=None)
+
+    def next_of(self, item: PlanItem) -> str | None:
+        """The first action of another plan that the plan by hand lacks and that would change it, if there is one."""
+        have = self.manual_actions
+        for text in item.plan.actions:
+            if "->" in text and text not in have:  # what is refined op by op is no action
+                _, kept, _ = replay(self.problem, [*have, text])
+                if len(kept) > len(have):
+                    return text
+        return None
+
+    def take_next(self, item: PlanItem) -> None:
+        """Take over the next action of another plan."""
+        with self.guarded():
+            text = self.next_of(item)
+            if text is None:
+                raise InvalidPlan(f"{item.name} has no action left that would change the plan by hand")
+            self.take_by_hand([*self.manual_actions, text])
+            self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
+
+    def ask_search(self) -> None:
+        """Search for a few seconds for the best sequence of actions on this problem, as a job."""
+        self._search("mcts", ASKED_S, {"refine": 0})
+
+    def adviser(self) -> PlanItem | None:
+        """The best plan that a search found here and that is made of actions alone; failing that, the best one."""
+        problem = self.problem
+        pure = [p for p in self._found() if all("->" in text for text in p.plan.actions)]
+        if problem is None or not pure:
+            return self.best_found() if problem is not None else None
+        return min(pure, key=lambda p: (not p.cost.fits, p.cost.time_s))
 
     def branches(self) -> list[PlanItem]:
         """Plans that one can go on from: of this mesh, and made of actions."""

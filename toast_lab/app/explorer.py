@@ -18,6 +18,8 @@ from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
+from toast_lab.app.tour.tour import Tour
+from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.program_table import Line
 
@@ -66,6 +68,9 @@ class Explorer(pn.viewable.Viewer):
         self.shell = Shell(framed=height is not None, commands=keys.table())
         self.shell.param.watch(lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command")
         self.address = Address(self.session, self.shell)
+        self.tour = Tour(self.session)
+        self.strip = TourStrip(self.tour, self.part)
+        tour_button = start_button(self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8))
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
             self._head,
@@ -73,6 +78,7 @@ class Explorer(pn.viewable.Viewer):
             self._job,
             self.cancel,
             self.shell,
+            tour_button,
             sizing_mode="stretch_width",
             margin=0,
             height=36,
@@ -83,6 +89,7 @@ class Explorer(pn.viewable.Viewer):
         self._root = pn.Column(
             header,
             self._status,
+            self.strip,
             self._body,
             self.drawer,
             sizing_mode="stretch_both",
@@ -100,6 +107,14 @@ class Explorer(pn.viewable.Viewer):
         self.show_head()
         self.show_messages()
         self.show_step()
+        self.strip.refresh()
+
+    def part(self, page: str, way: str) -> Any:
+        """A part of the frame ("") or of a page that was visited, by its attributes; None if there is none."""
+        found: Any = self._pages.get(page) if page else self
+        for word in way.split("."):
+            found = getattr(found, word, None)
+        return found
 
     # -- drawer -------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
@@ -140,7 +155,7 @@ class Explorer(pn.viewable.Viewer):
         """Show or hide the drawer; None: the other of the two."""
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
-        self.drawer.styles = {"height": f"{DRAWER_HEIGHT if opened else 40}px"}
+        self.drawer.styles = {**self.drawer.styles, "height": f"{DRAWER_HEIGHT if opened else 40}px"}
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
@@ -167,7 +182,9 @@ class Explorer(pn.viewable.Viewer):
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
             body.visible = name == step
-        if step in ("graph", "compare", "hand") and step != self._shown:
+        if self.tour.step is not None:
+            self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
+        elif step in ("graph", "compare", "hand") and step != self._shown:
             self.toggle_drawer(step == "graph")
         elif step != self._shown:
             self.toggle_drawer(False)

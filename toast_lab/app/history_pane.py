@@ -27,7 +27,7 @@ class HistoryPane(pn.viewable.Viewer):
         self._quiet = False
         self._followed: tuple[str, ...] | None = None
         common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [look.INPUT]}
-        self._costs = pn.pane.HTML("", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0)
+        self.costs = pn.pane.HTML("", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0)
         self.table = look.table(
             taken_frame(()),
             height=138,
@@ -49,7 +49,7 @@ class HistoryPane(pn.viewable.Viewer):
         compare = look.button("Compare with other plans →")
         compare.on_click(lambda _: setattr(session, "step", "compare"))
         self._view = pn.Column(
-            self._costs,
+            self.costs,
             look.text(h("h2", "actions taken")),
             self.table,
             self._detail,
@@ -70,7 +70,7 @@ class HistoryPane(pn.viewable.Viewer):
         actions = session.manual_actions
         if actions != self._followed:  # another list: the last action comes to the front
             self._followed, self.at = actions, len(actions)
-        self._costs.object = self._cost_words(steps)
+        self.costs.object = self._cost_words(steps)
         frame = taken_frame(steps)
         self._quiet = True
         if not frame.equals(self.table.value):

@@ -47,7 +47,7 @@ export function render({ model }) {
       place.className = 'where'
       place.textContent = where
       row.append(code, place)
-      const pick = () => { model.picked = [op, ++clicks] }
+      const pick = () => { model.send_msg([op, ++clicks]) }
       row.addEventListener('click', pick)
       row.addEventListener('keydown', (e) => { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); pick() } })
       rows.set(op, row)
@@ -92,6 +92,9 @@ export function render({ model }) {
 .where {{ color: var(--tl-quiet, #5b6675); position: sticky; right: 8px; background: inherit; }}
 """
     ]
+
+    def _handle_msg(self, data: Any) -> None:
+        self.picked = list(data)  # at once and in order with other clicks, as a change of the parameter is not
 
     def fill(self, analysis: Analysis) -> list[Line]:
         """Show a program; gives the lines."""

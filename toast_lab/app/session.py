@@ -61,6 +61,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     job = param.Parameter(default=None, doc="the job that runs, or the last one")
     job_changes = param.Integer(default=0, doc="counts up whenever something about the job changed")
     simulations = param.Integer(default=0, doc="simulations of the last search")
+    tour = param.String(default="", doc="key of the step of the guided tour; empty off the tour")
 
     def __init__(self, *, jobs: Registry | None = None, **params: Any) -> None:
         super().__init__(**params)
@@ -236,15 +237,18 @@ class Session(Loading, ByHand, Running, param.Parameterized):
 
     def start_search(self) -> None:
         """Search for a plan of the current problem, with the current settings."""
+        self._search(self.method, self.seconds, dict(self.options))
+
+    def _search(self, method: str, seconds: float, options: dict[str, Any]) -> None:
         with self.guarded():
             problem = self._free_for_a_job()
             self._forget_search()
             self.search_problem = problem
             self._start(
-                "search", f"{self.method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
-                self.analysis, str(problem.mesh), problem.machine, self.method, self.seed, self.seconds, None,
-                dict(self.options), limit_bytes=problem.memory_limit_bytes, controlled=True,
-                time_limit_s=24 * 3600.0, about=self._about(problem),
+                "search", f"{method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
+                self.analysis, str(problem.mesh), problem.machine, method, self.seed, seconds, None, options,
+                limit_bytes=problem.memory_limit_bytes, controlled=True, time_limit_s=24 * 3600.0,
+                about={**self._about(problem), "method": method, "seconds": seconds, "options": options},
             )  # fmt: skip
 
     def _about(self, problem: Problem) -> dict[str, Any]:
@@ -294,7 +298,8 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self._keep_search(plan, found.cost, problem)
 
     def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
-        name = self.free_name(f"{self.method} (seed {self.seed})", " #")
+        about = self._search_job.about if self._search_job is not None else {"method": self.method, "seed": self.seed}
+        name = self.free_name(f"{about['method']} (seed {about['seed']})", " #")
         self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
         self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
 

@@ -41,6 +41,7 @@ class Facts(NamedTuple):
 MODELS: dict[str, tuple[str, str]] = {
     "mlp": ("toast_lab.models.mlp:make", "two linear layers, the paper's first example"),
     "xxt": ("toast_lab.models.xxt:make", "x @ x.T, the smallest sharding conflict"),
+    "crossed": ("toast_lab.models.crossed:make", "conflicts with paths across the box, which are not compatible"),
     "attention": ("toast_lab.models.attention:make", "the paper's simplified attention, five conflicts"),
     "transformer": (
         "toast_lab.models.transformer:make",

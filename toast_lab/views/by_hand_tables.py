@@ -48,14 +48,14 @@ def board_frame(board: Board, chosen: Mapping[tuple[int, str], int | None] | Non
             row = {
                 "colour": d.colour if side == 0 else "",
                 "tensor": tensor_text(d) if side == 0 else "",
-                "line": line_text(d.tensors[0].where) if side == 0 else "",
                 "side": f"{side}: dim {d.tensors[0].dims[side]}",
+                "line": line_text(d.tensors[0].where) if side == 0 else "",
             }
             for o in d.options:
                 if o.bit == side:
                     row[o.axis] = (CHOSEN if chosen.get((i, o.axis)) == side else "") + option_text(o)
             rows.append(row)
-    return pd.DataFrame(rows, columns=["colour", "tensor", "line", "side", *axes])
+    return pd.DataFrame(rows, columns=["colour", "tensor", "side", *axes, "line"])
 
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:

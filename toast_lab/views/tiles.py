@@ -24,7 +24,7 @@ CHIP = "#465163"  #: behind the numbers of a cell, whose own hues are too near t
 MAX_DRAWN = 64
 MAX_ROWS = 1024
 MAX_COLUMNS = 16
-LABELLED_COLUMNS = 4  #: with more devices beside each other there is no room for the ranges in a cell
+LABEL_LETTERS = 56  #: of the labels of devices beside each other; longer ones would run into each other
 
 
 class Part(NamedTuple):
@@ -128,10 +128,12 @@ def tile_columns(mesh: Mesh, shape: tuple[int, ...], spec: Spec, dims: Sequence[
         for key, number in (cell | held).items():
             out[key].append(number)
         out["hue"].append(hue.setdefault(part.ranges, style(len(hue)).hue))
-        ranges = part.text(dims)
-        out["text"].append(f"{part.device}  {ranges}" if across <= LABELLED_COLUMNS and ranges else f"{part.device}")
+        out["label"] = [*out.get("label", []), f"{part.device}  {part.text(dims)}".rstrip()]
         out["part"].append(part.text() or "all of it")
         out["at"].append(", ".join(f"{a} {i}" for a, i in zip(mesh.axes, part.place, strict=True)))
+    labels = out.pop("label", [])
+    room = across * max(map(len, labels), default=0) <= LABEL_LETTERS
+    out["text"] = labels if room else [str(part.device) for part in found]
     return out
 
 

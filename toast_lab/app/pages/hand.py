@@ -9,6 +9,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
+from toast_lab.app.beside import BesidePane
 from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
@@ -57,6 +58,7 @@ class HandPage(pn.viewable.Viewer):
         self.history = HistoryPane(session)
         self.history.param.watch(lambda _: self._show_collectives(), "at")
         self.right = look.side(self.history, width=320)
+        self.beside = BesidePane(session)
         self.listing = listing_pane()
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self._note = look.text()
@@ -71,15 +73,21 @@ class HandPage(pn.viewable.Viewer):
             ("One device's listing", pn.Column(head, self.listing, sizing_mode="stretch_both", margin=0)),
             ("Collectives", self.collectives),
             ("Devices", self.tiles),
+            ("Beside the search", self.beside),
             sizing_mode="stretch_both",
             margin=0,
             stylesheets=[look.TABS],
         )
-        upper = pn.Column(self.board, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS + UPPER])
-        lower = pn.Column(self.tabs, sizing_mode="stretch_both", margin=(6, 0, 0, 0), stylesheets=[look.CANVAS + LOWER])
-        self.centre = pn.Column(upper, lower, sizing_mode="stretch_both", margin=0)
+        self.upper = pn.Column(
+            self.board, sizing_mode="stretch_both", scroll=True, margin=0, stylesheets=[look.CANVAS, UPPER % 62]
+        )
+        self.lower = pn.Column(
+            self.tabs, sizing_mode="stretch_both", margin=(6, 0, 0, 0), stylesheets=[look.CANVAS, LOWER]
+        )
+        self.centre = pn.Column(self.upper, self.lower, sizing_mode="stretch_both", margin=0)
         session.param.watch(lambda *_: self._changed(), ["problem", "plans", "step"])
         session.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
+        session.param.watch(lambda *_: self._job_changed(), "job_changes")
         self._changed()
 
     # -- showing ------------------------------------------------------------------------------------
@@ -89,17 +97,23 @@ class HandPage(pn.viewable.Viewer):
         if self.session.step == "hand":
             self.refresh()
 
+    def _job_changed(self) -> None:
+        if self.session.step == "hand" and self._ready():
+            self.beside.refresh()
+
     def refresh(self) -> None:
         """Bring everything up to date."""
         session = self.session
-        if not self._stale or session.problem is None or session.analysis is None:
+        if not self._stale or not self._ready():
             return
         self._stale = False
         if session.problem is not self._problem:
             self._problem, self._before, self._lines, self._plan = session.problem, [], [], None
             self.short.value = session.analysis.program.n_ops > MANY_OPS
         self.history.refresh()
+        self.beside.refresh()
         self.board.refresh()
+        self._fit_board()
         self._show_colours()
         self._show_actions()
         self.tiles.refresh()
@@ -107,14 +121,25 @@ class HandPage(pn.viewable.Viewer):
         self._make_listing()
 
     def _selected(self) -> None:
-        if self.session.step != "hand":
+        if self.session.step != "hand" or not self._ready():
             self._stale = True
             return
         self.board.show_selection()
+        self._fit_board()
         self._show_colours()
         self._show_actions()
         self.tiles.refresh()
         self._mark()
+
+    def _ready(self) -> bool:
+        """Is the problem that of the program?  Between the two a new model has come and its problem has not."""
+        session = self.session
+        return session.problem is not None and session.problem.analysis is session.analysis
+
+    def _fit_board(self) -> None:
+        sheets = [look.CANVAS, UPPER % self.board.height]
+        if self.upper.stylesheets != sheets:
+            self.upper.stylesheets = sheets
 
     def _show_actions(self) -> None:
         self.actions.refresh()
@@ -225,5 +250,5 @@ def _no_collectives() -> Any:
     return pd.DataFrame(columns=["collective", "axes", "line", "number", "bytes", "time", "action"])
 
 
-UPPER = ":host { flex: 0 1 47% !important; min-height: 190px !important; }"
-LOWER = ":host { flex: 1 1 53% !important; min-height: 180px !important; }"
+UPPER = ":host { flex: 0 1 %dpx !important; min-height: 60px !important; overflow-y: auto; }"
+LOWER = ":host { flex: 1 0 180px !important; min-height: 180px !important; }"

@@ -14,6 +14,7 @@ from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.markup import Safe, facts, h, join
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
+from toast_lab.app.tour_strip import start_button
 from toast_lab.app.upload import Upload
 from toast_lab.models import registry
 from toast_lab.views import report_tables
@@ -67,7 +68,10 @@ class LoadPage(pn.viewable.Viewer):
         self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
         self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
         gallery = [self._cards[name] for name in registry.MODELS]
+        tour = start_button(session, "Guided tour: the paper's figures, step by step", button_type="primary")
         self.left = look.side(
+            look.text(h("h2", "new here?")),
+            tour,
             look.text(h("h2", "solved cases")),
             *self._solved,
             look.text(h("h2", "gallery")),

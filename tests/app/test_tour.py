@@ -1,0 +1,200 @@
+"""The guided tour, free of any GUI: every step is done, recognised and taken back; its numbers are real."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+pytest.importorskip("panel")
+
+from toast_lab.app.jobs import Registry
+from toast_lab.app.session import Session
+from toast_lab.app.tour import transformer
+from toast_lab.app.tour.figures import FIGURES
+from toast_lab.app.tour.step import Scene
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
+from toast_lab.app.tour.words import cost, dims, moved, taken
+
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+
+QUICK = [s for s in STEPS if s.page != "search"]
+TASKS = [s for s in QUICK if s.task is not None and s.key != "transformer.beside"]
+
+
+@pytest.fixture(scope="module")
+def tour() -> Tour:
+    return Tour(Session(jobs=Registry()))
+
+
+def test_the_tour_can_be_followed_to_its_end_and_back(tour: Tour) -> None:
+    session = tour.session
+    tour.start()
+    seen = []
+    while tour.step is not None and len(seen) <= len(STEPS):
+        step = tour.step
+        seen.append(step.key)
+        assert tour.there, step.key
+        assert not tour.away, step.key
+        assert session.step == step.page
+        assert 80 < len(tour.text) < 420, (step.key, len(tour.text))
+        assert step.actions is None or session.manual_actions == step.actions
+        if step.page != "search" and step.key != "transformer.beside":
+            assert tour.done == (step.task is None and step.quiz is None), step.key
+            tour.do()
+            assert tour.done, step.key
+            assert bool(tour.said) == (step.task is not None or step.quiz is not None), step.key
+        tour.next()
+    assert seen == [s.key for s in STEPS]
+    assert not [m.text for m in session.messages if m.level == "error"]
+    kept = session.manual_actions
+    assert tour.step is None
+    assert session.manual_actions == kept
+    for step in reversed([s for s in QUICK if s.actions is not None]):
+        tour.go(step.key)
+        assert (session.manual_actions, session.step, tour.away) == (step.actions, step.page, "")
+    tour.back()
+    assert tour.step is STEPS[0]
+    tour.leave()
+
+
+@pytest.mark.parametrize("step", TASKS, ids=lambda s: s.key)
+def test_a_task_is_recognised_when_it_is_done_and_when_it_is_taken_back(tour: Tour, step: object) -> None:
+    tour.go(step.key)
+    assert not tour.done
+    tour.do()
+    assert tour.done
+    if step.page == "hand" and step.key != "attention.set":
+        tour.session.undo_action()
+    else:
+        tour.session.select(())
+    assert not tour.done
+    tour.leave()
+
+
+def test_whoever_wandered_off_is_told_and_brought_back(tour: Tour) -> None:
+    session = tour.session
+    tour.go("mlp.megatron")
+    session.step = "compare"
+    assert "another page" in tour.away
+    session.set_problem(mesh="d=8")
+    assert "mlp on the mesh b=4,m=2" in tour.away
+    session.load("attention")
+    assert tour.text == ""
+    tour.establish()
+    assert (tour.away, session.model.name, session.step) == ("", "mlp", "hand")
+    assert session.manual_actions == ("B->b",)
+    session.select(())
+    session.add_typed("B->b, U->m")  # another plan does not count
+    assert not tour.done
+    session.take_by_hand(["U->m", "B->b"])
+    assert tour.done
+    tour.leave()
+    assert session.manual_actions == ("U->m", "B->b")
+
+
+def test_a_running_job_holds_the_tour_where_it_is(tour: Tour) -> None:
+    tour.go("mlp.batch")
+    session = tour.session
+    session._settled, session.job = False, type("Job", (), {"running": True, "title": "mcts on x"})()
+    tour.go("xxt.program")
+    assert tour.step is BY_KEY["mlp.batch"]
+    assert "mcts on x is still running" in session.messages[-1].text
+    tour.next()
+    assert tour.step is BY_KEY["mlp.tiles"]
+    session._settled, session.job = True, None
+    tour.leave()
+
+
+@pytest.mark.parametrize("step", [s for s in STEPS if s.quiz is not None], ids=lambda s: s.key)
+def test_answers_come_from_the_program(tour: Tour, step: object) -> None:
+    tour.go(step.key)
+    quiz = step.quiz
+    options, right = quiz.options(tour.session), quiz.right(tour.session)
+    assert options.count(right) == 1
+    wrong = next(o for o in options if o != right)
+    tour.choose(wrong)
+    assert not tour.done
+    assert f"Not `{wrong}`" in tour.said
+    tour.choose(right)
+    assert tour.done
+    tour.leave()
+
+
+def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
+    session = tour.session
+    tour.go("mlp.fresh")
+    names = session.analysis.dims
+    assert f"M leads from definitions to uses, {_word(len(names.source))}" in tour.text
+    tour.go("mlp.megatron")
+    tour.do()
+    (row,) = cost(session, session.manual_actions).collectives
+    assert f"`{row.kind} {{{','.join(row.axes)}}}` on `{row.value}`" in tour.said
+    assert dims(session, "w1", session.manual_actions) == "[32, 64{m}]"
+    assert f"`{dims(session, 'w1', session.manual_actions)}`" in tour.said
+    tour.go("attention.graph")
+    n = len(session.analysis.conflicts)
+    assert f"the {_word(n)} conflicts" in tour.text
+    assert f"{2**n} resolutions" in tour.text
+    tour.go("attention.other")
+    tour.do()
+    assert set(moved(session, "all_gather", session.manual_actions)) == {"qt", "v"}
+    assert "`qt` and `v`" in tour.said
+    tour.go("attention.one_path")
+    assert len(session.analysis.compatibility_sets) == 2
+    tour.go("attention.two_paths")
+    assert len(session.analysis.compatibility_sets) == 1
+    assert all(any(k == "all_to_all" for k, *_ in taken(session, (a,)).sent) for a in ("S@0->s", "S@1->s"))
+    tour.go("transformer.data")
+    tour.do()
+    assert f"{taken(session).sent.total()} all_reduces over data" in tour.said
+    tour.go("transformer.right")
+    assert f"`{dims(session, transformer.hidden_value(session), transformer.MEGATRON)}`" in tour.text
+    assert "{data}" in tour.text
+    assert "{model}" in tour.text
+    tour.leave()
+
+
+def test_every_figure_has_a_step_that_names_it() -> None:
+    def parts(text: str) -> set[str]:
+        return set(re.findall(r"\d+(?:\.\d)?[a-d]?|left|middle|right", text))
+
+    for entry in FIGURES:
+        assert parts(entry.figure) <= parts(BY_KEY[entry.step].paper), entry
+    numbers = {int(n) for f in FIGURES for n in re.findall(r"Figure (\d+)", f.figure)}
+    assert numbers == set(range(1, 11)), "all figures of the paper"
+    listed = {f.step for f in FIGURES}
+    named = {s.key for s in STEPS if s.paper.startswith(("Figure", "listing"))}
+    assert named <= listed | {"attention.gathered"}, "what names a figure is in the index"
+    assert len(BY_KEY) == len(STEPS) == sum(len(c.steps) for c in CHAPTERS)
+    assert all(isinstance(s.scene, Scene) for s in STEPS)
+
+
+def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(tour: Tour) -> None:
+    session = tour.session
+    tour.go("transformer.search")
+    tour.do()
+    deadline = time.monotonic() + 120
+    while session.busy and time.monotonic() < deadline:
+        session.tick()
+        time.sleep(0.05)
+    assert tour.done
+    found = session.adviser()
+    assert found is not None
+    assert all("->" in a for a in found.plan.actions)
+    assert f"{found.name}: " in tour.said
+    tour.next()
+    assert not tour.done
+    while (text := session.next_of(found)) is not None:
+        session.take_next(found)
+        assert session.manual_actions[-1] == text
+        assert tour.done
+    assert set(found.plan.actions) <= set(session.manual_actions) | set(transformer.DATA)
+    session.take_next(found)
+    assert "has no action left" in session.messages[-1].text
+    session.jobs.cancel_all()
+
+
+def _word(n: int) -> str:
+    return "no one two three four five six seven eight nine ten eleven twelve".split()[n] if n < 13 else f"{n:,}"

@@ -1,0 +1,120 @@
+"""The guided tour as a person takes it: by Next and "Do it for me", by hand, through the index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from toast_lab.app.tour.tour import BY_KEY, STEPS
+
+pytestmark = pytest.mark.browser
+
+SLOW = 120_000
+FOLLOWED = [s for s in STEPS if s.key != "transformer.race"]  # which takes three methods a while
+
+
+@pytest.fixture
+def page(served: Callable[..., str], strict_page: Page) -> Page:
+    strict_page.set_viewport_size({"width": 1280, "height": 720})
+    strict_page.set_default_timeout(SLOW)
+    expect.set_options(timeout=SLOW)
+    strict_page.goto(served())
+    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible()
+    return strict_page
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def on(page: Page, key: str) -> None:
+    """Wait until the step is there: its place, and what it speaks of in front."""
+    step = BY_KEY[key]
+    expect(page.locator(".title", has_text=step.title)).to_be_visible()
+    expect(page.locator(".tag", has_text=step.paper).first).to_be_visible()
+    expect(page.locator(".words p").first).not_to_contain_text("One moment")
+
+
+def outlined(page: Page) -> int:
+    """How many parts of the page have an outline and can be seen."""
+    return page.evaluate(
+        """() => {
+          let n = 0
+          const walk = (root) => { for (const el of root.querySelectorAll('*')) {
+            if (el.style && el.style.outlineWidth === '3px' && el.getBoundingClientRect().height > 20) n++
+            if (el.shadowRoot) walk(el.shadowRoot)
+          } }
+          walk(document)
+          return n
+        }"""
+    )
+
+
+def test_the_tour_is_followed_to_its_end(page: Page) -> None:
+    page.get_by_role("button", name=re.compile("^Guided tour")).click()
+    for step in STEPS:
+        on(page, step.key)
+        if step in FOLLOWED and (step.task is not None or step.quiz is not None):
+            press(page, "Do it for me")
+            expect(page.get_by_role("button", name="✓ done")).to_be_visible()
+            expect(page.locator(".said")).to_be_visible()
+        assert outlined(page) >= 1, step.key
+        press(page, "Finish" if step is STEPS[-1] else "Next →")
+    expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
+    assert outlined(page) == 0
+    expect(page.locator(".tabulator-row", has_text="manual").locator("visible=true").first).to_be_visible()
+
+
+def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(page: Page) -> None:
+    press(page, "Tour")
+    on(page, "mlp.system")
+    press(page, "Figures")
+    page.locator(".tabulator-row", has_text="Figure 2b").locator("visible=true").click()
+    on(page, "mlp.batch")
+    expect(page.get_by_text("6 lines, 0 collectives")).to_be_visible()
+    page.locator(".tabulator-row", has=page.get_by_role("gridcell", name="B", exact=True)).locator(
+        "visible=true"
+    ).click()
+    expect(page.get_by_role("heading", name=re.compile("shard B on"))).to_be_visible()
+    page.get_by_role("button", name=re.compile("^b: ")).click()
+    expect(page.get_by_role("button", name="✓ done")).to_be_visible()
+    expect(page.locator(".said")).to_contain_text("[256{b}, 32]")
+    page.get_by_role("button", name=re.compile("Compare & run")).click()
+    expect(page.locator(".away")).to_contain_text("another page")
+    press(page, "Take me there")
+    expect(page.locator(".ask")).to_contain_text("Put colour B on axis b")
+    press(page, "← Back")
+    on(page, "mlp.colours")
+    press(page, "X")
+    expect(page.locator(".words .away")).to_contain_text("Not X")
+    press(page, "U")
+    expect(page.locator(".said")).to_contain_text("U of z [B, U]")
+    press(page, "Leave")
+    expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
+
+
+def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Page) -> None:
+    page.get_by_role("button", name=re.compile("By hand")).click()
+    expect(page.get_by_text("13 lines, 0 collectives")).to_be_visible()
+    rows = page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=re.compile("^(S|D)$")))
+    rows.locator("visible=true").nth(1).click()
+    expect(page.get_by_role("heading", name=re.compile("shard D on"))).to_be_visible()
+    page.evaluate(
+        """() => {
+          const all = []
+          const walk = (root) => { for (const el of root.querySelectorAll('*')) {
+            if (el.getBoundingClientRect().height) all.push(el)
+            if (el.shadowRoot) walk(el.shadowRoot)
+          } }
+          walk(document)
+          const line = all.find((el) => el.classList.contains('row') && el.textContent.startsWith('v : '))
+          const button = all.find((el) => el.tagName === 'BUTTON' && el.textContent.startsWith('data: '))
+          line.click()
+          button.click()
+        }"""
+    )
+    expect(page.get_by_text("nothing was sharded").first).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="D->data")).to_have_count(0)

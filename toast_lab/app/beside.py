@@ -1,0 +1,81 @@
+"""What the search would do, beside the plan by hand: time, memory, the actions that differ, and its next one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import bytes_text, h, seconds_text
+from toast_lab.app.session import Session
+
+
+class BesidePane(pn.viewable.Viewer):
+    """Two buttons and the search's actions, each marked as taken by hand or not."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._head = look.text()
+        self._list = pn.pane.HTML("", stylesheets=[look.TEXT + LIST], sizing_mode="stretch_width", margin=0)
+        fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
+        self.ask = look.button("Ask the search", width=124, **fixed)
+        self.ask.on_click(lambda _: session.ask_search())
+        self.next = look.button("Take its next step", width=140, **fixed)
+        self.next.on_click(lambda _: self._take())
+        self.view = pn.Column(
+            pn.Row(self._head, self.ask, self.next, sizing_mode="stretch_width", margin=0),
+            self._list,
+            sizing_mode="stretch_both",
+            scroll=True,
+            margin=0,
+        )
+
+    def refresh(self) -> None:
+        """Show the best plan of a search on this problem beside the plan by hand."""
+        session = self.session
+        if session.problem is None:
+            return
+        job = session.job
+        searching = job is not None and job.kind == "search" and job.running
+        self.ask.disabled = session.busy
+        self.ask.name = f"searching, {job.elapsed_s:.0f} s" if searching and job is not None else "Ask the search"
+        item = session.adviser()
+        following = None if item is None else session.next_of(item)
+        self.next.disabled = following is None
+        if item is None:
+            self._head.object = h("p", "What would a search do? Ask it: a few seconds, beside the page.", cls="quiet")
+            self._list.object = ""
+            return
+        have = session.manual_actions
+        mine = session.taken()[-1]
+        rows: list[Any] = []
+        for text in item.plan.actions:
+            mark, note = ("✓", " by hand too") if text in have else ("→", " next") if text == following else ("+", "")
+            rows.append(_line(mark, text, note))
+        rows += [_line("–", text, " by hand only") for text in have if text not in item.plan.actions]
+        ratio = mine.time_s / item.cost.time_s if item.cost.time_s else 1.0
+        words = "as fast as" if 0.995 < ratio < 1.005 else f"{ratio:.2f}× as fast as" if ratio > 1 else "slower than"
+        said = f"{seconds_text(item.cost.time_s)}, {bytes_text(item.cost.peak_bytes)}: {words} by hand"
+        self._head.object = h("p", h("b", item.name), f": {said}", title=f"{item.name}: {said}")
+        self._list.object = h("ul", *rows, cls="differ")
+
+    def _take(self) -> None:
+        item = self.session.adviser()
+        if item is not None:
+            self.session.take_next(item)
+
+    def __panel__(self) -> Any:
+        return self.view
+
+
+def _line(mark: str, text: str, note: str) -> Any:
+    return h("li", h("span", mark, cls="mark"), h("code", text), h("span", note, cls="quiet"), title=text)
+
+
+LIST = """
+ul.differ { list-style: none; margin: 6px 0 0; padding: 0; columns: 2; }
+ul.differ li { overflow-wrap: anywhere; padding: 2px 0; break-inside: avoid; }
+.mark { display: inline-block; width: 18px; font-weight: 650; color: var(--tl-good, #125c36); }
+"""

@@ -1,0 +1,71 @@
+"""The analysis written out as the paper's figure 4 does: every name fresh, and after the identities of the ops.
+
+Fresh names say where they are: ``x.0`` is dim 0 of the definition of x, ``x.0'`` that of its first use, ``x.0''``
+of its second.  Reference: TOAST section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.listing import op_text, shown_ops, value_text
+
+
+def fresh_lines(analysis: Analysis, only: str = "") -> str:
+    """Every op with fresh names, then the entries of M and of I that it adds; or the op of ``only`` alone."""
+    program, found = analysis.program, []
+    uses: Counter[int] = Counter()
+    for op in shown_ops(program):
+        operands, maps = [], []
+        alike: dict[int, list[str]] = defaultdict(list)
+        made = []
+        for v in program.results(op):
+            mine = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
+            made.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
+            for text, name in zip(mine, program.def_names(v), strict=True):
+                alike[name].append(text)
+        for use, v in _uses(analysis, op):
+            if program.value_is_constant[v]:
+                operands.append(value_text(program, v))
+                continue
+            uses[v] += 1
+            there = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
+            mine = [f"{text}{chr(39) * uses[v]}" for text in there]
+            operands.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
+            maps += [f"{a} → {b}" for a, b in zip(there, mine, strict=True)]
+            for text, name in zip(mine, program.use_names(use), strict=True):
+                alike[name].append(text)
+        if only and only not in [program.value_name[v] for v in program.results(op)]:
+            continue
+        same = [f"{texts[0]} ≐ {other}" for texts in alike.values() for other in texts[1:]]
+        found.append(f"{', '.join(made)} = {op_text(program, op, operands)}")
+        found += [f"  M: {', '.join(maps)}"] if maps else []
+        found += [f"  I: {', '.join(same)}"] if same else []
+    return "\n".join(found)
+
+
+def identified_lines(analysis: Analysis) -> str:
+    """Every op with its names after I, and the entries of M; names are called as in the graph."""
+    program, text, found = analysis.program, analysis.name_text, []
+    for op in shown_ops(program):
+        operands, maps = [], []
+        for use, v in _uses(analysis, op):
+            if program.value_is_constant[v]:
+                operands.append(value_text(program, v))
+                continue
+            names = program.use_names(use)
+            operands.append(f"{program.value_name[v]} : [{', '.join(text[n] for n in names)}]")
+            maps += [f"{text[a]} → {text[b]}" for a, b in zip(program.def_names(v), names, strict=True)]
+        made = [
+            f"{program.value_name[v]} : [{', '.join(text[n] for n in program.def_names(v))}]"
+            for v in program.results(op)
+        ]
+        found.append(f"{', '.join(made)} = {op_text(program, op, operands)}")
+        found += [f"  M: {', '.join(maps)}"] if maps else []
+    return "\n".join(found)
+
+
+def _uses(analysis: Analysis, op: int) -> list[tuple[int, int]]:
+    program = analysis.program
+    return [(u, int(program.use_value[u])) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))]

@@ -1,0 +1,67 @@
+"""What a step of the tour is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from toast_lab.app.session import Session
+
+Words = Callable[[Session], str]  #: computed from the session's state; `code` stands between backticks
+
+
+class Scene(NamedTuple):
+    """What has to be loaded."""
+
+    model: str
+    mesh: str
+    sizes: tuple[tuple[str, Any], ...] = ()
+    machine: str = "tpu-v5e"
+
+
+class Task(NamedTuple):
+    """Something to do, recognised however it was done."""
+
+    ask: Words
+    done: Callable[[Session], bool]
+    do: Callable[[Session], None]
+    after: Words  #: said once it is done
+
+
+class Quiz(NamedTuple):
+    """A question whose answer is worked out from the program."""
+
+    question: str
+    options: Callable[[Session], list[str]]
+    right: Callable[[Session], str]
+    why: Words
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step.  Public fields are what ``Tour.establish`` brings about and what the strip shows."""
+
+    key: str
+    title: str
+    paper: str  #: figure, listing or section that it shows
+    scene: Scene
+    page: str  #: step of the explorer
+    target: tuple[str, ...]  #: keys of ``tour_strip.TARGETS``
+    text: Words
+    task: Task | None = None
+    quiz: Quiz | None = None
+    code: Words | None = None  #: lines shown beside the text
+    actions: tuple[str, ...] | None = None  #: the plan by hand that it begins with; None leaves it as it is
+    select: Callable[[Session], tuple[tuple[int, ...], tuple[int, ...]]] | None = None  #: names, conflicts
+    level: str = ""  #: of the graph
+    tab: str = ""  #: of the lower pane by hand: listing, collectives, devices
+    tensor: Words | None = None  #: value whose devices are shown
+    drawer: bool = False  #: the listing below is open
+
+
+class Chapter(NamedTuple):
+    """Steps on one subject."""
+
+    title: str
+    steps: tuple[Step, ...]

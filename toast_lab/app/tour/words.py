@@ -1,0 +1,125 @@
+"""Numbers and pieces of sentences for the tour, all read off the session's program, problem and plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.problem import Cost
+from toast_lab.cost.problem import price as priced
+from toast_lab.explain.taken import Taken
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.text import bytes_text
+from toast_lab.views.compare_table import seconds_text
+
+NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
+
+
+def count(n: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> count(1, "conflict"), count(5, "conflict"), count(40, "box", "boxes")
+    ('one conflict', 'five conflicts', '40 boxes')
+    """
+    return f"{NUMBERS[n] if n < len(NUMBERS) else f'{n:,}'} {noun if n == 1 else plural or noun + 's'}"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Items in code, with "and" before the last.
+
+    >>> listed(["a", "b", "c"]), listed([])
+    ('`a`, `b` and `c`', 'none')
+    """
+    found = [f"`{i}`" for i in dict.fromkeys(items)]
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found) or "none"
+
+
+def begin(text: str) -> str:
+    """The text with a large first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def value(analysis: Analysis, name: str) -> int:
+    """A value by its name."""
+    return analysis.program.value_name.index(name)
+
+
+def factors(session: Session, name: str) -> tuple[int, ...]:
+    """Names of the op that makes a value."""
+    program = session.analysis.program
+    return tuple(program.factors(int(program.value_op[value(session.analysis, name)])))
+
+
+def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
+    """Values of which at least ``times`` dims have a colour."""
+    program = analysis.program
+    return [
+        program.value_name[v]
+        for v in range(program.n_values)
+        if sum(analysis.dim_text(n) == colour for n in program.def_names(v)) >= times
+    ]
+
+
+def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> str:
+    """A value as the listing writes it: ``[256{b}, 32]`` under a plan, else its colours."""
+    analysis = session.analysis
+    v = value(analysis, name)
+    if actions is None:
+        return "[" + ", ".join(analysis.dim_text(n) for n in analysis.program.def_names(v)) + "]"
+    sizes = analysis.program.dims(v)
+    plan = plan_of(session, actions)
+    cut = plan.spec(int(plan.kept_layouts()[v]), len(sizes))
+    return "[" + ", ".join(f"{n}{{{','.join(a)}}}" if a else str(n) for n, a in zip(sizes, cut, strict=True)) + "]"
+
+
+def plan_of(session: Session, actions: Sequence[str]) -> ShardingPlan:
+    """The plan that actions make."""
+    return ShardingPlan.from_actions(session.problem, list(actions))
+
+
+def cost(session: Session, actions: Sequence[str]) -> Cost:
+    """Of the plan that actions make."""
+    return priced(session.problem, plan_of(session, actions))
+
+
+def taken(session: Session, actions: Sequence[str] | None = None) -> Taken:
+    """What a list of actions makes of the program; without one, the plan by hand."""
+    return session.taken(None if actions is None else tuple(actions))[-1]
+
+
+def price(row: Taken) -> str:
+    """Time and memory."""
+    return f"{seconds_text(row.time_s)} and {bytes_text(row.peak_bytes)} a device"
+
+
+def sent(row: Taken) -> str:
+    """Collectives by kind and axes.
+
+    >>> from collections import Counter
+    >>> sent(Taken("", 0, 0, 0, 0, True, Counter({("all_reduce", ("m",), 3): 1})))
+    'one all_reduce over m'
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    for (kind, axes, _), n in row.sent.items():
+        found[kind, ",".join(axes)] += n
+    return ", ".join(f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(found.items())) or "nothing is sent"
+
+
+def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
+    """Values that a collective of this kind moves."""
+    return [row.value for row in cost(session, actions).collectives if row.kind == kind]
+
+
+def colour_names(session: Session, colour: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Selection of a whole colour."""
+    analysis = session.analysis
+    group = analysis.groups[analysis.group_index(colour)]
+    return tuple(int(n) for c in group.colours for n in analysis.colours[c].names), ()
+
+
+def take(session: Session, *actions: str) -> None:
+    """Add what is missing to the plan by hand."""
+    with session.guarded():
+        session.take_by_hand([*session.manual_actions, *[a for a in actions if a not in session.manual_actions]])

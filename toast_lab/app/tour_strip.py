@@ -1,0 +1,292 @@
+"""The tour on the page: a strip between the status line and the body, which covers nothing, and its outline."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.session import Session
+from toast_lab.app.tour.figures import FIGURES
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
+
+INDEX_HEIGHT = 300
+
+#: What a step can point at: page ("" is the frame) and the way to the object.
+TARGETS: dict[str, tuple[str, str]] = {
+    "pages": ("", "nav"),
+    "drawer": ("", "drawer"),
+    "code": ("", "strip.code_box"),
+    "sizes": ("load", "left"),
+    "graph": ("graph", "centre"),
+    "inspector": ("graph", "right"),
+    "colours": ("hand", "colours"),
+    "actions": ("hand", "actions.column"),
+    "board": ("hand", "upper"),
+    "lower": ("hand", "lower"),
+    "history": ("hand", "history.costs"),
+    "search": ("search", "left"),
+    "curves": ("search", "centre"),
+    "compare": ("compare", "centre"),
+}
+
+
+def rich(text: str) -> Safe:
+    """Text with `code` and **strong** words.
+
+    >>> rich("`a<b` is **so**")
+    '<code>a&lt;b</code> is <b>so</b>'
+    """
+    parts: list[Any] = []
+    for piece in re.split(r"(`[^`]+`|\*\*[^*]+\*\*)", text):
+        if piece.startswith("`"):
+            parts.append(h("code", piece[1:-1]))
+        elif piece.startswith("**"):
+            parts.append(h("b", piece[2:-2]))
+        else:
+            parts.append(piece)
+    return join(parts)
+
+
+def _press(act: Callable[[], None], _: Any) -> None:
+    act()
+
+
+def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
+    """A button that begins the tour."""
+    button = look.button(name, **kwargs)
+    button.on_click(lambda _: setattr(session, "tour", session.tour or STEPS[0].key))
+    return button
+
+
+class TourStrip(pn.viewable.Viewer):
+    """Place and title left, text and question in the middle, buttons right; the index opens below them."""
+
+    def __init__(self, tour: Tour, find: Callable[[str, str], Any], **params: Any) -> None:
+        """``find(page, way)`` gives an object of the page that is shown, or None."""
+        super().__init__(**params)
+        self.tour, self._find = tour, find
+        self._outlined: list[Any] = []
+        self._seen: Any = None
+        self._options: list[str] = []
+        self._quiet = False
+        self._place = pn.pane.HTML("", stylesheets=[look.TEXT + PLACE], width=212, margin=0)
+        self._text = pn.pane.HTML("", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_width", margin=0)
+        self.quiz = pn.widgets.RadioButtonGroup(
+            options=["-"], value=None, button_type="default", height=28, margin=(2, 0, 0, 0), visible=False,
+            sizing_mode="stretch_width", max_width=620, stylesheets=[look.BUTTON + QUIZ],
+        )  # fmt: skip
+        self.quiz.param.watch(lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value")
+        self._code = pn.pane.HTML("", stylesheets=[look.TEXT], margin=0)
+        self.code_box = pn.Column(
+            self._code, width=430, height=128, scroll=True, margin=(0, 0, 0, 8), visible=False,
+            styles={"background": "var(--tl-soft, #eef3f9)", "border-radius": "6px", "padding": "4px 8px"},
+        )  # fmt: skip
+        small: dict[str, Any] = {"sizing_mode": "stretch_width", "height": 28, "margin": (0, 2, 4, 2)}
+        self.back = look.button("← Back", **small)
+        self.forward = look.button("Next →", button_type="primary", **small)
+        self.do = look.button("Do it for me", **small)
+        self.index = look.button("Figures", **small)
+        self.again = look.button("Restart", **small)
+        self.leave = look.button("Leave", **small)
+        for button, act in (
+            (self.back, tour.back),
+            (self.forward, tour.next),
+            (self.do, self._do),
+            (self.again, tour.restart),
+            (self.leave, tour.leave),
+            (self.index, self._toggle_index),
+        ):
+            button.on_click(functools.partial(_press, act))
+        buttons = pn.Column(
+            pn.Row(self.back, self.forward, margin=0, sizing_mode="stretch_width"),
+            pn.Row(self.index, self.again, self.leave, margin=0, sizing_mode="stretch_width"),
+            self.do,
+            width=216,
+            margin=(0, 0, 0, 8),
+        )
+        words = pn.Column(self._text, self.quiz, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
+        upper = pn.Row(self._place, words, self.code_box, buttons, sizing_mode="stretch_width", margin=0)
+        self.figures = look.table(
+            _index(), sizing_mode="stretch_width", height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
+        )
+        self.figures.on_click(lambda e: self._jump(int(e.row)))
+        self._root = pn.Column(
+            upper,
+            self.figures,
+            sizing_mode="stretch_width",
+            margin=0,
+            visible=False,
+            stylesheets=[STRIP % LOW],
+        )
+        tour.param.watch(lambda *_: self.refresh(), "changes")
+
+    # -- showing ------------------------------------------------------------------------------------
+    def refresh(self) -> None:
+        """Show the step as it stands."""
+        tour, step = self.tour, self.tour.step
+        self._root.visible = step is not None
+        if step is None:
+            self._outline([])
+            self._seen = None
+            return
+        chapter, chapters, n, of = tour.place
+        done = (step.task is not None or step.quiz is not None) and tour.done
+        bar = h("div", h("div", "", style=f"width:{100 * n / of:.0f}%"), cls="bar", role="presentation")
+        self._place.object = join([
+            h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
+            h("div", step.title, cls="title"),
+            h("div", h("span", step.paper, cls="tag"), f" step {n} of {of}", cls="quiet one"),
+            bar,
+        ])  # fmt: skip
+        self._show_words(done)
+        wide = step.code is not None and tour.there
+        if wide and step.code is not None:
+            self._code.object = h("pre", step.code(tour.session))
+        self.code_box.visible = wide
+        self._show_quiz(done)
+        self.do.name = "Take me there" if tour.away else "✓ done" if done else "Do it for me"
+        self.do.disabled = not tour.away and tour.done
+        self.do.visible = bool(tour.away) or step.task is not None or step.quiz is not None
+        self.back.disabled = step is STEPS[0]
+        self.forward.name = "Finish" if step is STEPS[-1] else "Next →"
+        self._set_height()
+        self._point(step)
+
+    def _show_words(self, done: bool) -> None:
+        tour, step = self.tour, self.tour.step
+        assert step is not None
+        parts: list[Any] = []
+        if tour.preparing:
+            parts.append(h("p", f"One moment: {step.scene.model} is traced and analysed.", cls="quiet"))
+        elif tour.away:
+            parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
+        if tour.text:
+            parts.append(h("p", rich(tour.text)))
+        if tour.there and step.task is not None and not done:
+            parts.append(h("p", "→ ", rich(step.task.ask(tour.session)), cls="ask"))
+        if tour.there and step.quiz is not None:
+            parts.append(h("p", "? ", step.quiz.question, cls="ask"))
+        if tour.said:
+            parts.append(h("p", "✓ " if done else "", rich(tour.said), cls="said" if done else "away", role="status"))
+        self._text.object = h("div", *parts, cls="words")
+
+    def _show_quiz(self, done: bool) -> None:
+        step = self.tour.step
+        shown = step is not None and step.quiz is not None and self.tour.there
+        self._quiet = True
+        if shown and step is not None and step.quiz is not None:
+            options = step.quiz.options(self.tour.session)
+            if options != self.quiz.options:
+                self.quiz.options = options
+            self.quiz.value = self.tour.answer or None
+            self.quiz.disabled = done
+        self.quiz.visible = shown
+        self._quiet = False
+
+    def _set_height(self) -> None:
+        step = self.tour.step
+        tall = step is not None and (step.code is not None or step.quiz is not None or step.task is not None)
+        sheets = [STRIP % (ROOMY if tall else LOW)]
+        if self._root.stylesheets != sheets:
+            self._root.stylesheets = sheets
+
+    def _point(self, step: Any) -> None:
+        """Outline what the step speaks of; bring the page to what it shows, once for each visit."""
+        shown = (step.key, self.tour.session.step, self.tour.there)
+        if shown == self._seen:
+            return
+        self._seen = shown
+        here = not self.tour.preparing and self.tour.there and self.tour.session.step == step.page
+        self._outline([self._find(*TARGETS[key]) for key in step.target] if here else [])
+        if here:
+            show_parts(step, self.tour.session, self._find)
+
+    def _outline(self, objects: list[Any]) -> None:
+        for thing in self._outlined:
+            thing.styles = {**thing.styles, "outline": "none"}  # a style that is left out stays on the page
+        self._outlined = []
+        for thing in objects:
+            if thing is not None:
+                self._outlined.append(thing)
+                inside = any(look.CANVAS in str(x) or look.SIDE in str(x) for x in thing.stylesheets)
+                thing.styles = {**thing.styles, **(OUTLINE if inside else AROUND)}
+
+    # -- doing --------------------------------------------------------------------------------------
+    def _do(self) -> None:
+        self._seen = None
+        if self.tour.away:
+            self.tour.establish()
+        else:
+            self.tour.do()
+
+    def _toggle_index(self) -> None:
+        self.figures.visible = not self.figures.visible
+        self.index.name = "Close" if self.figures.visible else "Figures"
+
+    def _jump(self, row: int) -> None:
+        self._toggle_index()
+        self.tour.go(FIGURES[row].step)
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> None:
+    """Level of the graph, tab and tensor by hand, view of the search, as the step wants them."""
+    toggle = find("", "toggle_drawer")
+    if toggle is not None:
+        toggle(step.drawer)
+    if step.page == "graph" and step.level:
+        level = find("graph", "level")
+        if level is not None:
+            level.value = step.level
+    if step.page == "hand" and step.tab:
+        tabs, tiles = find("hand", "tabs"), find("hand", "tiles")
+        if tabs is not None:
+            tabs.active = ("listing", "collectives", "devices", "beside").index(step.tab)
+        if tiles is not None and step.tensor is not None:
+            name = step.tensor(session)
+            tiles.tensor.value = next((v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")), None)
+    if step.page == "search":
+        view = find("search", "view")
+        if view is not None:
+            view.value = "race" if step.tab == "race" else "curves"
+
+
+def _index() -> pd.DataFrame:
+    title = {s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps}
+    rows = [{"in the paper": f.figure, "what it shows": f.shows, "step of the tour": title[f.step]} for f in FIGURES]
+    assert all(f.step in BY_KEY for f in FIGURES)
+    return pd.DataFrame(rows)
+
+
+OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "-3px"}
+AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
+LOW, ROOMY = 112, 146  #: least heights; a step with a task has room for what is said when it is done
+STRIP = """
+:host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb); border-radius: 8px;
+  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto; height: auto;
+  min-height: %dpx; max-height: 460px; }
+"""
+PLACE = """
+.title { font-size: 15px; font-weight: 650; line-height: 1.25; margin: 1px 0 4px; }
+.bar { height: 4px; border-radius: 2px; background: var(--tl-line, #dfe5ec); margin-top: 6px; }
+.bar div { height: 4px; border-radius: 2px; background: var(--tl-accent, #1f6feb); }
+"""
+WORDS = """
+:host { overflow: auto; }
+.words { max-width: 980px; }
+.ask { font-weight: 650; } .said { color: var(--tl-good, #125c36); } .away { color: var(--tl-bad, #b3182a); }
+p { margin: 0 0 3px; }
+"""
+QUIZ = """
+.bk-btn { padding: 1px 12px; font-size: 12.5px; }
+.bk-btn.bk-active { background: var(--tl-accent, #1f6feb) !important; color: #fff !important; }
+"""
