@@ -22,24 +22,24 @@ def page_of(size: int) -> GraphPage:
     page.session.param.update(model=model, analysis=analyse_program(model.program))
     page.session.set_problem(mesh="data=2,model=2")
     page.session.select(names=[0])
-    page.show_actions()
+    page.inspector.show_actions()
     return page
 
 
 def test_buttons_stay_while_they_say_the_same_and_are_made_anew_when_not() -> None:
     page = page_of(8)
-    before = list(page._actions.objects)
+    before = list(page.inspector.actions.objects)
     assert any(isinstance(o, pn.widgets.Button) for o in before)
-    page.show_actions()
-    assert [a is b for a, b in zip(page._actions.objects, before, strict=True)] == [True] * len(before)
+    page.inspector.show_actions()
+    assert [a is b for a, b in zip(page.inspector.actions.objects, before, strict=True)] == [True] * len(before)
     page.session.add_action("data")
-    page.show_actions()
-    assert not set(map(id, page._actions.objects)) & set(map(id, before))
+    page.inspector.show_actions()
+    assert not set(map(id, page.inspector.actions.objects)) & set(map(id, before))
 
 
 def test_why_there_is_no_button_follows_the_mesh() -> None:
     page = page_of(7)
-    assert "data=2,model=2" in page._actions.objects[-1].object
+    assert "data=2,model=2" in page.inspector.actions.objects[-1].object
     page.session.set_problem(mesh="data=4,model=2")
-    page.show_actions()
-    assert "data=4,model=2" in page._actions.objects[-1].object
+    page.inspector.show_actions()
+    assert "data=4,model=2" in page.inspector.actions.objects[-1].object

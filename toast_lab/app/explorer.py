@@ -16,6 +16,7 @@ from toast_lab.app.pages.hand import HandPage
 from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
+from toast_lab.app.source_pane import SourcePane
 from toast_lab.views.inspect import conflicts_frame
 from toast_lab.views.program_table import Line
 
@@ -100,11 +101,13 @@ class Explorer(pn.viewable.Viewer):
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
         self.conflicts.on_click(lambda e: self.session.select((), (int(self.conflicts.value["conflict"].iloc[e.row]),)))
+        self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
         log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
         tabs = pn.Tabs(
             ("Listing", self.listing),
             ("Conflicts", self.conflicts),
+            ("Source", self.source),
             ("Log", log),
             sizing_mode="stretch_both",
             margin=0,
@@ -123,7 +126,7 @@ class Explorer(pn.viewable.Viewer):
         return pn.Column(
             tabs,
             self.fold,
-            styles={"height": f"{DRAWER_HEIGHT}px"},
+            styles={"height": DRAWER_HEIGHT},
             sizing_mode="stretch_both",
             margin=0,
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
@@ -132,7 +135,7 @@ class Explorer(pn.viewable.Viewer):
     def _toggle_drawer(self, opened: bool | None = None) -> None:
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
-        self.drawer.styles = {"height": f"{DRAWER_HEIGHT if opened else 40}px"}
+        self.drawer.styles = {"height": DRAWER_HEIGHT if opened else "40px"}
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
@@ -216,8 +219,10 @@ class Explorer(pn.viewable.Viewer):
         if analysis is None:
             return
         self.listing.chosen = sorted({int(o) for o in analysis.dims.op[list(s.names)]}) if s.names else []
-        self.conflicts.selection = [k for k in s.conflicts if k < len(self.conflicts.value)]
-        if s.conflicts and self.tabs.active == 2:
+        met = s.conflicts or _conflicts_of(analysis, s.names)
+        if list(self.conflicts.selection) != list(met):
+            self.conflicts.selection = list(met)
+        if s.conflicts and self.tabs.active == LOG_TAB:
             self.tabs.active = 1
 
     def tick(self) -> None:
@@ -228,9 +233,9 @@ class Explorer(pn.viewable.Viewer):
             page.feed(points)
         if page is not None and self.session.step == "search":
             page.tick()
-        by_hand = self._pages.get("hand")
-        if by_hand is not None:
-            by_hand.tick()
+        for name in ("hand", "graph"):
+            if name in self._pages:
+                self._pages[name].tick()
 
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
@@ -249,13 +254,21 @@ class Explorer(pn.viewable.Viewer):
         return self._root
 
 
-DRAWER_HEIGHT = 250
+DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"
+LOG_TAB = 3
+MANY_SELECTED = 40
 DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "racing"}
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
 .bk-btn.bk-active { background: #1f6feb !important; color: #fff !important; }
 """
+
+
+def _conflicts_of(analysis: Any, names: Any) -> list[int]:
+    """Conflicts that have one of a few selected names for a side; of many it would be most of the table."""
+    few = set(names) if len(names) <= MANY_SELECTED else set()
+    return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []
 
 
 def _no_conflicts() -> Any:

@@ -31,8 +31,8 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_LANES = 40
-WIDE = 2.4  # a lane with conflicts is this much wider than one without
-TRACK = 0.7  # distance of side 0 and side 1 from the middle of their lane
+WIDE = 2.8  # a lane with conflicts is this much wider than one without
+TRACK = 0.75  # distance of side 0 and side 1 from the middle of their lane
 
 
 class Lane(NamedTuple):
@@ -88,6 +88,7 @@ class Outline(NamedTuple):
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     label: str
+    title: str
 
 
 class GraphLayout(NamedTuple):
@@ -355,6 +356,7 @@ def _outlines(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) 
                 tuple(sets),
                 (left, right, right, left),
                 (top, top, bottom, bottom),
+                label,
                 f"{label} · {n} conflict{'s' if n > 1 else ''}",
             )
         )

@@ -22,6 +22,7 @@ from bokeh.models import (
     BasicTicker,
     BoxZoomTool,
     ColumnDataSource,
+    CustomJS,
     CustomJSTickFormatter,
     FixedTicker,
     HoverTool,
@@ -41,7 +42,16 @@ from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 
 ROWS_AT_ONCE = 34  # more rows than this are scrolled
+ROW_PX, TEXT_PX = 16, 22  # least height of a row at first, and of one that has room for numbers
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# Once the browser knows how high the picture is: no more rows than have room.
+FIT = """
+const height = cb_obj.inner_height
+if (cb_obj.tags.includes('fitted') || !(height > 0)) return
+cb_obj.tags.push('fitted')
+const most = Math.max(6, Math.floor(height / row))
+if (rows > most) y.start = y.end + most + 0.45
+"""
 OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
@@ -249,7 +259,7 @@ class GraphPlot:
             x="x", y="y", size="size_on", marker="marker", fill_color="hue", line_color=ACCENT, line_width=3
         )
         if len(layout.nodes) <= 400:
-            plot.text(
+            texts = plot.text(
                 "x",
                 "y",
                 text="text",
@@ -262,6 +272,13 @@ class GraphPlot:
                 text_font=value(FONT),
                 nonselection_text_alpha=0.8,
             )
+            room = CustomJS(
+                args={"plot": plot, "texts": texts, "y": plot.y_range, "least": TEXT_PX},
+                code="texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= least",
+            )
+            plot.js_on_change("inner_height", room)
+            for end in ("start", "end"):
+                plot.y_range.js_on_change(end, room)
         hover = HoverTool(
             renderers=[names],
             tooltips=[
@@ -293,6 +310,7 @@ class GraphPlot:
         plot.toolbar.active_scroll = scroll if n_rows > ROWS_AT_ONCE else None
         plot.toolbar.logo = None
         plot.toolbar.autohide = False
+        plot.js_on_change("inner_height", CustomJS(args={"y": plot.y_range, "rows": shown, "row": ROW_PX}, code=FIT))
         plot.on_event(DoubleTap, self._tapped_twice)
         self.nodes.selected.on_change("indices", self._picked)
         self.conflicts.selected.on_change("indices", self._picked)
@@ -304,17 +322,16 @@ class GraphPlot:
         lanes: dict[Any, Any] = {lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes}
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
-        plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10.5px"
+        plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10px"
         plot.xaxis.major_label_text_line_height = 1.1
         plot.xaxis.major_label_text_font_style = "bold"
         if len(layout.lanes) > 12:
             plot.xaxis.major_label_orientation = 0.7
-        labels = [_cut(row_text(layout, i), 34) for i in range(len(layout.rows))]
+        widest = 34 if len(lanes) <= 6 else 25
+        labels = [_cut(row_text(layout, i), widest) for i in range(len(layout.rows))]
         n = len(labels)
         plot.yaxis.ticker = (
-            FixedTicker(ticks=list(range(n)))
-            if n <= ROWS_AT_ONCE
-            else BasicTicker(min_interval=1, desired_num_ticks=ROWS_AT_ONCE)
+            FixedTicker(ticks=list(range(n))) if n <= 12 else BasicTicker(min_interval=1, desired_num_ticks=20)
         )
         plot.yaxis.formatter = CustomJSTickFormatter(
             args={"labels": labels},
@@ -340,13 +357,13 @@ class GraphPlot:
         )
 
     def _outlines(self, plot: figure) -> list[Any]:
-        outlines = self.layout.outlines
+        layout, outlines = self.layout, self.layout.outlines
         if not outlines:
             return []
         columns = {
             "xs": [list(o.xs) for o in outlines],
             "ys": [list(o.ys) for o in outlines],
-            "label": [f"{o.label}, settled by one bit" for o in outlines],
+            "label": [f"{o.title}, settled by one bit" for o in outlines],
         }
         sets = plot.patches(
             "xs",
@@ -361,7 +378,7 @@ class GraphPlot:
         plot.text(
             x=[min(o.xs) for o in outlines],
             y=[min(o.ys) for o in outlines],
-            text=[o.label for o in outlines],
+            text=[o.title if layout.level == "names" else o.label for o in outlines],
             text_align="left",
             text_baseline="bottom",
             text_font_size="10.5px",
@@ -376,14 +393,15 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[s
     frame = nodes_frame(layout)
     styles = [layout.lanes[n.lane].style for n in layout.nodes]
     folded = layout.level != "names"
+    base, grow = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
     size = np.array(
         [
-            (12.0 + (1.3 * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
+            (base + (grow * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
             for n, s in zip(layout.nodes, styles, strict=True)
         ]
     )
     left = np.array([n.track == 0 for n in layout.nodes], dtype=bool)  # the text of side 0 stands outside, on its left
-    offset = np.array([8.0 + (0.65 * math.log2(len(n.names)) if folded else 0) for n in layout.nodes])
+    offset = size / 2 + 2
     texts = [("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes]
     return {
         "x": np.array([n.x for n in layout.nodes]),
