@@ -22,13 +22,13 @@ def page_of(size: int) -> GraphPage:
     page.session.param.update(model=model, analysis=analyse_program(model.program))
     page.session.set_problem(mesh="data=2,model=2")
     page.session.select(names=[0])
-    page.show_actions()
+    page.inspector.show_actions()
     return page
 
 
 def test_buttons_say_what_there_is_and_shard_the_colour_that_they_say() -> None:
     page = page_of(8)
-    session, buttons = page.session, page._actions.list
+    session, buttons = page.session, page.inspector.actions.list
     assert [row[0] for row in buttons.rows] == ["data", "model"]
     group = session.selected_group
     buttons._handle_msg([group, "data", 0, 1])
@@ -42,17 +42,17 @@ def test_a_click_on_a_button_of_a_colour_that_is_no_longer_selected_shards_nothi
     page = GraphPage(session)
     first, second = (session.analysis.colours[session.analysis.colour_name.index(c)].names for c in ("B", "U"))
     session.select(tuple(map(int, first)))
-    late = [page._actions.list.group, *page._actions.list.rows[0][:2], 1]
+    late = [page.inspector.actions.list.group, *page.inspector.actions.list.rows[0][:2], 1]
     session.select(tuple(map(int, second)))
-    assert page._actions.list.group != late[0]
-    page._actions.list._handle_msg(late)
+    assert page.inspector.actions.list.group != late[0]
+    page.inspector.actions.list._handle_msg(late)
     assert session.manual_actions == ()
     assert "Another colour was selected" in session.messages[-1].text
 
 
 def test_why_there_is_no_button_follows_the_mesh() -> None:
     page = page_of(7)
-    assert "data=2,model=2" in page._actions.notes.object
+    assert "data=2,model=2" in page.inspector.actions.notes.object
     page.session.set_problem(mesh="data=4,model=2")
-    page.show_actions()
-    assert "data=4,model=2" in page._actions.notes.object
+    page.inspector.show_actions()
+    assert "data=4,model=2" in page.inspector.actions.notes.object

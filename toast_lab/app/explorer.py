@@ -18,6 +18,7 @@ from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
+from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
 from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.inspect import conflicts_frame
@@ -122,11 +123,13 @@ class Explorer(pn.viewable.Viewer):
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
         self.conflicts.on_click(lambda e: self.session.select((), (int(self.conflicts.value["conflict"].iloc[e.row]),)))
+        self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
         log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
         tabs = pn.Tabs(
             ("Listing", self.listing),
             ("Conflicts", self.conflicts),
+            ("Source", self.source),
             ("Log", log),
             sizing_mode="stretch_both",
             margin=0,
@@ -145,7 +148,7 @@ class Explorer(pn.viewable.Viewer):
         return pn.Column(
             tabs,
             self.fold,
-            styles={"height": f"{DRAWER_HEIGHT}px"},
+            styles={"height": DRAWER_HEIGHT},
             sizing_mode="stretch_both",
             margin=0,
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
@@ -155,7 +158,7 @@ class Explorer(pn.viewable.Viewer):
         """Show or hide the drawer; None: the other of the two."""
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
-        self.drawer.styles = {**self.drawer.styles, "height": f"{DRAWER_HEIGHT if opened else 40}px"}
+        self.drawer.styles = {**self.drawer.styles, "height": DRAWER_HEIGHT if opened else "40px"}
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
@@ -252,8 +255,10 @@ class Explorer(pn.viewable.Viewer):
         if analysis is None:
             return
         self.listing.chosen = sorted({int(o) for o in analysis.dims.op[list(s.names)]}) if s.names else []
-        self.conflicts.selection = [k for k in s.conflicts if k < len(self.conflicts.value)]
-        if s.conflicts and self.tabs.active == 2:
+        met = s.conflicts or _conflicts_of(analysis, s.names)
+        if list(self.conflicts.selection) != list(met):
+            self.conflicts.selection = list(met)
+        if s.conflicts and self.tabs.active == LOG_TAB:
             self.tabs.active = 1
 
     def page(self, step: str) -> Any:
@@ -272,7 +277,7 @@ class Explorer(pn.viewable.Viewer):
         loading = self._pages.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()
-        for step in ("hand", "compare"):
+        for step in ("hand", "graph", "compare"):
             if step in self._pages:
                 self._pages[step].tick()
 
@@ -293,7 +298,9 @@ class Explorer(pn.viewable.Viewer):
         return self._root
 
 
-DRAWER_HEIGHT = 250
+DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"
+LOG_TAB = 3
+MANY_SELECTED = 40
 DOING = {
     "load": "loading",
     "search": "searching",
@@ -306,6 +313,12 @@ HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # t
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
 """
+
+
+def _conflicts_of(analysis: Any, names: Any) -> list[int]:
+    """Conflicts that have one of a few selected names for a side; of many it would be most of the table."""
+    few = set(names) if len(names) <= MANY_SELECTED else set()
+    return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []
 
 
 def _no_conflicts() -> Any:

@@ -244,7 +244,7 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
     if toggle is not None:
         toggle(step.drawer)
     if step.page == "graph" and step.level:
-        level = find("graph", "level")
+        level = find("graph", "controls.level")
         if level is not None:
             level.value = step.level
     if step.page == "hand" and step.tab:

@@ -16,26 +16,23 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, value_text
-from toast_lab.views import source_lines
+from toast_lab.views.graph_rows import LEVELS, Row, op_label, op_scopes, phases, rows, start_level, where
 from toast_lab.views.palette import Style, style
 
-LEVELS = {
-    "colours": "colours by part of the program",
-    "functions": "functions, layers folded",
-    "lines": "source lines, layers folded",
-    "names": "dimension names",
-}
-NAMES_AT_ONCE = 120  # a program with more names than this starts at the level of colours
+__all__ = [
+    "LEVELS", "ConflictEdge", "Edge", "GraphLayout", "Lane", "Node", "Outline", "Row", "chain_path", "graph_layout",
+    "lane_groups", "lane_styles", "neighbourhood", "op_label", "phases", "place_text", "sides", "start_level", "where",
+]  # fmt: skip
+
 MAX_LANES = 40
-WIDE = 2.0  # a lane with conflicts is this much wider than one without
-TRACK = 0.55  # distance of side 0 and side 1 from the middle of their lane
+WIDE = 2.8  # a lane with conflicts is this much wider than one without
+TRACK = 0.75  # distance of side 0 and side 1 from the middle of their lane
 
 
 class Lane(NamedTuple):
@@ -48,15 +45,6 @@ class Lane(NamedTuple):
     style: Style
     n_names: int
     n_conflicts: int
-
-
-class Row(NamedTuple):
-    """One line of the picture."""
-
-    label: str
-    where: str
-    ops: tuple[int, ...]
-    repeats: int
 
 
 class Node(NamedTuple):
@@ -78,8 +66,8 @@ class Edge(NamedTuple):
     source: int
     target: int
     weight: int  #: pairs of names
-    xs: tuple[float, ...]
-    ys: tuple[float, ...]
+    xs: tuple[float, float, float]  #: where a parabola begins, its middle, where it ends
+    ys: tuple[float, float, float]
 
 
 class ConflictEdge(NamedTuple):
@@ -100,6 +88,7 @@ class Outline(NamedTuple):
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     label: str
+    title: str
 
 
 class GraphLayout(NamedTuple):
@@ -114,11 +103,6 @@ class GraphLayout(NamedTuple):
     outlines: tuple[Outline, ...]
     node_of: np.ndarray  #: [N] node of each name, -1 if not shown
     note: str  #: what is left out and why
-
-
-def start_level(analysis: Analysis) -> str:
-    """The level a program is first shown at: small ones with their names, others by colour."""
-    return "names" if analysis.dims.n <= NAMES_AT_ONCE else "colours"
 
 
 def lane_groups(analysis: Analysis, *, singles: bool = False) -> list[int]:
@@ -161,24 +145,6 @@ def sides(analysis: Analysis) -> np.ndarray:
     return np.where(votes.sum(axis=1) == 0, -1, (votes[:, 1] > votes[:, 0]).astype(np.int64))
 
 
-def phases(analysis: Analysis) -> tuple[str, ...]:
-    """The part of the program that each op belongs to."""
-    program = analysis.program
-    backward = ["transpose(" in stack for stack in program.name_stack]
-    last = max((op for op, b in enumerate(backward) if b), default=-1)
-    out = []
-    for op in range(program.n_ops):
-        if op < program.n_arguments:
-            out.append("arguments")
-        elif backward[op]:
-            out.append("backward")
-        else:
-            out.append("forward" if op < last or last < 0 else "update")
-    if last < 0:
-        out = ["program" if p == "forward" else p for p in out]
-    return tuple(out)
-
-
 def graph_layout(
     analysis: Analysis,
     level: str | None = None,
@@ -188,6 +154,8 @@ def graph_layout(
     conflicts_only: bool = False,
     singles: bool = False,
     groups: Sequence[int] | None = None,
+    scopes: Sequence[str] | None = None,
+    unfolded: Collection[str] = (),
 ) -> GraphLayout:
     """Lay the dimension graph out.
 
@@ -199,37 +167,50 @@ def graph_layout(
         conflicts_only: show only names that conflict, and those one step away from them.
         singles: show colours of a single name too.
         groups: show only these colour groups.
+        scopes: show only what is written in these functions (``graph_rows.scopes``).
+        unfolded: keys of rows whose runs are shown one by one; ``*`` unfolds all (``graph_rows.rows``).
     """
     level = level or start_level(analysis)
     shown_groups = lane_groups(analysis, singles=singles)
     if groups is not None:
         shown_groups = [g for g in shown_groups if g in set(groups)]
-    keep = _kept(analysis, shown_groups[:MAX_LANES], focus, hops, conflicts_only)
+    keep = _kept(analysis, shown_groups[:MAX_LANES], focus, hops, conflicts_only, scopes)
     present = {int(g) for g in analysis.group[analysis.colour[keep]]}
     lane_of = {g: i for i, g in enumerate([g for g in shown_groups[:MAX_LANES] if g in present])}
     lanes = _lanes(analysis, lane_of)
-    rows, row_of = _rows(analysis, level, sorted({int(o) for o in analysis.dims.op[keep]}))
+    found, row_of = rows(analysis, level, sorted({int(o) for o in analysis.dims.op[keep]}), unfolded)
     nodes, node_of = _nodes(analysis, level, keep, lane_of, lanes, row_of)
     return GraphLayout(
         level,
         lanes,
-        rows,
+        found,
         nodes,
         _edges(analysis, nodes, node_of),
         _conflicts(analysis, nodes, node_of),
         _outlines(analysis, nodes, node_of),
         node_of,
-        _note(analysis, keep, len(shown_groups), focus, hops, conflicts_only, singles),
+        _note(analysis, keep, len(shown_groups), focus, hops, conflicts_only, singles, groups, scopes),
     )
 
 
-def _kept(analysis: Analysis, groups: Sequence[int], focus: Sequence[int], hops: int, only: bool) -> np.ndarray:
+def _kept(
+    analysis: Analysis,
+    groups: Sequence[int],
+    focus: Sequence[int],
+    hops: int,
+    only: bool,
+    scopes: Sequence[str] | None,
+) -> np.ndarray:
     mask = np.isin(analysis.group[analysis.colour], list(groups)) & (analysis.dims.size > 1)
     for wanted, reach in ((list(focus), hops), ([n for p in analysis.pairs for n in p] if only else [], 1)):
         if wanted or (only and reach == 1):
             near = np.zeros(analysis.dims.n, dtype=bool)
             near[list(neighbourhood(analysis, wanted, reach))] = True
             mask &= near
+    if scopes is not None:
+        scope, wanted_scopes = op_scopes(analysis), set(scopes)
+        inside = np.array([text in wanted_scopes for text in scope], dtype=bool)
+        mask &= inside[analysis.dims.op]
     return np.flatnonzero(mask)
 
 
@@ -245,65 +226,6 @@ def _lanes(analysis: Analysis, lane_of: dict[int, int]) -> tuple[Lane, ...]:
         out.append(Lane(g, text, left + width / 2, width, styles.get(g, style(9)), group.n_names, conflicts[g]))
         left += width
     return tuple(out)
-
-
-def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]:
-    program, phase = analysis.program, phases(analysis)
-
-    def key(op: int) -> tuple[str, str]:
-        if level == "colours" or phase[op] == "arguments":
-            return phase[op], ""
-        frame = source_lines.op_frame(program, op)
-        if not frame.file:
-            return f"{program.kind[op]}", ""
-        text = source_lines.function_of(frame) if level == "functions" else frame.short
-        return (f"{text} · {phase[op]}" if phase[op] in ("backward", "update") else text), frame.short
-
-    return key
-
-
-def _rows(analysis: Analysis, level: str, ops: list[int]) -> tuple[tuple[Row, ...], dict[int, int]]:
-    if level == "names":
-        return tuple(Row(op_label(analysis, op), where(analysis, op), (op,), 1) for op in ops), {
-            op: i for i, op in enumerate(ops)
-        }
-    key = _row_key(analysis, level)
-    members: dict[str, list[int]] = {}
-    places: dict[str, str] = {}
-    for op in ops:
-        label, place = key(op)
-        members.setdefault(label, []).append(op)
-        places.setdefault(label, place)
-    rows = tuple(
-        Row(label, places[label], tuple(m), _repeats(analysis, m) if places[label] else 1)
-        for label, m in members.items()
-    )
-    return rows, {op: i for i, m in enumerate(members.values()) for op in m}
-
-
-def _repeats(analysis: Analysis, ops: list[int]) -> int:
-    """How often the same code ran: what the counts of its ops have in common, call by call."""
-    program = analysis.program
-    counts: dict[int, Counter[str]] = {}
-    for op in ops:
-        counts.setdefault(int(program.location[op]), Counter())[program.kind[op]] += 1
-    return Counter(math.gcd(*c.values()) for c in counts.values()).most_common(1)[0][0]
-
-
-def op_label(analysis: Analysis, op: int) -> str:
-    """``a = matmul(k, qt)``, or ``x (argument)``; long ones are cut in the middle."""
-    program = analysis.program
-    results = ", ".join(program.value_name[v] for v in program.results(op))
-    if op < program.n_arguments:
-        return results
-    operands = [value_text(program, v) for v in program.operands(op)]
-    text = op_text(program, op, operands)
-    return f"{results} = {text}" if results else text
-
-
-def where(analysis: Analysis, op: int) -> str:
-    """The user's line of an op."""
-    return source_lines.op_frame(analysis.program, op).short
 
 
 def _nodes(
@@ -361,21 +283,19 @@ def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> 
     return tuple(Edge(a, b, n, *_path(nodes[a], nodes[b], column)) for (a, b), n in sorted(pairs.items()))
 
 
-def _path(a: Node, b: Node, column: dict[float, list[int]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _path(
+    a: Node, b: Node, column: dict[float, list[int]]
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """A straight line, or a bow round the nodes that stand in between."""
     low, high = sorted((a.y, b.y))
     between = 0
     if a.x == b.x:
         between = bisect.bisect_left(column[a.x], high) - bisect.bisect_right(column[a.x], low)
     if low == high or (not between if a.x == b.x else high - low == 1):
-        return (a.x, b.x), (float(a.y), float(b.y))
+        return (a.x, (a.x + b.x) / 2, b.x), (float(a.y), (a.y + b.y) / 2, float(b.y))
     out = -1 if 0 in (a.track, b.track) and 1 not in (a.track, b.track) else 1  # away from the other track
     bow = out * min(0.3, 0.1 + 0.04 * math.log2(1 + high - low))
-    ts = [i / 10 for i in range(11)]
-    return (
-        tuple(round(a.x + (b.x - a.x) * t + bow * 4 * t * (1 - t), 4) for t in ts),
-        tuple(round(a.y + (b.y - a.y) * t, 4) for t in ts),
-    )
+    return (a.x, round((a.x + b.x) / 2 + bow, 4), b.x), (float(a.y), (a.y + b.y) / 2, float(b.y))
 
 
 def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[ConflictEdge, ...]:
@@ -384,6 +304,7 @@ def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray)
         a, b = (int(node_of[n]) for n in conflict.sides)
         if a >= 0 and b >= 0:
             between.setdefault((min(a, b), max(a, b)), []).append(conflict.index)
+    crowded = {(n.y, n.lane) for n in nodes if n.track < 0}
     out = []
     for (a, b), found in sorted(between.items()):
         first, second = nodes[a], nodes[b]
@@ -392,7 +313,7 @@ def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray)
             ys: tuple[float, ...] = (first.y + 0.3, first.y + 0.3)
         else:  # where names are folded, names without a side may stand in between: pass above them
             ts = [i / 8 for i in range(9)]
-            bow = 0.34 if any(n.y == first.y and n.lane == first.lane and n.track < 0 for n in nodes) else 0.0
+            bow = 0.34 if (first.y, first.lane) in crowded else 0.0
             xs = tuple(round(first.x + (second.x - first.x) * t, 4) for t in ts)
             ys = tuple(round(first.y + (second.y - first.y) * t - bow * 4 * t * (1 - t), 4) for t in ts)
         tensors = list(dict.fromkeys(place_text(analysis, k) for k in found))
@@ -435,6 +356,7 @@ def _outlines(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) 
                 tuple(sets),
                 (left, right, right, left),
                 (top, top, bottom, bottom),
+                label,
                 f"{label} · {n} conflict{'s' if n > 1 else ''}",
             )
         )
@@ -442,7 +364,15 @@ def _outlines(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) 
 
 
 def _note(
-    analysis: Analysis, keep: np.ndarray, n_groups: int, focus: Sequence[int], hops: int, only: bool, singles: bool
+    analysis: Analysis,
+    keep: np.ndarray,
+    n_groups: int,
+    focus: Sequence[int],
+    hops: int,
+    only: bool,
+    singles: bool,
+    groups: Sequence[int] | None,
+    scopes: Sequence[str] | None,
 ) -> str:
     real = int((analysis.dims.size > 1).sum())
     parts = [f"{len(keep):,} of {real:,} names"]
@@ -455,4 +385,17 @@ def _note(
         parts.append(f"within {hops} {'hop' if hops == 1 else 'hops'} of the selection")
     if only:
         parts.append("conflicts and their neighbours only")
+    if groups is not None:
+        parts.append(f"only {', '.join(analysis.groups[g].name for g in groups)}")
+    if scopes is not None:
+        parts.append(f"only in {', '.join(scopes)}")
     return " · ".join(parts)
+
+
+def chain_path(layout: GraphLayout, names: Sequence[int]) -> list[int]:
+    """The nodes that a chain of names passes through, in order; names that are not shown are left out."""
+    found: list[int] = []
+    for node in (int(layout.node_of[n]) for n in names):
+        if node >= 0 and found[-1:] != [node]:
+            found.append(node)
+    return found

@@ -1,23 +1,28 @@
 """Draw a ``GraphLayout`` with Bokeh, on canvas.
 
 M is drawn as lines, names as markers with the hue and the shape of their lane, conflicts as red dashed lines
-without direction, compatibility sets as labelled outlines.  A tap on a marker, on a red line or on an outline is
-reported as names and conflicts.
+without direction, compatibility sets as labelled outlines, the chain that causes a selected conflict as a broad line.
+A tap on a marker or on a red line is reported as names and conflicts, a double tap as the row that it hit.
+
+A selection is drawn by the browser from the indices alone: nothing else is sent, and nothing is laid out again.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from bokeh.core.properties import value
+from bokeh.events import DoubleTap
 from bokeh.models import (
     BasicTicker,
     BoxZoomTool,
     ColumnDataSource,
+    CustomJS,
     CustomJSTickFormatter,
     FixedTicker,
     HoverTool,
@@ -25,17 +30,28 @@ from bokeh.models import (
     Range1d,
     ResetTool,
     SaveTool,
+    Scatter,
     TapTool,
     WheelPanTool,
     WheelZoomTool,
 )
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_layout import GraphLayout
+from toast_lab.views.graph_layout import GraphLayout, chain_path
+from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 
 ROWS_AT_ONCE = 34  # more rows than this are scrolled
+ROW_PX, TEXT_PX = 16, 22  # least height of a row at first, and of one that has room for numbers
 FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# Once the browser knows how high the picture is: no more rows than have room.
+FIT = """
+const height = cb_obj.inner_height
+if (cb_obj.tags.includes('fitted') || !(height > 0)) return
+cb_obj.tags.push('fitted')
+const most = Math.max(6, Math.floor(height / row))
+if (rows > most) y.start = y.end + most + 0.45
+"""
 OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
@@ -67,13 +83,21 @@ class GraphPlot:
     Attributes:
         figure: the Bokeh figure.
         on_select: called with (names, conflicts) when the user taps; a tap beside everything gives two empty tuples.
+        on_row: called with the key of a row that can be unfolded or folded back when the user taps it twice.
     """
 
-    def __init__(self, layout: GraphLayout, on_select: OnSelect | None = None) -> None:
+    def __init__(
+        self,
+        layout: GraphLayout,
+        on_select: OnSelect | None = None,
+        *,
+        on_row: Callable[[str], None] | None = None,
+        overlay: Overlay | None = None,
+    ) -> None:
         self.layout = layout
-        self.on_select = on_select
+        self.on_select, self.on_row = on_select, on_row
         self._quiet = False
-        self.nodes = ColumnDataSource(_node_columns(layout))
+        self.nodes = ColumnDataSource(_node_columns(layout, overlay))
         self.conflicts = ColumnDataSource(
             {
                 "xs": [list(c.xs) for c in layout.conflicts],
@@ -81,36 +105,40 @@ class GraphPlot:
                 "title": [c.title for c in layout.conflicts],
             }
         )
-        self.edges = ColumnDataSource(
-            {
-                "xs": [list(e.xs) for e in layout.edges],
-                "ys": [list(e.ys) for e in layout.edges],
-                "hue": [layout.lanes[layout.nodes[e.source].lane].style.hue for e in layout.edges],
-                "width": [1.0 + 0.7 * math.log2(e.weight) for e in layout.edges],
-            }
-        )
-        self.marks = ColumnDataSource({"x": [], "y": [], "size": []})
+        self.edges = ColumnDataSource(_edge_columns(layout))
+        self.chain = ColumnDataSource({"xs": [], "ys": []})
+        self._width = max(sum(lane.width for lane in layout.lanes), 2.0)
         self.figure = self._draw()
 
     # -- selection ----------------------------------------------------------------------------------
-    def select(self, names: Iterable[int], conflicts: Iterable[int] = ()) -> None:
-        """Show a selection made elsewhere; does not call ``on_select``."""
-        picked = {int(self.layout.node_of[n]) for n in names} - {-1}
+    def select(self, names: Iterable[int], conflicts: Iterable[int] = (), chain: Sequence[int] = ()) -> None:
+        """Show a selection made elsewhere; does not call ``on_select``.
+
+        Args:
+            names: to be marked.
+            conflicts: to be marked.
+            chain: names that are joined by a broad line, in order.
+        """
+        picked = sorted({int(self.layout.node_of[n]) for n in names} - {-1})
         wanted = set(conflicts)
-        red = [i for i, c in enumerate(self.layout.conflicts) if wanted & set(c.conflicts)]
+        red = [i for i, c in enumerate(self.layout.conflicts) if not wanted.isdisjoint(c.conflicts)] if wanted else []
         self._quiet = True
         try:
-            self.nodes.selected.indices = sorted(picked)
+            self.nodes.selected.indices = picked
             self.conflicts.selected.indices = red
-            rows = sorted(picked)
-            self.marks.data = {
-                "x": [self.layout.nodes[i].x for i in rows],
-                "y": [self.layout.nodes[i].y for i in rows],
-                "size": [float(self.nodes.data["size"][i]) + 10 for i in rows],
-            }
-            self._bring_into_view([self.layout.nodes[i].y for i in rows])
+            self._show_chain(chain)
+            self._bring_into_view([self.layout.nodes[i].y for i in picked])
         finally:
             self._quiet = False
+
+    def _show_chain(self, names: Sequence[int]) -> None:
+        path = [self.layout.nodes[i] for i in chain_path(self.layout, names)]
+        lines = {
+            "xs": [[a.x, b.x] for a, b in itertools.pairwise(path)],
+            "ys": [[a.y, b.y] for a, b in itertools.pairwise(path)],
+        }
+        if lines != dict(self.chain.data):
+            self.chain.data = lines
 
     def _bring_into_view(self, rows: list[int]) -> None:
         view: Any = self.figure.y_range
@@ -129,12 +157,51 @@ class GraphPlot:
             names = [n for c in red for node in (c.source, c.target) for n in self.layout.nodes[node].names]
         self.on_select(tuple(names), tuple(k for c in red for k in c.conflicts))
 
+    def _tapped_twice(self, event: Any) -> None:
+        row = round(event.y) if event.y is not None else -1
+        if self.on_row is not None and 0 <= row < len(self.layout.rows) and self.layout.rows[row].key:
+            self.on_row(self.layout.rows[row].key)
+
+    # -- view ---------------------------------------------------------------------------------------
+    def zoom_to(self, names: Iterable[int]) -> bool:
+        """Bring names to fill the view; False if none of them is shown."""
+        picked = [self.layout.nodes[i] for i in {int(self.layout.node_of[n]) for n in names} - {-1}]
+        if not picked:
+            return False
+        xs, ys = [n.x for n in picked], [n.y for n in picked]
+        self._view(min(xs) - 1.2, max(xs) + 1.2, min(ys) - 2.2, max(ys) + 2.2)
+        return True
+
+    def reset(self) -> None:
+        """The view that the picture began with."""
+        self._view(-0.1, self._width + 0.1, -0.75, self._shown_rows - 0.3)
+
+    def whole(self) -> None:
+        """All rows at once."""
+        self._view(-0.1, self._width + 0.1, -0.75, max(len(self.layout.rows), 1) - 0.3)
+
+    def _view(self, left: float, right: float, top: float, bottom: float) -> None:
+        x: Any = self.figure.x_range
+        y: Any = self.figure.y_range
+        x.update(start=max(left, -0.1), end=min(right, self._width + 0.1))
+        y.update(start=bottom, end=top)
+
+    @property
+    def _shown_rows(self) -> int:
+        return min(max(len(self.layout.rows), 1), ROWS_AT_ONCE)
+
+    # -- overlay ------------------------------------------------------------------------------------
+    def colour_by(self, overlay: Overlay | None) -> None:
+        """Give the markers other hues and texts; the picture stays as it is."""
+        columns = _node_columns(self.layout, overlay)
+        for name in ("hue", "text"):
+            self.nodes.data[name] = columns[name]
+
     # -- drawing ------------------------------------------------------------------------------------
     def _draw(self) -> figure:
         layout = self.layout
         n_rows = max(len(layout.rows), 1)
-        width = max(sum(lane.width for lane in layout.lanes), 2.0)
-        shown = min(n_rows, ROWS_AT_ONCE)
+        width, shown = self._width, self._shown_rows
         plot: Any = figure(
             x_range=Range1d(start=-0.1, end=width + 0.1, bounds=(-1.0, width + 1.0)),
             y_range=Range1d(start=shown - 0.3, end=-0.75),
@@ -145,18 +212,21 @@ class GraphPlot:
             tools=[],
             output_backend="canvas",
             name="dimension graph",
+            tags=[layout.level],
         )
         _style(plot)
         self._axes(plot)
         self._lanes(plot, n_rows)
-        self._outlines(plot)
-        plot.multi_line(
-            "xs",
-            "ys",
+        sets = self._outlines(plot)
+        plot.quadratic(
+            "x0", "y0", "x1", "y1", "cx", "cy",
             source=self.edges,
-            color="hue",
+            line_color="hue",
             line_width="width",
             line_alpha=0.5 if len(layout.edges) < 300 else 0.25,
+        )  # fmt: skip
+        plot.multi_line(
+            "xs", "ys", source=self.chain, color=ACCENT, line_width=7, line_alpha=0.4, line_cap="round", name="chain"
         )
         red = plot.multi_line(
             "xs",
@@ -171,7 +241,6 @@ class GraphPlot:
             nonselection_line_alpha=0.5,
             name="conflicts",
         )
-        plot.scatter("x", "y", source=self.marks, size="size", fill_color=None, line_color=ACCENT, line_width=2.5)
         names = plot.scatter(
             "x",
             "y",
@@ -184,22 +253,32 @@ class GraphPlot:
             fill_alpha=0.95,
             nonselection_fill_alpha=0.55,
             nonselection_line_alpha=0.6,
-            selection_line_color="white",
             name="names",
         )
+        names.selection_glyph = Scatter(  # a ring, and larger: seen at once, and without hue
+            x="x", y="y", size="size_on", marker="marker", fill_color="hue", line_color=ACCENT, line_width=3
+        )
         if len(layout.nodes) <= 400:
-            plot.text(
+            texts = plot.text(
                 "x",
                 "y",
                 text="text",
                 source=self.nodes,
                 x_offset="offset",
                 y_offset=-4,
+                text_align="align",
                 text_font_size="10px",
                 text_color=NEUTRAL,
                 text_font=value(FONT),
                 nonselection_text_alpha=0.8,
             )
+            room = CustomJS(
+                args={"plot": plot, "texts": texts, "y": plot.y_range, "least": TEXT_PX},
+                code="texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= least",
+            )
+            plot.js_on_change("inner_height", room)
+            for end in ("start", "end"):
+                plot.y_range.js_on_change(end, room)
         hover = HoverTool(
             renderers=[names],
             tooltips=[
@@ -208,15 +287,18 @@ class GraphPlot:
                 ("colour", "@colour"),
                 ("row", "@row"),
                 ("line", "@where"),
+                ("shown as", "@text"),
             ],
         )
         red_hover = HoverTool(renderers=[red], tooltips=[("conflict", "@title")], line_policy="interp", visible=False)
+        set_hover = HoverTool(renderers=sets, tooltips=[("compatibility set", "@label")], visible=False)
         tap = TapTool(renderers=[names, red])
         scroll = WheelPanTool(dimension="height")
         zoom = WheelZoomTool()
         plot.add_tools(
             hover,
             red_hover,
+            set_hover,
             tap,
             PanTool(),
             BoxZoomTool(),
@@ -228,28 +310,28 @@ class GraphPlot:
         plot.toolbar.active_scroll = scroll if n_rows > ROWS_AT_ONCE else None
         plot.toolbar.logo = None
         plot.toolbar.autohide = False
+        plot.js_on_change("inner_height", CustomJS(args={"y": plot.y_range, "rows": shown, "row": ROW_PX}, code=FIT))
+        plot.on_event(DoubleTap, self._tapped_twice)
         self.nodes.selected.on_change("indices", self._picked)
         self.conflicts.selected.on_change("indices", self._picked)
         return plot
 
     def _axes(self, plot: figure) -> None:
         layout = self.layout
-        lanes: dict[Any, Any] = {
-            lane.x: f"{lane.style.symbol} {lane.label}".replace(" ×", "\n×") for lane in layout.lanes
-        }
+        longest = 30 if len(layout.lanes) <= 4 else 10
+        lanes: dict[Any, Any] = {lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes}
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
-        plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10.5px"
+        plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10px"
         plot.xaxis.major_label_text_line_height = 1.1
         plot.xaxis.major_label_text_font_style = "bold"
         if len(layout.lanes) > 12:
-            plot.xaxis.major_label_orientation = 0.5
-        labels = [_cut(row_text(layout, i), 34) for i in range(len(layout.rows))]
+            plot.xaxis.major_label_orientation = 0.7
+        widest = 34 if len(lanes) <= 6 else 25
+        labels = [_cut(row_text(layout, i), widest) for i in range(len(layout.rows))]
         n = len(labels)
         plot.yaxis.ticker = (
-            FixedTicker(ticks=list(range(n)))
-            if n <= ROWS_AT_ONCE
-            else BasicTicker(min_interval=1, desired_num_ticks=ROWS_AT_ONCE)
+            FixedTicker(ticks=list(range(n))) if n <= 12 else BasicTicker(min_interval=1, desired_num_ticks=20)
         )
         plot.yaxis.formatter = CustomJSTickFormatter(
             args={"labels": labels},
@@ -274,13 +356,19 @@ class GraphPlot:
             line_color=None,
         )
 
-    def _outlines(self, plot: figure) -> None:
-        outlines = self.layout.outlines
+    def _outlines(self, plot: figure) -> list[Any]:
+        layout, outlines = self.layout, self.layout.outlines
         if not outlines:
-            return
-        plot.patches(
-            xs=[list(o.xs) for o in outlines],
-            ys=[list(o.ys) for o in outlines],
+            return []
+        columns = {
+            "xs": [list(o.xs) for o in outlines],
+            "ys": [list(o.ys) for o in outlines],
+            "label": [f"{o.title}, settled by one bit" for o in outlines],
+        }
+        sets = plot.patches(
+            "xs",
+            "ys",
+            source=ColumnDataSource(columns),
             fill_color=CONFLICT,
             fill_alpha=0.05,
             line_color=CONFLICT,
@@ -290,7 +378,7 @@ class GraphPlot:
         plot.text(
             x=[min(o.xs) for o in outlines],
             y=[min(o.ys) for o in outlines],
-            text=[o.label for o in outlines],
+            text=[o.title if layout.level == "names" else o.label for o in outlines],
             text_align="left",
             text_baseline="bottom",
             text_font_size="10.5px",
@@ -298,31 +386,62 @@ class GraphPlot:
             text_font=value(FONT),
             y_offset=-1,
         )
+        return [sets]
 
 
-def _node_columns(layout: GraphLayout) -> dict[str, Any]:
+def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[str, Any]:
     frame = nodes_frame(layout)
     styles = [layout.lanes[n.lane].style for n in layout.nodes]
     folded = layout.level != "names"
+    base, grow = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
+    size = np.array(
+        [
+            (base + (grow * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
+            for n, s in zip(layout.nodes, styles, strict=True)
+        ]
+    )
+    left = np.array([n.track == 0 for n in layout.nodes], dtype=bool)  # the text of side 0 stands outside, on its left
+    offset = size / 2 + 2
+    texts = [("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes]
     return {
         "x": np.array([n.x for n in layout.nodes]),
-        "y": np.array([n.y for n in layout.nodes]),
-        "hue": [s.hue for s in styles],
+        "y": np.array([n.y for n in layout.nodes], dtype=np.int32),
+        "hue": list(overlay.hues) if overlay is not None else [s.hue for s in styles],
         "marker": [s.marker for s in styles],
-        "size": np.array(
-            [
-                (12.0 + (1.3 * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
-                for n, s in zip(layout.nodes, styles, strict=True)
-            ]
-        ),
-        "offset": np.array([8.0 + (0.65 * math.log2(len(n.names)) if folded else 0) for n in layout.nodes]),
-        "text": [("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes],
+        "size": size,
+        "size_on": size + 6,
+        "offset": np.where(left, -offset, offset),
+        "align": np.where(left, "right", "left").tolist(),
+        "text": list(overlay.texts) if overlay is not None else texts,
         "title": frame["name"].tolist(),
         "sizes": frame["size"].tolist(),
         "colour": frame["colour"].tolist(),
         "row": frame["row"].tolist(),
         "where": frame["where"].tolist(),
     }
+
+
+def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
+    """Parabolas as Bokeh takes them: ends and control point, as plain arrays, which travel quickly."""
+    xs = np.array([e.xs for e in layout.edges], dtype=float).reshape(-1, 3)
+    ys = np.array([e.ys for e in layout.edges], dtype=float).reshape(-1, 3)
+    return {
+        "x0": xs[:, 0],
+        "y0": ys[:, 0],
+        "x1": xs[:, 2],
+        "y1": ys[:, 2],
+        "cx": 2 * xs[:, 1] - (xs[:, 0] + xs[:, 2]) / 2,
+        "cy": 2 * ys[:, 1] - (ys[:, 0] + ys[:, 2]) / 2,
+        "hue": [layout.lanes[layout.nodes[e.source].lane].style.hue for e in layout.edges],
+        "width": np.array([1.0 + 0.7 * math.log2(e.weight) for e in layout.edges]),
+    }
+
+
+def _lane_text(label: str, symbol: str, longest: int) -> str:
+    """The marker and how many colours are mirrored above, the name below."""
+    name, _, times = label.partition(" ×")
+    name = name if len(name) <= longest else name[: longest - 1] + "…"
+    return f"{symbol} ×{times}\n{name}" if times else f"{symbol}\n{name}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -57,6 +57,19 @@ def name_facts(analysis: Analysis, name: int) -> Facts:
     return [(k, v) for k, v in facts if v]
 
 
+def op_facts(analysis: Analysis, op: int) -> Facts:
+    """What an op computes, and where it is written."""
+    program, frame = analysis.program, source_lines.op_frame(analysis.program, op)
+    shapes = [f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]" for v in program.results(op)]
+    facts = [
+        ("op", op_label(analysis, op)),
+        ("gives", _some(shapes)),
+        ("line", frame.short or "unknown"),
+        ("source", source_lines.source_text(frame)),
+    ]
+    return [(k, v) for k, v in facts if v]
+
+
 def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
     """Everything about one conflict."""
     found = analysis.conflicts[conflict]

@@ -11,8 +11,6 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.listing import op_text, outline, shown_ops, value_text
 from toast_lab.views.graph_layout import lane_styles, phases, where
 
-MAX_ROWS = 4000
-
 
 class Segment(NamedTuple):
     """A piece of a listing line; ``hue`` is empty for plain text."""
@@ -46,7 +44,7 @@ def program_lines(analysis: Analysis) -> list[Line]:
     out = []
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
-    for op in [*range(program.n_arguments), *shown_ops(program)][:MAX_ROWS]:
+    for op in [*range(program.n_arguments), *shown_ops(program)]:
         while waiting and waiting[0] <= op:
             begin = waiting.popleft()
             for level, text in labels[begin]:

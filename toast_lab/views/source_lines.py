@@ -59,7 +59,7 @@ def user_frame(location: str) -> Frame:
 
 @functools.lru_cache(maxsize=512)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
-    text = "".join(linecache.getlines(file))
+    text = "\n".join(file_lines(file))
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -81,9 +81,29 @@ def function_of(frame: Frame) -> str:
     return inside[-1] if inside else frame.short
 
 
+def is_code(file: str) -> bool:
+    """May a file be shown?  A program read from a file names what it likes; only Python code, or a cell, is shown."""
+    return file.endswith(".py") or (file.startswith("<") and file.endswith(">"))
+
+
 def source_text(frame: Frame) -> str:
     """The line itself, empty if its file cannot be read."""
-    return linecache.getline(frame.file, frame.line).strip() if frame.file else ""
+    return linecache.getline(frame.file, frame.line).strip() if is_code(frame.file) else ""
+
+
+def file_lines(file: str) -> list[str]:
+    """Lines of a file without their ends, none if it cannot be read."""
+    return [line.rstrip("\r\n") for line in linecache.getlines(file)] if is_code(file) else []
+
+
+def ops_of_lines(program: Program) -> dict[str, dict[int, list[int]]]:
+    """For every file that the program comes from, the ops of each of its lines."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for op in range(program.n_arguments, program.n_ops):
+        frame = op_frame(program, op)
+        if frame.file:
+            found.setdefault(frame.file, {}).setdefault(frame.line, []).append(op)
+    return found
 
 
 def op_frame(program: Program, op: int) -> Frame:

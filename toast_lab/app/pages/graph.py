@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
-from toast_lab.app.action_buttons import ActionButtons
+from toast_lab.app import graph_search, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.graph_controls import GraphControls
+from toast_lab.app.graph_inspector import GraphInspector
+from toast_lab.app.markup import h
 from toast_lab.app.session import Session
-from toast_lab.views import inspect
-from toast_lab.views.graph_layout import LEVELS, graph_layout, lane_groups, op_label, start_level
+from toast_lab.errors import ToastError
+from toast_lab.views.graph_layout import LEVELS, GraphLayout, graph_layout
 from toast_lab.views.graph_plot import GraphPlot
-from toast_lab.views.program_table import colours_frame
+from toast_lab.views.graph_rows import FOLDED_LEVELS
+from toast_lab.views.overlay import OF_A_PLAN, Overlay, overlay
+
+MANY_NAMES = 4000  #: from here on a layout is made in a thread, since it takes more than 50 ms
+LAYOUTS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="layout")
+ALL = "*"
 
 
 class GraphPage(pn.viewable.Viewer):
@@ -25,65 +32,57 @@ class GraphPage(pn.viewable.Viewer):
         self.session = session
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
+        self._unfolded: set[str] = set()
         self._drawing = False
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
-        self.level = pn.widgets.Select(name="level", options={v: k for k, v in LEVELS.items()}, **common)
-        self.find = pn.widgets.TextInput(
-            name="find a value, op or colour", placeholder="for instance dot_general", **common
-        )
-        self.hops = pn.widgets.IntSlider(name="hops around the selection", value=2, start=1, end=8, **common)
-        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **common)
-        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
-        self.focus = look.button("Focus on the selection")
-        self.back = look.button("Show everything", visible=False)
-        self.colours = look.table(
-            colours_frame_empty(),
-            height=250,
-            sizing_mode="stretch_width",
-            layout="fit_data_table",
-            widths={"": 24, "colour": 84, "size": 48, "names": 56, "conflicts": 50},
-            titles={"conflicts": "confl."},
-        )
-        self.left = look.side(
-            look.text(h("h2", "show")),
-            self.level,
-            self.only,
-            self.singles,
-            self.find,
-            look.text(h("h2", "neighbourhood")),
-            self.hops,
-            self.focus,
-            self.back,
-            look.text(h("h2", "colours")),
-            self.colours,
-            width=290,
-        )
+        self._making: tuple[Any, Future[GraphLayout]] | None = None
+        self._finding: tuple[str, Future[tuple[int, ...]]] | None = None
+        self.controls = GraphControls()
+        self.inspector = GraphInspector(session)
+        self.left, self.right = self.controls.view, self.inspector.view
         self._note = look.text()
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=320)
-        head = pn.Row(
-            self._note, figure_menu("dimension graph", "dimension graph"), sizing_mode="stretch_width", margin=0
-        )  # fmt: skip
-        self.centre = pn.Column(head, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
-        self._facts = look.text()
-        self._actions = ActionButtons(session)
-        self._manual = look.text()
-        self._undo = look.button("Undo the last change", visible=False)
-        self._undo.on_click(lambda _: self.session.undo_action())
-        self._why = look.text()
-        self.right = look.side(self._facts, self._actions, self._manual, self._undo, self._why, width=330)
-        self.level.param.watch(lambda e: self._level_chosen(e.new), "value")
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300)
+        self.zoom, self.reset, self.whole = (_small(t) for t in ("Zoom to selection", "Reset view", "All rows"))
+        self.unfold, self.fold = _small("Unfold"), _small("Fold")
+        bar = pn.Row(
+            self.zoom,
+            self.reset,
+            self.whole,
+            self.unfold,
+            self.fold,
+            pn.HSpacer(),
+            figure_menu("dimension graph", "dimension graph"),
+            sizing_mode="stretch_width",
+            margin=(2, 0),
+            height=26,
+        )
+        self.centre = pn.Column(
+            self._note, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+        )
+        self._watch()
+        self.show_model()
+
+    def _watch(self) -> None:
+        c, session = self.controls, self.session
+        c.level.param.watch(lambda e: self._level_chosen(e.new), "value")
         session.param.watch(lambda e: self._show_level(e.new), "level")
-        for widget in (self.level, self.only, self.singles):
+        for widget in (c.level, c.only, c.singles, c.lanes, c.scopes):
             widget.param.watch(lambda _: self.draw(), "value")
-        self.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
-        self.find.param.watch(lambda e: self._find(e.new), "value")
-        self.focus.on_click(lambda _: self._refocus(tuple(self.session.names)))
-        self.back.on_click(lambda _: self._refocus(()))
-        self.colours.on_click(self._colour_clicked)
+        c.hue.param.watch(lambda _: self.show_hues(), "value")
+        c.plan.param.watch(lambda _: self.show_hues(), "value")
+        c.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
+        c.find.param.watch(lambda e: self._find(e.new or ""), "value")
+        c.regex.param.watch(lambda _: self._find(c.find.value or ""), "value")
+        c.focus.on_click(lambda _: self._refocus(tuple(self.session.names)))
+        c.back.on_click(lambda _: self._refocus(()))
+        c.colours.on_click(self._colour_clicked)
+        self.zoom.on_click(lambda _: self._zoom())
+        self.reset.on_click(lambda _: self._see("reset"))
+        self.whole.on_click(lambda _: self._see("whole"))
+        self.unfold.on_click(lambda _: self._unfold_selected())
+        self.fold.on_click(lambda _: self._fold_selected())
         session.param.watch(lambda *_: self.show_model(), "analysis")
         session.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
-        session.param.watch(lambda *_: self.show_actions(), ["problem", "plans"])
-        self.show_model()
+        session.param.watch(lambda *_: self.show_plans(), ["problem", "plans"])
 
     # -- drawing ------------------------------------------------------------------------------------
     def show_model(self) -> None:
@@ -92,14 +91,10 @@ class GraphPage(pn.viewable.Viewer):
         if analysis is None:
             return
         self._drawing = True
-        self._focus = ()
-        self.back.visible = False
-        kept = self.session.level
-        self.level.value = kept if kept in self.level.options.values() else start_level(analysis)
-        self.only.value = self.singles.value = False
-        self.only.disabled = not analysis.conflicts
+        self._focus, self._unfolded = (), set()
+        self.controls.back.visible = False
+        self.controls.fill(analysis, self.session.level)
         self._drawing = False
-        self.colours.value = colours_frame(analysis).drop(columns=["shardable", "group", "resolutions", "mirrored"])
         self.draw()
         self.show_selection()
 
@@ -109,38 +104,65 @@ class GraphPage(pn.viewable.Viewer):
             self.session.level = level
 
     def _show_level(self, level: str) -> None:
-        if level in self.level.options.values():
-            self.level.value = level
+        if level in LEVELS:
+            self.controls.level.value = level
 
     def draw(self) -> None:
-        """Lay out and draw what the controls ask for."""
-        analysis = self.session.analysis
+        """Lay out and draw what the controls ask for; a large one in a thread, which ``tick`` takes in."""
+        analysis, c = self.session.analysis, self.controls
         if analysis is None or self._drawing:
             return
-        layout = graph_layout(
-            analysis,
-            self.level.value,
-            focus=self._focus,
-            hops=int(self.hops.value or 1),
-            conflicts_only=self.only.value,
-            singles=self.singles.value,
-        )
-        self.plot = GraphPlot(layout, on_select=lambda names, conflicts: self.session.select(names, conflicts))
-        self.plot.select(self.session.names, self.session.conflicts)
+        asked: dict[str, Any] = {
+            "focus": self._focus,
+            "hops": int(c.hops.value or 1),
+            "conflicts_only": c.only.value,
+            "singles": c.singles.value,
+            "groups": list(c.lanes.value) or None,
+            "scopes": list(c.scopes.value) or None,
+            "unfolded": frozenset(self._unfolded),
+        }
+        if analysis.dims.n > MANY_NAMES and c.level.value == "names" and pn.state.curdoc is not None:
+            self._note.object = h("p", h("b", "laying out …"), cls="one")
+            self._making = (analysis, LAYOUTS.submit(graph_layout, analysis, c.level.value, **asked))
+        else:
+            self._making = None
+            self._take(graph_layout(analysis, c.level.value, **asked))
+
+    def _take(self, layout: GraphLayout) -> None:
+        shown = self._overlay(layout)
+        self.plot = GraphPlot(layout, on_select=self.session.select, on_row=self._toggle_row, overlay=shown)
+        self.plot.select(self.session.names, self.session.conflicts, self.inspector.chain())
         self._pane.object = self.plot.figure
         self._note.object = h(
-            "p", h("b", f"{len(layout.nodes):,} nodes"), h("span", f" · {layout.note}", cls="quiet"), cls="one"
+            "p",
+            h("b", f"{len(layout.nodes):,} nodes"),
+            h("span", f" · {layout.note}", cls="quiet", title=layout.note),
+            cls="one",
         )
+        self.inspector.show_legend(layout.level != "names", shown)
+        self._enable()
 
+    def tick(self) -> None:
+        """Take in what threads have made; called several times a second."""
+        if self._making is not None and self._making[1].done():
+            analysis, future = self._making
+            self._making = None
+            if analysis is self.session.analysis:
+                self._take(future.result())
+        if self._finding is not None and self._finding[1].done():
+            self._take_found()
+
+    # -- focus, folds, view -------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
+        c = self.controls
         if not names and not self._focus:
             self.session.say("Select a name, a conflict or a listing line first, then focus on it.")
             return
         self._focus = names
-        self.back.visible = bool(names)
+        c.back.visible = bool(names)
         self._drawing = True
-        if names and self.level.value == "colours":
-            self.level.value = "names"
+        if names and c.level.value == "colours":
+            c.level.value = "names"
         self._drawing = False
         self.draw()
 
@@ -148,132 +170,145 @@ class GraphPage(pn.viewable.Viewer):
         if self._focus:
             self.draw()
 
-    def _find(self, text: str) -> None:
-        analysis = self.session.analysis
-        word = text.strip().casefold()
-        if analysis is None or not word:
+    def _selected_rows(self) -> list[Any]:
+        if self.plot is None:
+            return []
+        layout = self.plot.layout
+        nodes = {int(layout.node_of[n]) for n in self.session.names} - {-1}
+        return [layout.rows[y] for y in sorted({layout.nodes[i].y for i in nodes})]
+
+    def _unfold_selected(self) -> None:
+        keys = {r.key for r in self._selected_rows() if r.key} - self._unfolded
+        self._unfolded |= keys or {ALL}
+        self.draw()
+
+    def _fold_selected(self) -> None:
+        keys = {r.key for r in self._selected_rows() if r.key} & self._unfolded
+        self._unfolded = self._unfolded - keys if keys and ALL not in self._unfolded else set()
+        self.draw()
+
+    def _toggle_row(self, key: str) -> None:
+        if ALL in self._unfolded and self.plot is not None:
+            self._unfolded = {r.key for r in self.plot.layout.rows if r.key}
+        self._unfolded ^= {key}
+        self.draw()
+
+    def _zoom(self) -> None:
+        if self.plot is not None:
+            names = self.session.names
+            if any(self.plot.layout.node_of[n] >= 0 for n in names):
+                look.later(self.plot.zoom_to, names)
+            else:
+                self.session.say(
+                    "Nothing that is selected is shown here: select something, or show more (level, filters, focus)."
+                )
+
+    def _see(self, what: str) -> None:
+        if self.plot is not None:
+            look.later(getattr(self.plot, what))
+
+    def _enable(self) -> None:
+        """Buttons do something, or cannot be pressed."""
+        rows = self.plot.layout.rows if self.plot is not None else ()
+        level = self.controls.level.value in FOLDED_LEVELS
+        chosen = {r.key for r in self._selected_rows() if r.key}
+        some = bool(chosen - self._unfolded) and ALL not in self._unfolded
+        self.unfold.disabled = not level or not any(r.key and r.run < 0 for r in rows)
+        self.unfold.name = "Unfold the selected rows" if some else "Unfold all rows"
+        self.fold.disabled = not level or not self._unfolded
+        self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
+        self.zoom.disabled = self.controls.focus.disabled = not self.session.names
+
+    # -- hues ---------------------------------------------------------------------------------------
+    def _overlay(self, layout: GraphLayout) -> Overlay | None:
+        c, session = self.controls, self.session
+        item = session.plan_named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
+        plan, cost = (None, None) if item is None else (item.plan, item.cost)
+        return overlay(session.analysis, layout, c.hue.value, plan, cost)
+
+    def show_plans(self) -> None:
+        """The plans have changed: prices, and hues that are of a plan."""
+        session, c = self.session, self.controls
+        self.inspector.show_actions()
+        names = [p.name for p in session.plans if session.problem is not None and p.plan.mesh == session.problem.mesh]
+        first = "manual" if "manual" in names else names[-1] if names else None
+        self._drawing = True
+        if names != c.plan.options:
+            kept = c.plan.value if c.plan.value in names and c.plan.value != "unsharded" else first
+            c.plan.param.update(options=names, value=kept)
+        self._drawing = False
+        if c.hue.value in OF_A_PLAN:
+            self.show_hues()
+
+    def show_hues(self) -> None:
+        """Colour the markers by what is asked for; nothing is laid out again."""
+        c = self.controls
+        c.plan.visible = c.hue.value in OF_A_PLAN
+        if self.plot is None or self._drawing or self.session.analysis is None:
             return
-        program = analysis.program
-        ops = [o for o in range(program.n_ops) if word in op_label(analysis, o).casefold() or word in program.kind[o]]
-        names = [n for o in ops for n in program.factors(o)]
-        names += [n for n in range(analysis.dims.n) if word in analysis.dim_text(n).casefold()]
-        if not names:
-            self.session.say(
-                f'Nothing is called "{text.strip()}". Try a value, an op such as dot_general, or a colour.'
-            )
+        shown = self._overlay(self.plot.layout)
+        look.later(self.plot.colour_by, shown)
+        self.inspector.show_legend(self.plot.layout.level != "names", shown)
+
+    # -- selection ----------------------------------------------------------------------------------
+    def show_selection(self) -> None:
+        """Selected names and conflicts, in the picture and in words."""
+        session = self.session
+        if session.analysis is None:
             return
-        self.session.select(tuple(dict.fromkeys(names)))
+        if self.plot is not None:
+            look.later(self.plot.select, session.names, session.conflicts, self.inspector.chain())
+        group = session.selected_group
+        self.controls.mark_colour(session.analysis.groups[group].name if group is not None else None)
+        self.inspector.show_selection()
+        self._enable()
 
     def _colour_clicked(self, event: Any) -> None:
         analysis = self.session.analysis
         if analysis is None:
             return
-        group = analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))
+        group = analysis.group_index(str(self.controls.colours.value.iloc[event.row]["colour"]))
         self.session.select(tuple(int(n) for c in analysis.groups[group].colours for n in analysis.colours[c].names))
 
-    # -- inspector ----------------------------------------------------------------------------------
-    def show_selection(self) -> None:
-        """Selected names and conflicts, in the picture and in words."""
-        session, analysis = self.session, self.session.analysis
-        if analysis is None:
+    # -- search -------------------------------------------------------------------------------------
+    def _find(self, text: str) -> None:
+        analysis, c = self.session.analysis, self.controls
+        wanted = text if c.regex.value else text.strip()
+        if analysis is None or not wanted:
+            c.found.object = ""
             return
-        if self.plot is not None:
-            look.later(self.plot.select, session.names, session.conflicts)
-        self._facts.object, self._why.object = self._words(), self._chain()
-        self.focus.disabled = not session.names
-        self.show_actions()
+        c.found.object = h("p", "searching …", cls="quiet")
+        self._finding = (wanted, graph_search.start(analysis, wanted, regex=c.regex.value))
+        if self._finding[1].done() or pn.state.curdoc is None:
+            self._take_found()
 
-    def _words(self) -> Safe:
-        session, analysis = self.session, self.session.analysis
-        assert analysis is not None
-        if session.conflicts:
-            k = session.conflicts[0]
-            more = len(session.conflicts) - 1
-            more_text = f" (and {more} more)" if more else ""
-            return join([h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))])
-        if len(session.names) == 1:
-            return join([h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))])
-        if session.names:
-            group = analysis.groups[session.selected_group or 0]
-            return join([h("h2", f"{len(session.names)} names"), facts(_group_facts(analysis, group))])
-        return join(
-            [
-                h("h2", "nothing selected"),
-                h(
-                    "p",
-                    "Click a marker, a red conflict, a line of the listing or a row of the conflict table below.",
-                    cls="quiet",
-                ),
-                h("h2", "how to read it"),
-                h(
-                    "p",
-                    "A lane is a colour: dims that are cut alike. Program order runs down, as does M, the thin lines.",
-                    cls="quiet",
-                ),
-                h(
-                    "p",
-                    h("span", "Red dashes", cls="red"),
-                    " are conflicts: two dims of one colour on one tensor. The lane splits there into ",
-                    "side 0 (left) and side 1 (right); an outline is a compatibility set, settled by one bit.",
-                    cls="quiet",
-                ),
-                h("p", "Numbers count the names in a marker, or tell them apart.", cls="quiet"),
-            ]
-        )
-
-    def _chain(self) -> Safe:
-        analysis = self.session.analysis
-        if not self.session.conflicts or analysis is None:
-            return Safe("")
-        names = inspect.chain(analysis, self.session.conflicts[0])
-        steps = [h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}") for n in names]
-        rest = h("p", f"… {len(steps) - 14} more", cls="quiet") if len(steps) > 14 else ""
-        return join([h("h2", "why both dims have one colour"), h("ol", *steps[:14], cls="chain mono"), rest])
-
-    def show_actions(self) -> None:
-        """What sharding the selected colour would cost, and the manual plan so far."""
-        self._actions.refresh()
-        self._show_manual()
-
-    def _show_manual(self) -> None:
-        session = self.session
-        item = session.plan_named("manual")
-        base = session.plan_named("unsharded")
-        lines: list[Any] = [h("h2", "manual plan")]
-        if item is not None and base is not None and item.plan.actions:
-            lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
-            ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
-            speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
-            cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
-            lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
-        else:
-            lines.append(h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet"))
-        self._manual.object = join(lines)
-        self._undo.visible = bool(session.trail.past)
+    def _take_found(self) -> None:
+        assert self._finding is not None
+        wanted, future = self._finding
+        self._finding = None
+        try:
+            names = future.result()
+        except ToastError as error:
+            self.controls.found.object = h("p", str(error), cls="red", role="alert")
+            return
+        if not names:
+            words = f'Nothing is called "{wanted}". Try a value, an op such as dot_general, or a colour.'
+            self.controls.found.object = h("p", words, cls="quiet", role="status")
+            return
+        shown = 0 if self.plot is None else sum(1 for n in names if self.plot.layout.node_of[n] >= 0)
+        hidden = "" if shown == len(names) else f", {len(names) - shown:,} of them not shown here"
+        self.controls.found.object = h("p", f"{len(names):,} names{hidden}", cls="quiet", role="status")
+        self.session.select(names)
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)
 
 
-def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
-    n = sum(1 for c in analysis.conflicts if analysis.group[c.colour] == group.index)
-    arguments = [analysis.program.value_name[a] for a in group.arguments]
-    return [
-        ("colour", group.name),
-        ("size", str(group.size)),
-        ("names", f"{group.n_names:,}"),
-        ("mirrored colours", str(len(group.colours))),
-        ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
-        (
-            "arguments",
-            ", ".join(arguments[:8]) + (f" and {len(arguments) - 8} more" if len(arguments) > 8 else "") or "none",
-        ),
-        ("lane", "shown" if group.index in lane_groups(analysis) else "hidden"),
-    ]
-
-
-def colours_frame_empty() -> Any:
-    """The colour table before a model is loaded."""
-    import pandas as pd
-
-    return pd.DataFrame({k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")})
+def _small(name: str) -> Any:
+    return look.button(
+        name,
+        sizing_mode="fixed",
+        height=26,
+        margin=(0, 4, 0, 0),
+        width_policy="fit",
+    )

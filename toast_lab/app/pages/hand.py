@@ -196,7 +196,7 @@ class HandPage(pn.viewable.Viewer):
             return
         found = local_lines(analysis, self._lines, self._before, short=self.short.value)
         self._shown = found.lines
-        self.listing.lines = [[i, [list(s) for s in line.segments], line.where] for i, line in enumerate(found.lines)]
+        self.listing.put((i, line.segments, line.where) for i, line in enumerate(found.lines))
         self._note.object = h("p", found.note, cls="quiet one", title=found.note)
         self._mark()
 

@@ -1,0 +1,278 @@
+"""How quick the graph page is, measured in headless Chromium: ``python -m tests.benchmarks.graph_speed``.
+
+Two numbers.  *First picture*: from choosing the page to the moment that the folded graph has been drawn and takes
+clicks (the analysis is there).  *Selection*: from a mouse press on the canvas, or a click on a line of the listing, to
+the moment that both the graph is painted with the selection and the listing has marked its lines.  Both ends are read
+from ``performance.now()`` of the page: the beginning in a listener of the event, before anything else hears of it, the
+end after Bokeh's paint of the figure whose selected markers have changed, and in a MutationObserver of the listing,
+whichever is later, plus the frame that shows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+SIZES = {"d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "sequence": 32}
+MODELS = ("names_100", "names_1000", "names_10000", "t2b_training")
+CLICKS = 8
+FIRST_TARGET_S, SELECT_TARGET_MS = 3.0, 150.0
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+WATCH = """() => {
+  const deep = (root, test) => {
+    for (const el of root.querySelectorAll('*')) {
+      if (test(el)) return el
+      if (el.shadowRoot) { const found = deep(el.shadowRoot, test); if (found) return found }
+    }
+    return null
+  }
+  const views = []
+  const walk = (v) => { views.push(v); for (const c of (v.child_views || [])) walk(c) }
+  for (const root of Object.values(Bokeh.index)) walk(root)
+  const plot = views.find((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0)
+  const listing = deep(document, (el) => el.classList.contains('listing') && el.getBoundingClientRect().width > 0)
+  const names = plot.model.renderers.find((r) => r.name === 'names').data_source
+  const w = { plot, listing, names, began: 0, painted: 0, marked: 0, shown: 0, paints: [] }
+  const done = () => {
+    if (w.painted && w.marked && !w.shown) requestAnimationFrame(() => { w.shown = performance.now() })
+  }
+  const paint = plot.paint.bind(plot)
+  plot.paint = (...rest) => {
+    const t = performance.now(), out = paint(...rest), now = performance.now()
+    w.paints.push(now - t)
+    if (!w.painted && names.selected.indices.length) { w.painted = now; done() }
+    return out
+  }
+  new MutationObserver(() => {
+    if (!w.marked && listing.querySelector('.row.on')) { w.marked = performance.now(); done() }
+  }).observe(listing, { subtree: true, childList: true, attributes: true, attributeFilter: ['class'] })
+  const start = () => { w.began = performance.now(); w.painted = w.marked = w.shown = 0 }
+  document.addEventListener('pointerdown', start, true)
+  window.graphWatch = w
+}"""
+CLEARED = "() => !graphWatch.names.selected.indices.length && !graphWatch.listing.querySelector('.row.on')"
+
+
+def transformer(layers: int, mode: str) -> Any:
+    """A small Transformer of as many layers as give the number of names wanted."""
+    from toast_lab.models import registry
+
+    return registry.make("transformer", layers=layers, mode=mode, **SIZES)
+
+
+def names_100() -> Any:
+    """Some hundred names."""
+    return transformer(1, "forward")
+
+
+def names_1000() -> Any:
+    """Some thousand names."""
+    return transformer(1, "train")
+
+
+def names_10000() -> Any:
+    """Some ten thousand names."""
+    return transformer(10, "train")
+
+
+def t2b_training() -> Any:
+    """The paper's T2B, one step of its training."""
+    from toast_lab.models import registry
+
+    return registry.make("t2b", mode="train")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def served(model: str) -> Iterator[str]:
+    """The explorer with one of the models; gives its address."""
+    port = free_port()
+    words = [sys.executable, "-m", "toast_lab.cli", "serve", f"tests.benchmarks.graph_speed:{model}"]
+    process = subprocess.Popen([*words, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline:
+            try:
+                direct.open(url, timeout=30).close()
+                break
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def opened(browser: Browser, url: str) -> Page:
+    """A page on which the model is loaded."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(url)
+    page.get_by_text(re.compile("^Loaded (?!attention)")).first.wait_for(timeout=60_000)
+    return page
+
+
+def first_picture_s(page: Page) -> float:
+    """From choosing the page to its graph being painted."""
+    began = page.evaluate("performance.now()")
+    page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
+    page.wait_for_function(
+        """() => {
+          const all = []
+          const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
+          for (const root of Object.values(Bokeh.index)) walk(root)
+          return all.some((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0
+            && v.frame.bbox.width > 0 && v.is_idle !== false && v.canvas_view)
+        }""",
+        timeout=60_000,
+        polling=10,
+    )
+    return (page.evaluate("new Promise((go) => requestAnimationFrame(() => go(performance.now())))") - began) / 1e3
+
+
+def marker(page: Page, index: int) -> tuple[float, float]:
+    """Where the ``index``-th marker in view is on the screen."""
+    return tuple(
+        page.evaluate(
+            """(wanted) => {
+              const { plot, names } = window.graphWatch
+              const box = plot.canvas_view.el.getBoundingClientRect()
+              const f = plot.frame.bbox
+              const seen = []
+              for (let i = 0; i < names.data.x.length; i++) {
+                const x = plot.frame.x_scale.compute(names.data.x[i]), y = plot.frame.y_scale.compute(names.data.y[i])
+                if (x > f.left + 5 && x < f.right - 5 && y > f.top + 8 && y < f.bottom - 8) seen.push([x, y])
+              }
+              const [x, y] = seen[wanted % seen.length]
+              return [box.left + x, box.top + y]
+            }""",
+            index,
+        )
+    )
+
+
+def clear(page: Page) -> None:
+    """Click beside everything, so that nothing is selected."""
+    page.wait_for_timeout(400)  # or two clicks are taken for a double click
+    page.mouse.click(*page.evaluate(
+        """() => {
+          const { plot } = window.graphWatch, box = plot.canvas_view.el.getBoundingClientRect(), f = plot.frame.bbox
+          return [box.left + f.left + 2, box.top + f.bottom - 3]
+        }"""
+    ))  # fmt: skip
+    page.wait_for_function(CLEARED, timeout=30_000)
+    page.wait_for_timeout(400)
+
+
+def latency_ms(page: Page) -> tuple[float, float, float]:
+    """Of the last click: until both show it, until the graph is painted, until the listing is marked."""
+    page.wait_for_function("() => graphWatch.shown > 0", timeout=30_000, polling=20)
+    return tuple(page.evaluate("['shown', 'painted', 'marked'].map((k) => graphWatch[k] - graphWatch.began)"))
+
+
+def from_graph_ms(page: Page) -> list[tuple[float, float, float]]:
+    """Selections made by a press on a marker."""
+    found = []
+    for i in range(CLICKS):
+        clear(page)
+        page.mouse.click(*marker(page, 7 * i + 3))
+        found.append(latency_ms(page))
+    return found
+
+
+def from_listing_ms(page: Page) -> list[tuple[float, float, float]]:
+    """Selections made by a click in the listing."""
+    found = []
+    for i in range(CLICKS):
+        clear(page)
+        page.locator(".listing .row").locator("visible=true").nth(2 + i % 5).click()
+        found.append(latency_ms(page))
+    return found
+
+
+def show_names(page: Page) -> None:
+    """Every name a marker of its own, all in view."""
+    page.get_by_label("level").select_option("dimension names")
+    page.wait_for_function(
+        """() => {
+          const all = []
+          const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
+          for (const root of Object.values(Bokeh.index)) walk(root)
+          const plot = all.find((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0)
+          return plot && plot.model.tags.includes('names') && plot.frame && plot.frame.bbox.height > 50
+            && plot.model.inner_height > 50
+        }""",
+        timeout=60_000,
+    )
+    page.wait_for_timeout(1500)
+
+
+def median(rows: list[tuple[float, float, float]], column: int) -> float:
+    """Of one of the three times."""
+    return statistics.median(row[column] for row in rows)
+
+
+def said(rows: list[tuple[float, float, float]]) -> str:
+    """Median and worst of the whole, medians of its parts."""
+    worst = max(row[0] for row in rows)
+    return f"{median(rows, 0):>7.0f}, {worst:>4.0f} ({median(rows, 1):>4.0f}, {median(rows, 2):>4.0f})".rjust(28)
+
+
+def main(models: list[str]) -> int:
+    """Print the table; status 1 if a target is missed."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
+    missed = 0
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ms: median, worst (graph painted, listing marked)")
+    head = f"{'model':<14} {'nodes':>8} {'first s':>8}  {'level':<8}"
+    print(f"{head} {'press on the graph':>28} {'click in the listing':>28}")
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, headless=True, args=list(FLAGS))
+        for model in models or MODELS:
+            with served(model) as url:
+                page = opened(browser, url)
+                first = first_picture_s(page)
+                page.wait_for_timeout(1000)
+                for level in ("start", "names"):
+                    if level == "names":
+                        show_names(page)
+                    page.evaluate(WATCH)
+                    count = page.evaluate("graphWatch.names.get_length()")
+                    graph, listing = from_graph_ms(page), from_listing_ms(page)
+                    first_text = f"{first:.2f}" if level == "start" else ""
+                    name = model if level == "start" else ""
+                    print(
+                        f"{name:<14} {count:>8,} {first_text:>8}  {level:<8} {said(graph)} {said(listing)}", flush=True
+                    )
+                    missed += sum(median(rows, 0) > SELECT_TARGET_MS for rows in (graph, listing))
+                missed += first > FIRST_TARGET_S
+                page.close()
+        browser.close()
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

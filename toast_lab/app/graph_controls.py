@@ -1,0 +1,95 @@
+"""The left side of the graph page: level, hue, search, filters, neighbourhood, colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import h
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.views.graph_layout import LEVELS, lane_groups, start_level
+from toast_lab.views.graph_rows import scopes
+from toast_lab.views.overlay import OVERLAYS
+from toast_lab.views.program_table import colours_frame
+
+MANY_SCOPES = 60  #: to choose from
+
+
+class GraphControls(pn.viewable.Viewer):
+    """Widgets only; the page watches them."""
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
+        self.level = pn.widgets.Select(name="level", options={v: k for k, v in LEVELS.items()}, **common)
+        self.hue = pn.widgets.Select(name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **common)
+        self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **common)
+        self.find = pn.widgets.TextInput(
+            name="find a value, op, function or colour", placeholder="for instance dot_general", **common
+        )
+        self.regex = pn.widgets.Checkbox(name="as a regular expression", **common)
+        self.found = look.text()
+        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **common)
+        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
+        # MultiChoice would run HTML in a name.
+        self.lanes = pn.widgets.MultiSelect(name="only these colours", options={}, size=4, **common)
+        self.scopes = pn.widgets.MultiSelect(name="only these functions", options=[], size=4, **common)
+        self.hops = pn.widgets.IntSlider(name="hops around the selection", value=2, start=1, end=8, **common)
+        self.focus = look.button("Focus on the selection")
+        self.back = look.button("Show everything", visible=False)
+        self.colours = look.table(
+            colours_frame_empty(),
+            height=250,
+            sizing_mode="stretch_width",
+            layout="fit_data_table",
+            widths={"": 24, "colour": 72, "size": 58, "names": 58, "conflicts": 50},
+            titles={"names": "names", "conflicts": "red"},
+        )
+        self.view = look.side(
+            self.level,
+            self.hue,
+            self.plan,
+            self.find,
+            self.regex,
+            self.found,
+            self.hops,
+            self.focus,
+            self.back,
+            look.text(h("h2", "colours")),
+            self.colours,
+            look.text(h("h2", "show")),
+            self.only,
+            self.singles,
+            self.lanes,
+            self.scopes,
+            width=290,
+        )
+
+    def fill(self, analysis: Analysis, level: str = "") -> None:
+        """A new model: everything that there is to choose from, nothing chosen but a level that there is."""
+        self.level.value = level if level in LEVELS else start_level(analysis)
+        self.only.value = self.singles.value = False
+        self.only.disabled = not analysis.conflicts
+        self.found.object = ""
+        groups = lane_groups(analysis)
+        self.lanes.param.update(options={analysis.groups[g].name: g for g in groups}, value=[])
+        self.scopes.param.update(options=scopes(analysis)[:MANY_SCOPES], value=[])
+        self.colours.value = colours_frame(analysis).drop(columns=["shardable", "group", "resolutions", "mirrored"])
+        self.colours.height = look.rows_height(len(self.colours.value), 250)
+
+    def mark_colour(self, name: str | None) -> None:
+        """Select a colour's row of the table."""
+        rows = [i for i, c in enumerate(self.colours.value["colour"]) if c == name][:1]
+        if self.colours.selection != rows:
+            self.colours.selection = rows
+
+    def __panel__(self) -> Any:
+        return self.view
+
+
+def colours_frame_empty() -> Any:
+    """The colour table before a model is loaded."""
+    return pd.DataFrame({k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")})

@@ -1,0 +1,127 @@
+"""What is selected on the graph page, in words: facts, source line, chain, actions, the plan by hand, the legend."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.action_buttons import ActionButtons
+from toast_lab.app.legend import LEGEND, legend
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.session import Session
+from toast_lab.views import inspect
+from toast_lab.views.graph_layout import lane_groups, op_label
+from toast_lab.views.overlay import Overlay
+
+STEPS_SHOWN = 14  #: of a chain
+
+
+class GraphInspector(pn.viewable.Viewer):
+    """The right side of the graph page."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self._facts = look.text()
+        self.actions = ActionButtons(session)
+        self._manual = look.text()
+        self.undo = look.button("Undo the last change", visible=False)
+        self.undo.on_click(lambda _: self.session.undo_action())
+        self._why = look.text()
+        self._legend = pn.pane.HTML(
+            "", stylesheets=[look.TEXT + LEGEND], sizing_mode="stretch_width", margin=0, name="legend"
+        )
+        self.view = look.side(self._facts, self._why, self.actions, self._manual, self.undo, self._legend, width=330)
+
+    def show_selection(self) -> None:
+        """Facts of the selection."""
+        if self.session.analysis is not None:
+            self._facts.object, self._why.object = self._words(), self._chain()
+            self.show_actions()
+
+    def show_legend(self, folded: bool, overlay: Overlay | None) -> None:
+        """What the marks of the picture mean."""
+        self._legend.object = legend(folded, overlay)
+
+    def chain(self) -> list[int]:
+        """The shortest chain that causes the selected conflict."""
+        analysis = self.session.analysis
+        if not self.session.conflicts or analysis is None:
+            return []
+        return inspect.chain(analysis, self.session.conflicts[0])
+
+    def show_actions(self) -> None:
+        """What sharding the selected colour would cost, and the manual plan so far."""
+        self.actions.refresh()
+        session = self.session
+        item, base = session.plan_named("manual"), session.plan_named("unsharded")
+        lines: list[Any] = [h("h2", "manual plan")]
+        if item is not None and base is not None and item.plan.actions:
+            lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
+            ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
+            speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
+            cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
+            lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
+        else:
+            lines.append(h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet"))
+        self._manual.object = join(lines)
+        self.undo.visible = bool(session.trail.past)
+
+    def _words(self) -> Safe:
+        session, analysis = self.session, self.session.analysis
+        if session.conflicts:
+            k = session.conflicts[0]
+            more = len(session.conflicts) - 1
+            more_text = f" (and {more} more)" if more else ""
+            return join([h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))])
+        if len(session.names) == 1:
+            return join([h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))])
+        if session.names:
+            return join([h("h2", f"{len(session.names):,} names"), facts(_names_facts(analysis, session.names))])
+        words = "Click a marker, a red conflict, a line of the listing or a row of the conflict table below."
+        return join([h("h2", "nothing selected"), h("p", words, cls="quiet")])
+
+    def _chain(self) -> Safe:
+        analysis, names = self.session.analysis, self.chain()
+        if not names:
+            return Safe("")
+        steps = [h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}") for n in names]
+        more = len(steps) - STEPS_SHOWN
+        rest = h("p", f"… {more} more", cls="quiet") if more > 0 else ""
+        return join([h("h2", "why both dims have one colour"), h("ol", *steps[:STEPS_SHOWN], cls="chain mono"), rest])
+
+    def __panel__(self) -> Any:
+        return self.view
+
+
+def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
+    """Of several names: the op that they share, or the colour."""
+    groups = Counter(analysis.group[analysis.colour[list(names)]].tolist())
+    ops = set(analysis.dims.op[list(names)].tolist())
+    rows = []
+    if len(ops) == 1:
+        rows = inspect.op_facts(analysis, next(iter(ops)))
+    if len(groups) == 1:
+        return [*rows, *_group_facts(analysis, analysis.groups[next(iter(groups))])]
+    words = [f"{analysis.groups[g].name} ({n:,})" for g, n in groups.most_common(6)]
+    return [*rows, ("colours", ", ".join(words) + (f" and {len(groups) - 6} more" if len(groups) > 6 else ""))]
+
+
+def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
+    n = sum(1 for c in analysis.conflicts if analysis.group[c.colour] == group.index)
+    arguments = [analysis.program.value_name[a] for a in group.arguments]
+    return [
+        ("colour", group.name),
+        ("size", str(group.size)),
+        ("names", f"{group.n_names:,}"),
+        ("mirrored colours", str(len(group.colours))),
+        ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
+        (
+            "arguments",
+            ", ".join(arguments[:3]) + (f" and {len(arguments) - 3} more" if len(arguments) > 3 else "") or "none",
+        ),
+        ("lane", "shown" if group.index in lane_groups(analysis) else "hidden"),
+    ]

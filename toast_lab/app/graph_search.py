@@ -1,0 +1,59 @@
+"""Search on the graph page: plain text or a regular expression, off the page's thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.errors import RunFailed, ToastError
+from toast_lab.isolate import run_in_child
+from toast_lab.views.graph_rows import op_label, op_scopes
+from toast_lab.views.patterns import containing, matching
+
+PATTERN_LIMIT_S = 5.0
+SEARCHES = ThreadPoolExecutor(max_workers=2, thread_name_prefix="find")
+FEW = 2000  #: texts that are looked through at once
+
+
+def texts(analysis: Analysis) -> tuple[list[str], list[str]]:
+    """(for every op its line, kind and function, for every name its own text)."""
+    scope = op_scopes(analysis)
+    program = analysis.program
+    return (
+        [f"{op_label(analysis, op)}  {program.kind[op]}  {scope[op]}" for op in range(program.n_ops)],
+        list(analysis.name_text),
+    )
+
+
+def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
+    """Names that match, or whose op does, in program order.
+
+    Raises ToastError: a wrong pattern, or one that takes too long.
+    """
+    ops, names = texts(analysis)
+    if regex:
+        matching(wanted, [])  # a wrong pattern is told at once
+        try:
+            hits = run_in_child(
+                "toast_lab.views.patterns:matching", wanted, ops + names, time_limit_s=PATTERN_LIMIT_S, what="searching"
+            )
+        except RunFailed:
+            raise ToastError(
+                f"{wanted!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of repeats take that long; "
+                "write it without them, or search for plain text."
+            ) from None
+    else:
+        hits = containing(wanted, ops + names)
+    program, found = analysis.program, dict.fromkeys(h - len(ops) for h in hits if h >= len(ops))
+    for op in (h for h in hits if h < len(ops)):
+        found.update(dict.fromkeys(program.factors(op)))
+    return tuple(sorted(n for n in found if analysis.dims.size[n] > 1) or sorted(found))
+
+
+def start(analysis: Analysis, wanted: str, *, regex: bool) -> Future[tuple[int, ...]]:
+    """``find`` in a thread; plain text in a small program is looked for at once."""
+    if not regex and analysis.program.n_ops <= FEW:
+        done: Future[tuple[int, ...]] = Future()
+        done.set_result(find(analysis, wanted, regex=False))
+        return done
+    return SEARCHES.submit(find, analysis, wanted, regex=regex)

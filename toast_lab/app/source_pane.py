@@ -1,0 +1,85 @@
+"""The source code of a program, with the selected lines marked; a click on a line selects what it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.markup import h
+from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.views import source_lines
+from toast_lab.views.program_table import Segment
+
+OPS = "#1a7f8c"  #: the number of a line that computes something; so does the number of its ops on the right
+
+
+class SourcePane(pn.viewable.Viewer):
+    """One file at a time: the one that the selection comes from."""
+
+    def __init__(self, session: Session, **params: Any) -> None:
+        super().__init__(**params)
+        self.session = session
+        self.lines = listing_pane()
+        self.lines.param.watch(lambda e: self._picked(e.new), "picked")
+        self._title = look.text()
+        self._file = ""
+        self._analysis: Analysis | None = None
+        self._ops: dict[str, dict[int, list[int]]] = {}
+        self._view = pn.Column(self._title, self.lines, sizing_mode="stretch_both", margin=0)
+        session.param.watch(lambda *_: self.refresh(), ["analysis", "names", "conflicts"])
+        self.refresh()
+
+    @property
+    def file(self) -> str:
+        """The file that is shown."""
+        return self._file
+
+    def refresh(self) -> None:
+        """Show the file of the selected op, and mark the lines of all that are selected."""
+        session, analysis = self.session, self.session.analysis
+        if analysis is None:
+            return
+        if analysis is not self._analysis:
+            self._analysis, self._file = analysis, ""
+            self._ops = source_lines.ops_of_lines(analysis.program)
+        ops = sorted({int(o) for o in analysis.dims.op[list(session.names)]}) if session.names else []
+        frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
+        wanted = frames[0].file if frames else self._file or self._first()
+        if wanted != self._file:
+            self._show(wanted)
+        self.lines.chosen = sorted({f.line for f in frames if f.file == self._file})
+
+    def _first(self) -> str:
+        """The file with most ops."""
+        return max(self._ops, key=lambda f: sum(map(len, self._ops[f].values())), default="")
+
+    def _show(self, file: str) -> None:
+        self._file = file
+        text, ops = source_lines.file_lines(file), self._ops.get(file, {})
+        if not text:
+            words = f"{file or 'The source'} cannot be read here; the listing says which line an op comes from."
+            self._title.object = h("p", words, cls="quiet one")
+        else:
+            self._title.object = h("p", h("b", file), f"  {sum(map(len, ops.values())):,} ops", cls="quiet one")
+        lines = []
+        for number, line in enumerate(text, 1):
+            mine = len(ops.get(number, ()))
+            where = f"{mine} op{'s' if mine > 1 else ''}" if mine else ""
+            lines.append((number, (Segment(f"{number:>5}  ", OPS if mine else ""), Segment(line)), where))
+        self.lines.put(lines)
+
+    def _picked(self, picked: list[int]) -> None:
+        analysis = self.session.analysis
+        if analysis is None or not picked:
+            return
+        ops = self._ops.get(self._file, {}).get(picked[0], [])
+        names = [n for op in ops for n in analysis.program.factors(op)]
+        if names:
+            self.session.select(tuple(dict.fromkeys(names)))
+
+    def __panel__(self) -> Any:
+        return self._view

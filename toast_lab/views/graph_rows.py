@@ -1,0 +1,173 @@
+"""Rows of the dimension graph: parts of the program, functions, source lines or ops; repeated ones are one row.
+
+Code that ran several times, as the layers of a network do, is one row that says how often (``×18``).  Such a row can
+be unfolded into one row a time that it ran; the ops of a line belong to its first run, its second, and so on, in
+program order, and backwards in a backward pass, so that a number means the same layer everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.listing import op_text, value_text
+from toast_lab.views import source_lines
+
+LEVELS = {
+    "colours": "colours by part of the program",
+    "functions": "functions, layers folded",
+    "lines": "source lines, layers folded",
+    "names": "dimension names",
+}
+NAMES_AT_ONCE = 120  # a program with more names than this starts at the level of colours
+FOLDED_LEVELS = ("functions", "lines")  #: where rows can be unfolded
+
+
+class Row(NamedTuple):
+    """One line of the picture."""
+
+    label: str
+    where: str
+    ops: tuple[int, ...]
+    repeats: int  #: how often its code ran, 1 for one run that was unfolded
+    key: str = ""  #: what ``unfolded`` calls it; empty where there is nothing to unfold
+    run: int = -1  #: which run of an unfolded row it is
+
+
+def start_level(analysis: Analysis) -> str:
+    """The level a program is first shown at: small ones with their names, others by colour."""
+    return "names" if analysis.dims.n <= NAMES_AT_ONCE else "colours"
+
+
+def phases(analysis: Analysis) -> tuple[str, ...]:
+    """The part of the program that each op belongs to."""
+    program = analysis.program
+    backward = ["transpose(" in stack for stack in program.name_stack]
+    last = max((op for op, b in enumerate(backward) if b), default=-1)
+    out = []
+    for op in range(program.n_ops):
+        if op < program.n_arguments:
+            out.append("arguments")
+        elif backward[op]:
+            out.append("backward")
+        else:
+            out.append("forward" if op < last or last < 0 else "update")
+    if last < 0:
+        out = ["program" if p == "forward" else p for p in out]
+    return tuple(out)
+
+
+def op_scopes(analysis: Analysis) -> list[str]:
+    """The function that each op was written in, else its file and line, else its kind; ``arguments`` for those."""
+    program = analysis.program
+    known: dict[int, str] = {}
+    out = ["arguments"] * program.n_arguments
+    for op in range(program.n_arguments, program.n_ops):
+        place = int(program.location[op])
+        if place not in known:
+            frame = source_lines.op_frame(program, op)
+            known[place] = source_lines.function_of(frame) if frame.file else ""
+        out.append(known[place] or program.kind[op])
+    return out
+
+
+def scopes(analysis: Analysis) -> list[str]:
+    """All scopes that ops with names are in, in program order."""
+    scope = op_scopes(analysis)
+    return list(dict.fromkeys(scope[op] for op in sorted(set(analysis.dims.op[analysis.dims.size > 1].tolist()))))
+
+
+def op_label(analysis: Analysis, op: int) -> str:
+    """``a = matmul(k, qt)``, or ``x (argument)``; long ones are cut in the middle."""
+    program = analysis.program
+    results = ", ".join(program.value_name[v] for v in program.results(op))
+    if op < program.n_arguments:
+        return results
+    operands = [value_text(program, v) for v in program.operands(op)]
+    text = op_text(program, op, operands)
+    return f"{results} = {text}" if results else text
+
+
+def where(analysis: Analysis, op: int) -> str:
+    """The user's line of an op."""
+    return source_lines.op_frame(analysis.program, op).short
+
+
+def rows(
+    analysis: Analysis, level: str, ops: list[int], unfolded: Collection[str] = ()
+) -> tuple[tuple[Row, ...], dict[int, int]]:
+    """(rows, the row of each op).
+
+    Args:
+        analysis: the analysed program.
+        level: a key of ``LEVELS``.
+        ops: what has to have a row, in program order.
+        unfolded: keys of rows to unfold; ``*`` unfolds all.
+    """
+    if level == "names":
+        return tuple(Row(op_label(analysis, op), where(analysis, op), (op,), 1) for op in ops), {
+            op: i for i, op in enumerate(ops)
+        }
+    key = _row_key(analysis, level)
+    members: dict[str, list[int]] = {}
+    places: dict[str, str] = {}
+    for op in ops:
+        label, place = key(op)
+        members.setdefault(label, []).append(op)
+        places.setdefault(label, place)
+    found: list[Row] = []
+    for label, mine in members.items():
+        n = _repeats(analysis, mine) if places[label] else 1
+        name = label if n > 1 and level in FOLDED_LEVELS else ""
+        if name and (name in unfolded or "*" in unfolded):
+            for run, part in _runs(analysis, mine, n).items():
+                found.append(Row(f"{label} {run + 1}/{n}", places[label], tuple(part), 1, name, run))
+        else:
+            found.append(Row(label, places[label], tuple(mine), n, name))
+    if unfolded:
+        found.sort(key=lambda row: row.ops[0])
+    return tuple(found), {op: i for i, row in enumerate(found) for op in row.ops}
+
+
+def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]:
+    program, phase = analysis.program, phases(analysis)
+    scope = op_scopes(analysis) if level == "functions" else []
+
+    def key(op: int) -> tuple[str, str]:
+        if level == "colours" or phase[op] == "arguments":
+            return phase[op], ""
+        frame = source_lines.op_frame(program, op)
+        if not frame.file:
+            return f"{program.kind[op]}", ""
+        text = scope[op] if level == "functions" else frame.short
+        return (f"{text} · {phase[op]}" if phase[op] in ("backward", "update") else text), frame.short
+
+    return key
+
+
+def _repeats(analysis: Analysis, ops: list[int]) -> int:
+    """How often the same code ran: what the counts of its ops have in common, call by call."""
+    program = analysis.program
+    counts: dict[int, Counter[str]] = {}
+    for op in ops:
+        counts.setdefault(int(program.location[op]), Counter())[program.kind[op]] += 1
+    return Counter(math.gcd(*c.values()) for c in counts.values()).most_common(1)[0][0]
+
+
+def _runs(analysis: Analysis, ops: list[int], n: int) -> dict[int, list[int]]:
+    """Ops by the run that they belong to: the k-th part of those of the same place and kind."""
+    program = analysis.program
+    alike: dict[tuple[int, str], list[int]] = {}
+    for op in ops:
+        alike.setdefault((int(program.location[op]), program.kind[op]), []).append(op)
+    runs: dict[int, list[int]] = {}
+    for mine in alike.values():
+        for i, op in enumerate(mine):
+            run = i * n // len(mine)
+            if "transpose(" in program.name_stack[op]:
+                run = n - 1 - run
+            runs.setdefault(run, []).append(op)
+    return {run: sorted(part) for run, part in sorted(runs.items())}

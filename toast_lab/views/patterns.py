@@ -1,0 +1,38 @@
+"""Find names, ops and functions by text.
+
+A regular expression can take longer than the sun shines, and Python's cannot be stopped, so ``matching`` is meant for
+a child process (``toast_lab.isolate``); it imports nothing that would make its start slow.
+"""
+
+from __future__ import annotations
+
+import re
+
+from toast_lab.errors import ToastError
+
+LONGEST = 200  #: characters of a pattern
+
+
+def matching(pattern: str, texts: list[str]) -> list[int]:
+    """Indices of the texts in which a regular expression is found, case ignored.
+
+    Raises ToastError that says where the pattern is wrong.
+    """
+    if len(pattern) > LONGEST:
+        raise ToastError(f"the pattern has {len(pattern)} characters, at most {LONGEST} are searched for")
+    try:
+        found = re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        place = "" if error.pos is None else f" at character {error.pos + 1}"
+        raise ToastError(
+            f"{pattern!r} is no regular expression: {error.msg}{place}. Mend it, or search for plain text."
+        ) from None
+    except (OverflowError, RecursionError) as error:
+        raise ToastError(f"{pattern!r} is no regular expression: {error}") from None
+    return [i for i, text in enumerate(texts) if found.search(text)]
+
+
+def containing(word: str, texts: list[str]) -> list[int]:
+    """Indices of the texts that contain a word, case ignored."""
+    word = word.casefold()
+    return [i for i, text in enumerate(texts) if word in text.casefold()]
