@@ -48,8 +48,8 @@ _NAMES = {
     "replicated": "toast_lab.sharding.plan:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.search.contract:search",
-    "start_race": "toast_lab.app.running:start_race",
-    "start_search": "toast_lab.app.running:start_search",
+    "start_race": "toast_lab.app.background:start_race",
+    "start_search": "toast_lab.app.background:start_search",
 }
 _PACKAGES = ("views",)  # packages whose public names are reached through them, as in toast_lab.views.graph
 
@@ -57,8 +57,8 @@ __all__ = ["__version__", *_NAMES, *_PACKAGES]
 
 if TYPE_CHECKING:
     from toast_lab import views
+    from toast_lab.app.background import start_race, start_search
     from toast_lab.app.explore import explore
-    from toast_lab.app.running import start_race, start_search
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
