@@ -11,7 +11,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import View, refused, shown, table_html
+from toast_lab.app.cells.view import View, kind_text, refused, shown, table_html
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.compare.result import Comparison, Row
 from toast_lab.cost.problem import Cost, Problem, price
@@ -138,9 +138,7 @@ def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
         what = {f"plan {i}": plan for i, plan in enumerate(what, 1)}
     if not isinstance(what, Mapping) or not what:
         raise refused(view, TAKES, what, example)
-    wrong = [
-        f"{k!r} is a {type(v).__name__}" for k, v in what.items() if not isinstance(v, ShardingPlan | SearchResult)
-    ]
+    wrong = [f"{k!r} is {kind_text(v)}" for k, v in what.items() if not isinstance(v, ShardingPlan | SearchResult)]
     if wrong:
         raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
     bare = [str(k) for k, v in what.items() if isinstance(v, ShardingPlan)]

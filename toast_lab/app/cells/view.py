@@ -140,9 +140,10 @@ def _cell(value: object) -> str:
 
 def refused(view: str, takes: str, given: object, example: str) -> InvalidInput:
     """The error for an argument of a kind that a view does not take."""
-    return InvalidInput(f"views.{view} takes {takes}, not {_kind(given)}. For instance: {example}")
+    return InvalidInput(f"views.{view} takes {takes}, not {kind_text(given)}. For instance: {example}")
 
 
-def _kind(given: object) -> str:
+def kind_text(given: object) -> str:
+    """``an Analysis``, ``a dict``."""
     name = type(given).__name__
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
