@@ -21,7 +21,7 @@ import toast_lab as tl  # noqa: E402
 from tests.helpers import analysed, small_transformer, traced  # noqa: E402
 from toast_lab.app import frames  # noqa: E402
 from toast_lab.app.cells.program import BoardCell, ColoursCell, ConflictsCell, GraphCell, ListingCell  # noqa: E402
-from toast_lab.app.cells.searching import RaceCell, SearchCell, TreeCell  # noqa: E402
+from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402
 from toast_lab.search.child import Outcome, Point  # noqa: E402
@@ -205,6 +205,15 @@ def test_search_live(problem: tl.Problem) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     assert grown == sorted(grown)
+    # However long it runs, what is drawn stays small and keeps every improvement.
+    cell._drawn = [p._replace(improved=False) for p in cell._drawn] * (2 * MAX_POINTS // len(cell._drawn) + 2)
+    cell._drawn[7] = cell._drawn[7]._replace(improved=True, tried_s=12.5)
+    seen = run.simulations
+    while run.simulations == seen:
+        time.sleep(0.02)
+    cell.tick()
+    assert len(cell.curves.source.data["simulation"]) < 2 * MAX_POINTS
+    assert 12.5 / cell.curves.time_scale in list(cell.curves.source.data["tried_s"])
     cell.controls._pause()
     assert run.state == "paused"
     assert cell.controls.pause.name == "Go on"

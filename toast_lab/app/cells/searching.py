@@ -31,7 +31,7 @@ from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 from toast_lab.views.search_curves import Point as CurvePoint
 from toast_lab.views.search_curves import SearchCurves, improvements_frame, point, shown_frame
 
-MAX_POINTS = 4000  #: of a curve that is drawn at once
+MAX_POINTS = 2000  #: of a curve that is drawn at once, about
 STATIC_POINTS = 400  #: of the tried plans in a static picture
 RACE = "a Race of tl.race or a RunningRace of tl.start_race"
 HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
@@ -285,7 +285,8 @@ class SearchCell(pn.viewable.Viewer):
         self._follower = Follower(self._run) if self._run is not None else None
         known = _facts_of(what)
         self.curves = SearchCurves(known.limit_bytes, *known.unsharded)
-        self.curves.append(thinned(self._follower.read()) if self._follower is not None else known.points)
+        self._drawn = thinned(self._follower.read()) if self._follower is not None else known.points
+        self.curves.append(self._drawn)
         self.score = RaceCurves([known.method], "score")
         self.controls = Controls(self._run)
         self._twin_at = -1
@@ -313,10 +314,19 @@ class SearchCell(pn.viewable.Viewer):
             return
         ended = not self._run.running
         new = self._follower.read()
-        if new or ended:
-            look.later(self.curves.append, new)
+        if new:
+            self._drawn = [*self._drawn, *new]
+            if len(self._drawn) > 2 * MAX_POINTS:  # improvements stay; of the others ever fewer are drawn
+                self._drawn = thinned(self._drawn, MAX_POINTS // 2)
+                look.later(self._anew, list(self._drawn))
+            else:
+                look.later(self.curves.append, new)
         self._over = ended
         self._show(self._known())
+
+    def _anew(self, points: list[CurvePoint]) -> None:
+        self.curves.source.data = {k: [] for k in self.curves.source.data}
+        self.curves.append(points)
 
     def _known(self) -> Facts:
         run = self._run
