@@ -20,6 +20,7 @@ def test_the_tree_is_complete() -> None:
         "UnsupportedOp",
         "InvalidPlan",
         "InvalidProblem",
+        "InvalidInput",
         "RunFailed",
         "SessionError",
         "StoreError",

@@ -48,11 +48,16 @@ _NAMES = {
     "replicated": "toast_lab.sharding.plan:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.search.contract:search",
+    "start_race": "toast_lab.app.background:start_race",
+    "start_search": "toast_lab.app.background:start_search",
 }
+_PACKAGES = ("views",)  # packages whose public names are reached through them, as in toast_lab.views.graph
 
-__all__ = ["__version__", *_NAMES]
+__all__ = ["__version__", *_NAMES, *_PACKAGES]
 
 if TYPE_CHECKING:
+    from toast_lab import views
+    from toast_lab.app.background import start_race, start_search
     from toast_lab.app.explore import explore
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
@@ -104,6 +109,8 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module 'toast_lab' has no attribute {name!r}")
     module, _, attribute = _NAMES[name].partition(":")

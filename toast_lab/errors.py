@@ -42,6 +42,10 @@ class InvalidProblem(ToastError):
     """Mesh, machine, search method or budget are wrong by themselves or do not go together."""
 
 
+class InvalidInput(ToastError):
+    """A function was given something of another kind than it takes, or something that it does not have."""
+
+
 class RunFailed(ToastError):
     """The child process that compiles or executes a plan ended without a result."""
 

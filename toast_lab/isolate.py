@@ -240,6 +240,13 @@ def _receive(pipe: Any) -> Any:
     return pickle.loads(data) if len(data) == size else None
 
 
+def _end_with_parent(parent: int) -> None:
+    """In a child: end when the parent is gone, however it ended, since nobody is left to stop the child."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
 def _main() -> None:
     global _CHANNEL, _COMMANDS
     # Under -m this file is a module of its own (__main__); report() must find the channel in the imported one.
@@ -252,6 +259,7 @@ def _main() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     module, _, function = target.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(*args, **kwargs)

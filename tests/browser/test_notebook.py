@@ -1,19 +1,23 @@
-"""``tl.explore`` inside JupyterLab: the same explorer in a cell."""
+"""``tl.explore`` and ``tl.views`` inside a real JupyterLab."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import FrameLocator, Page, expect
 
 pytest.importorskip("jupyterlab")
 pytestmark = pytest.mark.browser
 
+SLOW = 120_000
 CONFIG = """
 c = get_config()
 c.ServerApp.ip = "127.0.0.1"
@@ -25,31 +29,196 @@ c.ServerApp.root_dir = {root!r}
 c.LabApp.check_for_updates_class = "jupyterlab.handlers.announcements.NeverCheckForUpdate"
 c.LabApp.news_url = None
 """
+HERE = str(Path(__file__).parents[2])
 
 
-def notebook(source: str) -> str:
-    cell = {"cell_type": "code", "execution_count": None, "id": "a", "metadata": {}, "outputs": [], "source": source}
+def notebook(*sources: str) -> str:
+    cells = [
+        {"cell_type": "code", "execution_count": None, "id": f"c{i}", "metadata": {}, "outputs": [], "source": source}
+        for i, source in enumerate(sources)
+    ]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    return json.dumps({"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5})
+    return json.dumps({"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5})
 
 
-def test_explore_in_jupyterlab(served: Callable[..., str], page: Page, tmp_path: Path) -> None:
-    source = "import toast_lab as tl\ntl.explore('attention')"
-    (tmp_path / "explore.ipynb").write_text(notebook(source))
-    (tmp_path / "config.py").write_text(CONFIG.format(root=str(tmp_path)))
-    here = str(Path(__file__).parents[2])
-    words = [sys.executable, "-m", "jupyterlab", "--config", str(tmp_path / "config.py"), "--port", "{port}"]
+@pytest.fixture(scope="module")
+def lab(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A JupyterLab with a folder of its own: (URL, folder)."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "config.py").write_text(CONFIG.format(root=str(folder)))
+    words = [sys.executable, "-m", "jupyterlab", "--config", str(folder / "config.py"), "--port", "{port}"]
     folders = {"CONFIG_DIR": "", "DATA_DIR": "data", "RUNTIME_DIR": "run"}
-    env = {"PYTHONPATH": here, **{f"JUPYTER_{k}": str(tmp_path / v) for k, v in folders.items()}}
-    outside: list[str] = []
-    page.on("request", lambda r: outside.append(r.url) if re.match(r"https?://(?!127\.0\.0\.1)", r.url) else None)
-    page.goto(served(command=words, env=env) + "/lab/tree/explore.ipynb")
-    expect(page.locator(".jp-Cell").first).to_be_visible(timeout=60_000)
-    expect(page.get_by_text(re.compile("Python 3.*Idle")).first).to_be_visible(timeout=60_000)
-    page.locator(".jp-Cell").first.click()
+    env = {"PYTHONPATH": HERE, **{f"JUPYTER_{k}": str(folder / v) for k, v in folders.items()}}
+    return served(command=words, env=env), folder
+
+
+class Outside:
+    """Requests that leave this machine, and exceptions of the page."""
+
+    def __init__(self, page: Page) -> None:
+        self.found: list[str] = []
+        page.on("request", lambda r: self.found.append(r.url) if self.leaves(r.url) else None)
+        page.on("websocket", lambda s: self.found.append(s.url) if self.leaves(s.url) else None)
+        page.on("pageerror", lambda error: self.found.append(str(error)))
+
+    @staticmethod
+    def leaves(url: str) -> bool:
+        return re.match(r"(https?|wss?)://(?!127\.0\.0\.1)", url) is not None
+
+
+@pytest.fixture
+def outside(page: Page) -> Iterator[Outside]:
+    watch = Outside(page)
+    yield watch
+    assert not watch.found, "\n".join(watch.found)
+
+
+def opened(page: Page, lab: tuple[str, Path], name: str, *sources: str) -> None:
+    url, folder = lab
+    (folder / name).write_text(notebook(*sources))
+    page.goto(f"{url}/lab/workspaces/{name.partition('.')[0]}/tree/{name}")  # or the tabs of the last test come back
+    expect(page.locator(".jp-Cell").first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("Python 3.*Idle")).first).to_be_visible(timeout=SLOW)
+
+
+def run_cell(page: Page, number: int) -> None:
+    """Run a cell; a frame may have the focus, so it is clicked first."""
+    page.locator(f".jp-Cell[data-windowed-list-index='{number}'] .jp-InputPrompt").click()
     page.keyboard.press("Shift+Enter")
+
+
+def children(pid: int) -> list[int]:
+    """Processes below ``pid``, at any depth, which run our code."""
+    found, parents = [], {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(") ")[2].split()[1])
+            except OSError:
+                continue  # it has ended meanwhile
+    level = [pid]
+    while level:
+        level = [p for p, parent in parents.items() if parent in level]
+        found += level
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + SLOW / 1000
+    while not (found := condition()):
+        assert time.monotonic() < end, f"gave up waiting for {what}"
+        time.sleep(0.1)
+    return found
+
+
+def test_explore_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
+    opened(page, lab, "explore.ipynb", "import toast_lab as tl\ntl.explore('attention')")
+    run_cell(page, 0)
     cell = page.frame_locator("iframe[title='TOAST Lab']")
-    expect(cell.get_by_text("31 nodes")).to_be_visible(timeout=90_000)
+    expect(cell.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
     cell.get_by_role("button", name=re.compile("Compare & run")).click()
-    expect(cell.locator(".tabulator-row", has_text="unsharded").first).to_be_visible()
-    assert not outside, outside
+    expect(cell.locator(".tabulator-row", has_text="unsharded").first).to_be_visible(timeout=SLOW)
+
+
+SETUP = """
+import os
+import toast_lab as tl
+analysis = tl.analyse(tl.load("attention"))
+model = tl.load("transformer", layers=1, d_model=64, hidden=128, heads=4, key_size=16, vocab=256, batch=8, sequence=32)
+problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+print("kernel", os.getpid())
+"""
+START = 'run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))\ntl.views.search(run)'
+BUSY = 'import time\ntime.sleep(4)\nprint("slept")'
+AFTER = 'found = run.result(60)\nprint(f"simulations {len(found.trace.simulations)} {found.status.name}")'
+
+
+def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
+    """A click in the graph, a search that is watched, paused and stopped from the cell, and nothing left behind."""
+    opened(page, lab, "views.ipynb", SETUP, "tl.views.graph(analysis)", START, BUSY, AFTER)
+    run_cell(page, 0)
+    said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
+    expect(said).to_be_visible(timeout=SLOW)
+    kernel = int(said.inner_text().split()[1])
+    run_cell(page, 1)
+    graph = page.frame_locator("iframe[title='TOAST Lab graph']")
+    expect(graph.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
+    line = graph.locator(".listing .row", has_text="a : [")
+    line.click()
+    expect(graph.locator("h2", has_text="3 names")).to_be_visible(timeout=SLOW)
+    click_name(graph, "S#3")
+    expect(graph.locator(".listing .row.on", has_text="q : [")).to_be_visible(timeout=SLOW)
+    run_cell(page, 2)
+    search = page.frame_locator("iframe[title='TOAST Lab search']")
+    expect(search.get_by_text("searching")).to_be_visible(timeout=SLOW)
+    workers = until(lambda: children(kernel), "the process of the search")
+    run_cell(page, 3)  # the kernel is busy now, and the frame goes on
+    shown = search.locator("dt", has_text="simulations").locator("xpath=following-sibling::dd[1]")
+    seen: set[str] = set()
+    until(lambda: seen.add(shown.inner_text()) or len(seen) > 3, "a growing number of simulations")
+    expect(page.get_by_text("slept", exact=True)).not_to_be_visible()
+    search.get_by_role("button", name="Pause").click()
+    expect(search.get_by_text("paused")).to_be_visible(timeout=SLOW)
+    search.get_by_role("button", name="Go on").click()
+    expect(search.get_by_text("searching")).to_be_visible(timeout=SLOW)
+    search.get_by_role("button", name="Stop").click()
+    expect(search.get_by_text("done")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("slept", exact=True)).to_be_visible(timeout=SLOW)
+    run_cell(page, 4)
+    ended = page.locator(".jp-OutputArea-output", has_text="CANCELLED")
+    expect(ended).to_be_visible(timeout=SLOW)
+    n = int(ended.inner_text().split()[1])
+    expect(shown).to_have_text(f"{n:,}")
+    until(lambda: not any(map(alive, workers)), f"the end of {workers}")
+    assert not children(kernel)
+
+
+def click_name(frame: FrameLocator, name: str) -> None:
+    """Click a marker of the graph: where it is, the page's own scales tell."""
+    body = frame.locator("body")
+    at = body.evaluate(POSITION, name)
+    assert at is not None, f"no marker is called {name}"
+    body.click(position={"x": at[0], "y": at[1]})
+
+
+POSITION = """(body, name) => {
+  const all = []
+  const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
+  for (const root of Object.values(Bokeh.index)) walk(root)
+  const plot = all.find((v) => v.model.name === 'dimension graph')
+  const data = plot.model.renderers.find((r) => r.name === 'names').data_source.data
+  const i = [...data.title].findIndex((t) => t.startsWith(name + ' ') || t === name)
+  if (i < 0) return null
+  const box = plot.canvas_view.el.getBoundingClientRect(), own = body.getBoundingClientRect()
+  return [box.left - own.left + plot.frame.x_scale.compute(data.x[i]),
+          box.top - own.top + plot.frame.y_scale.compute(data.y[i])]
+}"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_a_kernel_that_ends_takes_its_search_along(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
+    """An interrupt ends a search that a cell waits for; a shutdown ends one that runs in the background."""
+    waits = START.partition("\n")[0] + "\nrun.pause() or run.result()"
+    opened(page, lab, "ends.ipynb", SETUP, START.partition("\n")[0] + "\nrun.result()", waits)
+    run_cell(page, 0)
+    said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
+    expect(said).to_be_visible(timeout=SLOW)
+    kernel = int(said.inner_text().split()[1])
+    run_cell(page, 1)
+    first = until(lambda: children(kernel), "the process of the search")
+    page.wait_for_timeout(500)
+    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.get_by_role("menuitem", name=re.compile("Interrupt Kernel")).click()
+    expect(page.locator(".jp-OutputArea-output", has_text="KeyboardInterrupt").first).to_be_visible(timeout=SLOW)
+    until(lambda: not any(map(alive, first)), f"the end of {first}")
+    run_cell(page, 2)
+    second = until(lambda: children(kernel), "the process of the second search")
+    os.kill(kernel, 9)
+    until(lambda: not any(map(alive, second)), f"the end of {second}")

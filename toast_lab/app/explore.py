@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
+from toast_lab.app import frames
+from toast_lab.app.markup import Safe, h
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import Model, from_jax
 from toast_lab.frontends import load as load_model
@@ -14,26 +15,29 @@ CELL_HEIGHT = 900
 
 
 class InCell:
-    """The explorer in a notebook cell: a frame on a small server inside the kernel.
-
-    Everything then comes from this machine; rendered in the notebook's own page, Panel would fetch its scripts from a
-    content delivery network.
+    """The explorer in a notebook cell: a frame on the small server inside the kernel.
 
     Attributes:
         url: open it in a tab of its own for more room.
     """
 
-    def __init__(self, url: str, server: Any) -> None:
-        self.url = url
+    def __init__(self, url: str, about: str, server: Any = None) -> None:
+        self.url, self._about = url, about
         self._server = server
 
     def stop(self) -> None:
-        """End the server; the frame stays where it is but no longer answers."""
-        self._server.stop()
+        """Serve it no longer; the frame stays where it is but no longer answers."""
+        if self._server is not None:
+            self._server.stop()
+        else:
+            frames.remove(self.url)
 
     def _repr_html_(self) -> str:
-        size = f'width="100%" height="{CELL_HEIGHT}" style="border: 0"'
-        return f'<iframe src="{self.url}" {size} title="TOAST Lab"></iframe>'
+        if self._server is not None:
+            size = f'width="100%" height="{CELL_HEIGHT}" style="border: 0"'
+            return f'<iframe src="{self.url}" {size} title="TOAST Lab"></iframe>'
+        words: Safe = h("p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here.")
+        return frames.html(self.url, CELL_HEIGHT, "TOAST Lab", words)
 
     def __repr__(self) -> str:
         return f"TOAST Lab on {self.url}"
@@ -90,21 +94,17 @@ def explore(
     if inline:
         pn.extension("tabulator", inline=True)
         return make()
-    port = port or _free_port()
+    if in_notebook() and not port:
+        return InCell(frames.add(make), str(loaded))
+    port = port or frames.free_port()
     url = f"http://127.0.0.1:{port}"
     if in_notebook():
         server = serve.prepare(make, port, "127.0.0.1")
         server.start()
-        return InCell(url, server)
+        return InCell(url, str(loaded), server)
     print(f"TOAST Lab on {url} (stop with Ctrl-C)", flush=True)
     serve.start(make, port, "127.0.0.1", show=show)
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def in_notebook() -> bool:

@@ -239,6 +239,10 @@ class Registry:
 
         threading.Thread(target=later, daemon=True).start()
 
+    def running(self) -> list[Job]:
+        """Those that have not ended."""
+        return [job for job in list(self._jobs.values()) if job.running]
+
     def cancel_all(self) -> None:
         """Cancel everything, for the end of the server."""
         for job in list(self._jobs.values()):

@@ -24,6 +24,7 @@ from toast_lab.app.mirror import Mirror
 from toast_lab.app.racing import RaceState
 from toast_lab.app.ready_plans import data_parallel, rescue
 from toast_lab.app.running import Running
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.search.race import check
@@ -124,6 +125,13 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self.param.update(**wanted, problem=problem)
             self._add("unsharded", "every device does everything", lambda: replicated(problem))
             self._renew_manual()
+
+    def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
+        """Take in what was made elsewhere, as it is: a notebook's analysis, and its problem with pins and machine."""
+        self.param.update(analysis=analysis)
+        if problem is not None:
+            self.param.update(mesh=str(problem.mesh), machine=problem.machine.name, problem=problem)
+            self._add("unsharded", "every device does everything", lambda: replicated(problem))
 
     # -- selection ----------------------------------------------------------------------------------
     def select(self, names: Sequence[int] = (), conflicts: Sequence[int] = ()) -> None:

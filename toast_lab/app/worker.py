@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -49,6 +49,9 @@ class Found(NamedTuple):
     evaluations: int
     elapsed_s: float
     gap: float | None
+    bound: float | None = None
+    taken: tuple[Any, ...] = ()  #: the actions as ``Action``s, without those that the problem has pinned
+    trace: Any = None  #: what is needed to go on later, where it was asked for
 
 
 def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
@@ -169,37 +172,52 @@ def search(
 ) -> Found:
     """Search for a plan, under the control of a file."""
     from toast_lab.cost.problem import Problem
+
+    problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
+    return search_problem(problem, method, seed, seconds, evaluations, options, control)
+
+
+class _Clock(NamedTuple):
+    """A ``Budget`` whose seconds do not run while the search is paused: that time is the user's."""
+
+    base_s: float | None
+    evaluations: int | None
+    orders: Control
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.base_s is None else self.base_s + self.orders.paused_s
+
+
+def search_problem(
+    problem: Any,
+    method: str,
+    seed: int | None,
+    seconds: float | None,
+    evaluations: int | None,
+    options: dict[str, Any],
+    control: str,
+    resume: Any = None,
+    with_trace: bool = False,
+) -> Found:
+    """``search`` for a problem that is there already; its pins, machine and limit are kept."""
     from toast_lab.search import contract
 
     isolate.report("preparing")
-    problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
     _ = problem.baseline
     orders = Control(control, isolate.report)
-    started = time.monotonic()
-
-    def cancel() -> bool:
-        if seconds is not None and time.monotonic() - started - orders.paused_s >= seconds:
-            raise contract.Stop(contract.Status.BUDGET)  # time spent paused is the user's, not the search's
-        return orders.stopped
-
-    # Time spent paused must not count: the seconds are kept here and the search gets a far away limit.
-    budget = contract.Budget(seconds=1e7, evaluations=evaluations)
+    budget: Any = _Clock(seconds, evaluations, orders)
     isolate.report("searching")
-    result = contract.search(problem, method, seed, budget, orders.hand_on, cancel, **options)
+    result = contract.search(
+        problem, method, seed, budget, orders.hand_on, lambda: orders.stopped, resume=resume, **options
+    )
     orders.sender.trace(result.trace, last=True)
     plan = result.plan
     return Found(
-        plan.op_axis,
-        plan.value_axis,
-        plan.key,
-        plan.actions,
-        result.cost,
-        result.status.name,
-        result.message,
-        result.evaluations,
-        result.elapsed_s,
-        result.gap,
-    )
+        plan.op_axis, plan.value_axis, plan.key, plan.actions, result.cost, result.status.name, result.message,
+        result.evaluations, result.elapsed_s, result.gap, result.bound, result.actions,
+        result.trace if with_trace else None,
+    )  # fmt: skip
 
 
 # -- called in a thread: these make their own child, whose progress and end are theirs to handle ------
@@ -253,7 +271,16 @@ class Raced(NamedTuple):
 
 
 def race_methods(
-    problem: Any, methods: tuple[str, ...], seed: int, seconds: float, *, control: str, on_event: Any, cancel: Any
+    problem: Any,
+    methods: tuple[str, ...],
+    seed: int,
+    seconds: float | None,
+    *,
+    control: str,
+    on_event: Any,
+    cancel: Any,
+    evaluations: int | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Raced:
     """Race methods, each in a child of its own, one after the other; held, it stands still before the next one."""
     from toast_lab.cost.problem import price
@@ -279,7 +306,8 @@ def race_methods(
         else:
             on_event(f"{method} starts")
             outcomes += race(
-                problem, [method], Budget(seconds), seed, cancel=stopped,
+                problem, [method], Budget(seconds, evaluations), seed, cancel=stopped,
+                options={m: o for m, o in (options or {}).items() if m == method},
                 on_progress=lambda method, point: on_event(RacePoint(method, point)),
             ).outcomes  # fmt: skip
         on_event(RaceEnd(outcomes[-1]))

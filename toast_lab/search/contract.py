@@ -18,7 +18,7 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -335,12 +335,7 @@ def search(
     method = method or about.get("method", "mcts")
     seed = int(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
-    run = method_of(method)
-    unknown = [k for k in options if k not in run.__kwdefaults__]
-    if unknown:
-        raise InvalidProblem(
-            f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
-        )
+    run = check_options(method, options)
     recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
     try:
         if recorder.resumed:
@@ -368,6 +363,17 @@ def search(
         plan, cost, status, kept, method, seed, recorder.evaluations, elapsed_s, recorder.best_actions,
         _message(recorder, elapsed_s, status, plan, cost), recorder.bound,
     )  # fmt: skip
+
+
+def check_options(method: str, options: Iterable[str]) -> Any:
+    """The function of a method that has these options.  Raises InvalidProblem for an unknown method or option."""
+    run = method_of(method)
+    unknown = [k for k in options if k not in run.__kwdefaults__]
+    if unknown:
+        raise InvalidProblem(
+            f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
+        )
+    return run
 
 
 def method_of(name: str) -> Any:

@@ -1,0 +1,171 @@
+"""Searches and races in the background."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toast_lab as tl
+from tests.helpers import analysed, small_transformer
+from toast_lab.errors import InvalidInput, InvalidProblem, RunFailed
+
+PATIENCE_S = 90.0
+
+
+def until(condition, what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"gave up waiting for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def problem() -> tl.Problem:
+    return tl.Problem(small_transformer(), {"data": 2, "model": 2})
+
+
+def test_the_result_is_that_of_a_search_in_the_foreground(problem: tl.Problem) -> None:
+    pinned = problem.forbid(("batch", "data"))
+    budget = tl.Budget(seconds=None, evaluations=600)
+    run = tl.start_search(pinned, seed=3, budget=budget)
+    found = run.result(PATIENCE_S)
+    expected = tl.search(pinned, seed=3, budget=budget)
+    assert found.plan.actions == expected.plan.actions
+    assert np.array_equal(found.plan.op_axis, expected.plan.op_axis)
+    assert found.cost.time_s == expected.cost.time_s
+    assert (found.status, found.evaluations, found.actions) == (expected.status, expected.evaluations, expected.actions)
+    assert len(found.trace.simulations) == len(expected.trace.simulations) == run.simulations
+    assert [p.simulation for p in run.points] == [s.index for s in expected.trace.improvements()]
+    assert run.state == "done"
+    assert f"best {found.cost.time_s * 1e3:.3f} ms" in repr(run)
+    more = tl.search(pinned, resume=found.trace, budget=tl.Budget(seconds=None, evaluations=100))
+    assert more.evaluations > found.evaluations
+
+
+def test_pause_go_on_and_stop(problem: tl.Problem) -> None:
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))
+    until(lambda: run.simulations > 0, "the first simulation")
+    assert run.state == "searching"
+    assert run.best is not None
+    run.pause()
+    assert run.state == "paused"
+    time.sleep(0.5)
+    held = run.simulations
+    time.sleep(0.5)
+    assert run.simulations == held
+    run.go_on()
+    until(lambda: run.simulations > held, "more simulations")
+    with pytest.raises(TimeoutError, match="still searching"):
+        run.result(0.01)
+    run.stop()
+    found = run.result(PATIENCE_S)
+    assert found.status is tl.Status.CANCELLED
+    assert found.cost.score == pytest.approx(run.best.score)  # the curve is priced op class by op class
+    assert not run.running
+
+
+def test_cancel_loses_the_result_but_not_the_curve(problem: tl.Problem) -> None:
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))
+    until(lambda: run.best is not None, "a plan")
+    run.cancel()
+    with pytest.raises(RunFailed, match="cancelled"):
+        run.result(PATIENCE_S)
+    assert run.points
+
+
+def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=1.0))
+    until(lambda: run.simulations > 0, "the first simulation")
+    run.pause()
+    time.sleep(1.5)
+    assert run.running
+    held = run.simulations
+    run.go_on()
+    run.result(PATIENCE_S)
+    assert run.simulations > held
+
+
+def test_race(problem: tl.Problem) -> None:
+    small = tl.Problem(analysed("attention"), {"s": 4})
+    run = tl.start_race(
+        small, ["mcts", "beam"], tl.Budget(seconds=None, evaluations=50), options={"beam": {"width": 4}}
+    )
+    found = run.result(PATIENCE_S)
+    assert [r.method for r in found.rows] == ["mcts", "beam"]
+    assert found.best is not None
+    assert run.best is not None
+    assert run.best.score == found.best.score
+    assert run.points["beam"][-1].score == found.rows[1].score
+    assert "2 of 2 through" in repr(run)
+
+
+def test_what_cannot_be_started_is_said_at_once(problem: tl.Problem) -> None:
+    with pytest.raises(InvalidInput, match="takes a Problem, not a Analysis"):
+        tl.start_search(problem.analysis)
+    with pytest.raises(InvalidInput, match="start_race takes a Problem, not a str"):
+        tl.start_race("attention", ["mcts"])
+    with pytest.raises(InvalidProblem, match="did you mean"):
+        tl.start_search(problem, "mtcs")
+    with pytest.raises(InvalidProblem, match="no option widht"):
+        tl.start_search(problem, "beam", widht=3)
+    with pytest.raises(InvalidProblem, match="2 times"):
+        tl.start_race(problem, ["mcts", "mcts"])
+
+
+CHILD = """
+import os, sys, time
+import toast_lab as tl
+from tests.helpers import small_transformer
+problem = tl.Problem(small_transformer(), {"data": 2, "model": 2})
+run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))
+while not run.simulations:
+    time.sleep(0.02)
+run.pause()
+time.sleep(0.5)  # for it to stand still
+me = str(os.getpid())
+found = []
+for p in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        found += [p] if open(f"/proc/{p}/stat").read().split(") ")[1].split()[1] == me else []
+    except OSError:
+        pass  # it has ended meanwhile
+print(*found, flush=True)
+{end}
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+@pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(600)"])
+def test_no_process_outlives_ours(end: str, tmp_path: Path) -> None:
+    """Neither after a normal end nor after a kill, though the search stands still and reports nothing."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD.replace("{end}", end))
+    here = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": here},
+    ) as process:
+        assert process.stdout is not None
+        children = [int(word) for word in process.stdout.readline().split()]
+        assert children
+        if "sleep" in end:
+            process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
+    until(lambda: not any(alive(pid) for pid in children), f"the end of {children}")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

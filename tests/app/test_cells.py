@@ -1,0 +1,444 @@
+"""``tl.views`` without a browser: what it takes, what it shows without a kernel, and that its numbers are the API's."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import pytest
+
+pn = pytest.importorskip("panel")
+
+import toast_lab as tl  # noqa: E402
+from tests.helpers import analysed, small_transformer, traced  # noqa: E402
+from toast_lab.app import frames  # noqa: E402
+from toast_lab.app.cells.program import BoardCell, ColoursCell, ConflictsCell, GraphCell, ListingCell  # noqa: E402
+from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
+from toast_lab.app.explore import explore  # noqa: E402
+from toast_lab.errors import InvalidInput  # noqa: E402
+from toast_lab.search.child import Outcome, Point  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+
+
+@pytest.fixture(scope="module")
+def attention() -> tl.Analysis:
+    return analysed("attention")
+
+
+@pytest.fixture(scope="module")
+def problem() -> tl.Problem:
+    return tl.Problem(small_transformer(), {"data": 2, "model": 2})
+
+
+@pytest.fixture(scope="module")
+def result(problem: tl.Problem) -> tl.SearchResult:
+    return tl.search(problem, budget=tl.Budget(seconds=None, evaluations=400))
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def count(self, tag: str, **wanted: str) -> int:
+        return sum(
+            1 for t, a in self.found if t == tag and all(a.get(k.replace("_", "-")) == v for k, v in wanted.items())
+        )
+
+
+# -- program ----------------------------------------------------------------------------------------
+def test_graph(attention: tl.Analysis) -> None:
+    view = tl.views.graph(attention)
+    assert repr(view) == "toast_lab.views.graph: attn, 31 names, 5 conflicts in 1 compatibility set"
+    assert len(view.table) == int((attention.dims.size > 1).sum())
+    tags = Tags(view.to_html())
+    red = [a for t, a in tags.found if t == "polyline" and a["stroke"] == "#d62839" and a["stroke-dasharray"] == "6 3"]
+    assert len(red) == len(attention.conflicts)
+    titles = sum(1 for t, _ in tags.found if t == "title")
+    assert titles == len(view.table)
+    assert "set 0 · 5 conflicts" in "".join(tags.text)
+    assert not tags.count("script")
+
+
+def test_a_large_graph_is_folded_in_its_static_picture(problem: tl.Problem) -> None:
+    view = tl.views.graph(problem.analysis, level="names", conflicts_only=True)
+    assert len(view.table) > 50
+    assert len(view.to_html()) < 200_000
+    named = tl.views.graph(problem.analysis, level="names")
+    assert len(named.table) > 400
+    assert Tags(named.to_html()).count("title") < 100
+
+
+def test_the_selection_in_a_graph_cell_is_linked_both_ways(attention: tl.Analysis) -> None:
+    cell: GraphCell = tl.views.graph(attention)._make()
+    conflict = attention.conflicts[0]
+    cell.graph.plot.on_select(conflict.sides, (0,))
+    assert cell.listing.pane.chosen == sorted({int(attention.dims.op[n]) for n in conflict.sides})
+    op = attention.program.n_arguments
+    cell.listing.pane.picked = [op, 1]
+    assert cell.session.names == tuple(attention.program.factors(op))
+    with_problem: GraphCell = tl.views.graph(tl.Problem(attention, {"s": 4}))._make()
+    with_problem.session.select((0,))
+    with_problem.session.add_action("s", 0)
+    assert with_problem.session.manual_actions == ("S@0->s",)
+
+
+def test_listing(attention: tl.Analysis) -> None:
+    view = tl.views.listing(attention)
+    text = "".join(Tags(view.to_html()).text)
+    assert "a : [S ●, S ●] = matmul(k, qt)" in text
+    cell: ListingCell = view._make()
+    cell.listing.pane.picked = [5, 1]
+    assert "splits" in cell.words.pane.object
+
+
+def test_conflicts_of_an_analysis_and_of_a_problem(attention: tl.Analysis) -> None:
+    view = tl.views.conflicts(attention)
+    assert view.table["side 0"].tolist() == [attention.name_text[c.sides[0]] for c in attention.conflicts]
+    cell: ConflictsCell = view._make()
+    cell.clicked(2)
+    assert cell.session.conflicts == (2,)
+    assert cell.session.names == attention.conflicts[2].sides
+    assert "why both dims have one colour" in cell.words.pane.object
+    problem = tl.Problem(attention, {"s": 4})
+    board = tl.views.conflicts(problem)
+    option = tl.conflicts(problem).disputes[0].options[0]
+    assert f"{option.time_s * 1e6:.3g} µs" in board.table["s"][0]
+    page: BoardCell = board._make()
+    page.session.choose_side(0, "s", 1)
+    assert page.session.plan_named("manual").plan.actions == ("S@1->s",)
+    none = tl.views.conflicts(analysed("mlp"))
+    assert "No tensor" in none.to_html()
+
+
+def test_colours(problem: tl.Problem) -> None:
+    analysis = problem.analysis
+    view = tl.views.colours(analysis)
+    sizes = dict(zip(view.table["colour"], view.table["names"], strict=True))
+    assert sizes == {g.name: g.n_names for g in analysis.groups if g.n_names > 1}
+    cell: ColoursCell = view._make()
+    cell.clicked(0)
+    assert len(cell.session.names) == sum(
+        len(analysis.colours[c].names) for c in analysis.groups[analysis.group_index(view.table["colour"][0])].colours
+    )
+
+
+def test_names_are_escaped() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    analysis = traced(lambda x: x @ x.T, jax.ShapeDtypeStruct((8, 4), "float32"), dim_names={"x": (evil, "T")})
+    problem = tl.Problem(analysis, {"s": 2})
+    plan = tl.Plan.from_actions(problem, [(evil, "s", 0)])
+    for view in (
+        tl.views.graph(analysis), tl.views.listing(analysis), tl.views.conflicts(analysis), tl.views.conflicts(problem),
+        tl.views.colours(analysis), tl.views.compare({evil: plan}, problem), tl.views.memory({evil: plan}, problem),
+        tl.views.tiles(plan), tl.views.tree(tl.search(problem, budget=tl.Budget(evaluations=5)), problem),
+    ):  # fmt: skip
+        assert not Tags(view.to_html()).count("img"), view
+        assert not Tags(view._repr_html_()).count("img"), view
+
+
+# -- search -----------------------------------------------------------------------------------------
+def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
+    view = tl.views.search(result)
+    assert "best " in repr(view)
+    expected = result.trace.improvements()
+    assert view.table["simulation"].tolist() == [s.index for s in expected]
+    assert view.table["best_s"].tolist() == [s.time_s for s in expected]
+    assert view.table["best_bytes"].iloc[-1] == pytest.approx(result.cost.peak_bytes)
+    text = "".join(Tags(view.to_html()).text)
+    assert f"{len(result.trace.simulations):,} simulations" in text
+    assert result.message in text
+    assert Tags(view.to_html()).count("svg") == 2
+    cell: SearchCell = view._make()
+    assert list(cell.curves.source.data["simulation"])[-1] == len(result.trace.simulations)
+    assert cell.score.lines["mcts"].data["y"][-1] == pytest.approx(result.cost.score)
+    unsharded = cell.curves.time.center  # the level line is the unsharded time, as the problem has it
+    spans = [m.location for m in unsharded if type(m).__name__ == "Span"]
+    assert spans[0] * cell.curves.time_scale == pytest.approx(problem.baseline[0])
+
+
+def test_tree(result: tl.SearchResult, problem: tl.Problem) -> None:
+    view = tl.views.tree(result, problem)
+    assert view.table["visits"].sum() <= len(result.trace.simulations)
+    assert view.table["best C(s)"].min() == pytest.approx(
+        min(s.score for s in result.trace.simulations if s.actions), abs=1e-4
+    )
+    assert Tags(view.to_html()).count("rect") > 10
+    cell: TreeCell = view._make()
+    cell.pane._tapped(1)
+    end = time.monotonic() + 30
+    while not hasattr(cell.pane.state.price(cell.pane._plan), "time_s"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    found = cell.pane.state.price(cell.pane._plan)
+    assert found.time_s == tl.price(problem, tl.Plan.from_actions(problem, cell.pane._plan)).time_s
+    bare: TreeCell = tl.views.tree(result)._make()
+    assert "Give the problem" in bare.pane.state.price(())
+
+
+def test_search_live(problem: tl.Problem) -> None:
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))
+    view = tl.views.search(run)
+    cell: SearchCell = view._make()
+    grown = []
+    end = time.monotonic() + 60
+    while len(set(grown)) < 3:
+        cell.tick()
+        grown.append(len(cell.curves.source.data["simulation"]))
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert grown == sorted(grown)
+    # However long it runs, what is drawn stays small and keeps every improvement.
+    cell._drawn = [p._replace(improved=False) for p in cell._drawn] * (2 * MAX_POINTS // len(cell._drawn) + 2)
+    cell._drawn[7] = cell._drawn[7]._replace(improved=True, tried_s=12.5)
+    seen = run.simulations
+    while run.simulations == seen:
+        time.sleep(0.02)
+    cell.tick()
+    assert len(cell.curves.source.data["simulation"]) < 2 * MAX_POINTS
+    assert 12.5 / cell.curves.time_scale in list(cell.curves.source.data["tried_s"])
+    cell.controls._pause()
+    assert run.state == "paused"
+    assert cell.controls.pause.name == "Go on"
+    cell.controls._pause()
+    assert run.state == "searching"
+    tree: TreeCell = tl.views.tree(run)._make()
+    run.stop()
+    found = run.result(60)
+    cell.tick()
+    tree.tick()
+    assert f"{len(found.trace.simulations):,}" in cell._words.object
+    assert not cell.controls._row.visible
+    assert "random" in view.to_html()
+
+
+def point(elapsed_s: float, score: float) -> Point:
+    return Point(elapsed_s, score, score * 1e-3, 1e6, True, 3, ("a->b",))
+
+
+def test_race(problem: tl.Problem) -> None:
+    outcomes = (
+        Outcome("mcts", "CONVERGED", "ok", (point(0.1, 0.9), point(0.4, 0.5)), 40, 1.0, 0.1, None, ("a->b",), None),
+        Outcome("beam", "CRASHED", "it died", (point(0.2, 0.7),), None, 0.5, None, None, ("a->b",), None),
+    )
+    view = tl.views.race(tl.Race(problem, 0, outcomes))
+    assert view.table["best C(s)"].tolist() == ["0.5000", "0.7000"]
+    cell: RaceCell = view._make()
+    assert list(cell.curves.lines["mcts"].data["y"]) == [0.9, 0.5, 0.5]
+    assert "best so far: mcts" in cell._words.object
+    assert "beam: it died" in cell._words.object
+    cell.kind.value = "time_s"
+    assert list(cell.curves.lines["beam"].data["x"]) == [0.2, 0.5]
+    assert "mcts" in "".join(Tags(view.to_html()).text)
+
+
+# -- plans ------------------------------------------------------------------------------------------
+def test_compare_and_memory(result: tl.SearchResult, problem: tl.Problem) -> None:
+    plan = tl.Plan.from_actions(problem, ["batch->data"])
+    plans = {"searched": result, "data": plan}
+    view = tl.views.compare(plans, problem)
+    cost = tl.price(problem, plan)
+    assert view.table["time_s"].tolist() == [result.cost.time_s, cost.time_s]
+    assert view.table["peak_bytes"][1] == cost.peak_bytes
+    text = "".join(Tags(view.to_html()).text)
+    assert f"{cost.count('all_reduce')} AR" in text
+    cell = view._make()
+    cell.pick(1)
+    assert "batch-&gt;data" in cell._words.object
+    memory = tl.views.memory(plans, problem)
+    assert memory.table["peak_bytes"].tolist() == [result.cost.peak_bytes, cost.peak_bytes]
+    assert memory.table["largest_bytes"][1] == cost.at_peak[0].bytes
+    page = memory._make()
+    page.pick(1)
+    assert len(page.held.value) == len(cost.at_peak)
+    assert repr(tl.views.memory(result)) == "toast_lab.views.memory: 1 plan: mcts"
+
+
+def comparison(problem: tl.Problem, plan: tl.Plan) -> tl.Comparison:
+    from toast_lab.compare.result import Certificate, Predicted, Row
+    from toast_lab.runtime.hlo import Collective
+
+    cost = tl.price(problem, plan)
+    fields: dict[str, Any] = {f: None for f in Row.__dataclass_fields__}
+    sent = SimpleNamespace(kind="all_reduce")
+    assert "kind" in Collective._fields
+    row = Row(
+        **{
+            **fields, "name": "data", "status": "ok", "batches_s": ((0.01, 0.03, 0.02),), "devices": "cpu:4",
+            "peak_bytes": 2**20, "collectives": (sent,) * 3, "plan": plan.to_json(),
+            "certificate": Certificate({"loss": 3e-7}, None, 1e-4, (), ()),
+            "predicted": Predicted("tpu-v5e", cost.time_s, cost.overlapped_s, cost.peak_bytes, {"all_reduce": 7}),
+        }
+    )  # fmt: skip
+    return tl.Comparison("m", "d", (row,), None, "normal", 0, "in turns")
+
+
+def test_compare_takes_what_was_measured(problem: tl.Problem) -> None:
+    plan = tl.Plan.from_actions(problem, ["batch->data"])
+    measured = comparison(problem, plan)
+    bare, full = tl.views.compare(measured), tl.views.compare(measured, problem)
+    for view in (bare, full):
+        assert view.table["measured_s"][0] == pytest.approx(0.02)
+        assert view.table["max_relative_error"][0] == 3e-7
+        text = "".join(Tags(view.to_html()).text)
+        assert "3 AR" in text
+        assert "20 ms" in text
+    assert bare.table["time_s"][0] == full.table["time_s"][0] == tl.price(problem, plan).time_s
+    assert Tags(full.to_html()).count("svg") == 1
+    assert not Tags(bare.to_html()).count("svg")
+    with pytest.raises(InvalidInput, match="give the problem as well"):
+        tl.views.memory(measured)
+    assert tl.views.memory(measured, problem).table["peak_bytes"][0] == tl.price(problem, plan).peak_bytes
+
+
+def test_tiles(problem: tl.Problem) -> None:
+    plan = tl.Plan.from_actions(problem, ["hidden->model"])
+    path = "params['layers'][0]['w_up']"
+    view = tl.views.tiles(plan, path)
+    assert plan.argument_specs()[path] == ((), ("model",))
+    assert view.table["dim 1"].tolist() == ["0:64", "64:128"] * 2
+    assert view.table["dim 0"].tolist() == ["0:64"] * 4
+    assert Tags(view.to_html()).count("rect") == 8
+    number = problem.analysis.program.value_name.index(path)
+    assert tl.views.tiles(plan, number).table.equals(view.table)
+    result_path = problem.analysis.program.output_paths[0]
+    assert tl.views.tiles(plan, result_path) is not None
+    cell = view._make()
+    cell.pick(
+        problem.analysis.program.value_name.index("tokens") if "tokens" in problem.analysis.program.value_name else 0
+    )
+    assert len(cell.table.value) == 4
+
+
+# -- wrong input ------------------------------------------------------------------------------------
+def test_wrong_input_is_refused_with_what_is_taken(result: tl.SearchResult, problem: tl.Problem) -> None:
+    model = tl.load("attention")
+    for name in ("graph", "listing", "conflicts", "colours"):
+        with pytest.raises(
+            InvalidInput, match=rf"views.{name} takes an Analysis or a Problem, not a Model. .*tl.analyse"
+        ):
+            getattr(tl.views, name)(model)
+    with pytest.raises(InvalidInput, match=r"no level is called 'nams' \(did you mean \"names\"\?\)"):
+        tl.views.graph(problem, level="nams")
+    with pytest.raises(InvalidInput, match=r"takes a SearchResult of tl.search or a RunningSearch .*, not a Problem"):
+        tl.views.search(problem)
+    with pytest.raises(InvalidInput, match="takes a Problem as second argument, not a ShardingPlan"):
+        tl.views.tree(result, result.plan)
+    with pytest.raises(InvalidInput, match="takes a Race"):
+        tl.views.race(result)
+    with pytest.raises(InvalidInput, match="'a' is an int, 'b' is a str"):
+        tl.views.compare({"a": 1, "b": "x", "c": result.plan}, problem)
+    with pytest.raises(InvalidInput, match="the price of plan needs the problem"):
+        tl.views.memory(result.plan)
+    with pytest.raises(InvalidInput, match="not a dict"):
+        tl.views.compare({})
+    with pytest.raises(InvalidInput, match="no tensor is called 'paramz'"):
+        tl.views.tiles(result.plan, "paramz")
+    with pytest.raises(InvalidInput, match="from 0 to"):
+        tl.views.tiles(result.plan, 10**6)
+    with pytest.raises(InvalidInput, match="a ShardingPlan or a SearchResult, not an Analysis"):
+        tl.views.tiles(problem.analysis)
+
+
+# -- frames -----------------------------------------------------------------------------------------
+def get(url: str, **headers: str) -> tuple[int, str, Any]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+            return answer.status, answer.read().decode(), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, "", error.headers
+
+
+def test_one_server_serves_all_views_to_our_own_pages_only(attention: tl.Analysis) -> None:
+    first, second = tl.views.graph(attention), tl.views.listing(attention)
+    assert first.url != second.url
+    assert first.url.partition("?")[0] == second.url.partition("?")[0]
+    assert first.url.startswith("http://127.0.0.1:")
+    status, text, _ = get(first.url)
+    assert status == 200
+    assert not re.findall(r"""(?:src|href)=["']https?://(?!127\.0\.0\.1)""", text)
+    alive = first.url.replace("/?", "/alive?")
+    status, _, headers = get(alive)
+    assert status == 204
+    assert headers["Access-Control-Allow-Origin"] == "*"
+    assert get(alive, Host="evil.example")[0] == 403
+    assert get(first.url, Host="evil.example")[0] == 403
+    first.close()
+    assert get(alive)[0] == 404
+    assert get(second.url.replace("/?", "/alive?"))[0] == 204
+
+
+def test_an_output_holds_the_static_picture_and_asks_before_it_shows_a_frame(attention: tl.Analysis) -> None:
+    view = tl.views.graph(attention)
+    output = view._repr_html_()
+    assert view.to_html() in output
+    assert output.index("<svg") < output.index("<script>")
+    assert "<iframe" not in output
+    assert f"fetch('{view.url.replace('/?', '/alive?')}')" in output
+    quoted = frames.html("http://127.0.0.1:1/?frame=k", 10, "it's </script>", frames.Safe("static"))
+    assert quoted.count("</script>") == 1
+
+
+def test_a_view_is_saved_as_a_page(attention: tl.Analysis, tmp_path: Any) -> None:
+    tl.views.graph(attention).save(tmp_path / "graph.html")
+    text = (tmp_path / "graph.html").read_text()
+    assert text.startswith("<!doctype html>")
+    assert "<svg" in text
+    assert "127.0.0.1" not in text
+
+
+def test_inline_gives_a_panel_object(attention: tl.Analysis) -> None:
+    found = tl.views.listing(attention, inline=True)
+    assert isinstance(found, pn.viewable.Viewable)
+    assert found.styles["height"].endswith("px")
+
+
+def test_explore_in_a_notebook_is_a_frame_of_the_same_server(
+    attention: tl.Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toast_lab.app.explore.in_notebook", lambda: True)
+    cell = explore("attention")
+    view = tl.views.graph(attention)
+    assert cell.url.partition("?")[0] == view.url.partition("?")[0]
+    assert "attention: 10 ops" in cell._repr_html_()
+    assert get(cell.url)[0] == 200
+    cell.stop()
+    assert get(cell.url.replace("/?", "/alive?"))[0] == 404
+
+
+# -- names ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import toast_lab as tl; import sys; assert 'panel' not in sys.modules; tl.views.tiles; print('ok')",
+        "import toast_lab.views.tiles as t, toast_lab as tl; assert t.parts and callable(tl.views.tiles); print('ok')",
+        "import toast_lab as tl, sys; tl.views; assert not {'panel', 'bokeh'} & set(sys.modules);"
+        "assert {'graph', 'tree'} <= set(dir(tl.views)); print('ok')",
+    ],
+)
+def test_views_are_there_on_first_use(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_an_unknown_view_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'grph'"):
+        tl.views.grph  # noqa: B018

@@ -1,0 +1,334 @@
+"""``start_search`` and ``start_race``: the same as ``search`` and ``race``, in the background.
+
+The caller gets a handle at once and goes on.  The work is done in a child process, as the explorer's searches are, so
+neither what a notebook draws nor the next cell slows it down more than any other process would.  The child ends with
+its parent, however that ends.
+
+Start reading at ``start_search``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toast_lab.app import worker
+from toast_lab.app.jobs import JOBS, Job, JobState
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidInput, RunFailed
+from toast_lab.search.child import Point
+from toast_lab.search.contract import Budget, SearchResult, Status, check_options
+from toast_lab.search.race import Race, Row, check
+from toast_lab.search.trace import Trace
+from toast_lab.sharding.plan import ShardingPlan
+
+TIME_LIMIT_S = 24 * 3600.0
+PATIENCE_S = 10.0  #: that a search which was told to stop has before it is killed
+WORDS = {
+    JobState.PAUSED: "paused",
+    JobState.DONE: "done",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+}
+
+
+class Running:
+    """What searches and races in the background have in common.
+
+    Attributes:
+        problem: what is sharded.
+        job: the job that pages watch.
+    """
+
+    def __init__(self, problem: Problem, job: Job) -> None:
+        self.problem, self.job = problem, job
+        self._lock = threading.Lock()
+        self._seen = 0
+
+    @property
+    def running(self) -> bool:
+        """Is the child still at work, paused or not?"""
+        return self.job.running
+
+    @property
+    def state(self) -> str:
+        """``preparing``, ``searching``, ``paused``, ``done``, ``failed`` or ``cancelled``."""
+        found = WORDS.get(self.job.state)
+        return found or ("searching" if self._began() else "preparing")
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start, those for preparing and pauses included."""
+        return self.job.elapsed_s
+
+    def pause(self) -> None:
+        """Stand still; the budget's seconds do not run meanwhile."""
+        self.job.pause()
+
+    def go_on(self) -> None:
+        """Go on after ``pause``."""
+        self.job.resume()
+
+    def stop(self) -> None:
+        """End now and keep what was found; ``result`` then gives it."""
+        JOBS.stop(self.job, PATIENCE_S)
+
+    def cancel(self) -> None:
+        """Kill the child; what it had found is lost, but for the curve."""
+        self.job.cancel()
+
+    def _began(self) -> bool:
+        raise NotImplementedError
+
+    def _take(self, data: Any) -> None:
+        raise NotImplementedError
+
+    def _drain(self) -> None:
+        """Take in what the child reported since the last look."""
+        with self._lock:
+            for event in self.job.since(self._seen):
+                self._seen += 1
+                self._take(event.data)
+
+    def _wait(self, timeout_s: float | None) -> Any:
+        """What the job gave; an interrupt ends the job gently and is passed on."""
+        try:
+            ended = self.job.finished.wait(timeout_s)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if not ended:
+            raise TimeoutError(f"{self.job.title}: still {self.state} after {timeout_s:g} s")
+        if self.job.state is not JobState.DONE:
+            raise RunFailed(self.job.message)
+        return self.job.result
+
+
+class RunningSearch(Running):
+    """A search in the background; ``toast_lab.views.search`` shows it live.
+
+    Attributes:
+        method, seed: of the search.
+    """
+
+    def __init__(self, problem: Problem, job: Job, method: str, seed: int) -> None:
+        super().__init__(problem, job)
+        self.method, self.seed = method, seed
+        self._points: list[Point] = []
+        self._done = 0
+
+    @property
+    def simulations(self) -> int:
+        """Simulations so far."""
+        self._drain()
+        return self._done
+
+    @property
+    def points(self) -> list[Point]:
+        """The anytime curve so far: one point at each improvement."""
+        self._drain()
+        return list(self._points)
+
+    @property
+    def best(self) -> Point | None:
+        """The best plan so far, with its actions as text; None before the first."""
+        self._drain()
+        return self._points[-1] if self._points else None
+
+    @property
+    def trace(self) -> Trace:
+        """The trace as far as it has arrived, a few times a second; it grows."""
+        return self.job.mirror.trace
+
+    def step(self) -> None:
+        """Show one simulation more and stand still."""
+        self.job.step(self.simulations)
+
+    def result(self, timeout_s: float | None = None) -> SearchResult:
+        """Wait for the end and give what ``search`` would have given.  An interrupt ends the search and is passed on.
+
+        Raises:
+            RunFailed: the search was cancelled or its process died; ``points`` still has the curve.
+            TimeoutError: it goes on.
+        """
+        self._wait(timeout_s)
+        return self._made
+
+    @functools.cached_property
+    def _made(self) -> SearchResult:
+        found, analysis = self.job.result, self.problem.analysis
+        for array in (found.op_axis, found.value_axis):
+            array.flags.writeable = False
+        plan = ShardingPlan(
+            analysis.program, self.problem.mesh, found.op_axis, found.value_axis, found.actions, found.key,
+            analysis.trees,
+        )  # fmt: skip
+        return SearchResult(
+            plan, found.cost, Status[found.status], found.trace, self.method, self.seed, found.evaluations,
+            found.elapsed_s, found.taken, found.message, found.bound,
+        )  # fmt: skip
+
+    def _began(self) -> bool:
+        return self.simulations > 0
+
+    def _take(self, data: Any) -> None:
+        if isinstance(data, worker.Batch):
+            self._done = data.done
+            self._points += [
+                Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
+                for s in data.simulations
+                if s.improved
+            ]
+
+    def __repr__(self) -> str:
+        best = self.best
+        found = f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB" if best is not None else ""
+        return f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} simulations{found}"
+
+
+class RunningRace(Running):
+    """A race in the background; ``toast_lab.views.race`` shows it live.
+
+    Attributes:
+        methods, seed: of the race.
+    """
+
+    def __init__(self, problem: Problem, job: Job, methods: tuple[str, ...], seed: int) -> None:
+        from toast_lab.app.racing import RaceState
+
+        super().__init__(problem, job)
+        self.methods, self.seed = methods, seed
+        self._race = RaceState(problem, methods, seed)
+
+    @property
+    def points(self) -> dict[str, list[Point]]:
+        """By method, the improvements so far."""
+        self._drain()
+        return {m: list(p) for m, p in self._race.points.items()}
+
+    @property
+    def rows(self) -> list[Row]:
+        """The table so far: methods that have begun."""
+        self._drain()
+        return self._race.rows
+
+    @property
+    def best(self) -> Row | None:
+        """The row of the best plan so far; None before the first."""
+        found = [r for r in self.rows if r.score is not None]
+        return min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0), default=None)
+
+    def result(self, timeout_s: float | None = None) -> Race:
+        """Wait for the end and give what ``race`` would have given.  An interrupt ends the race and is passed on.
+
+        Raises:
+            RunFailed: the race was cancelled.
+            TimeoutError: it goes on.
+        """
+        race: Race = self._wait(timeout_s).race
+        return race
+
+    def stop(self) -> None:
+        """End now and keep what was found; each method has time to hand it over."""
+        JOBS.stop(self.job, 60.0)
+
+    def _began(self) -> bool:
+        return bool(self.rows)
+
+    def _take(self, data: Any) -> None:
+        if isinstance(data, worker.RacePoint | worker.RaceEnd):
+            self._race.take(data)
+
+    def __repr__(self) -> str:
+        through = sum(r.status != "runs" for r in self.rows)
+        return f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of {len(self.methods)} through"
+
+
+def start_search(
+    problem: Problem,
+    method: str = "mcts",
+    seed: int = 0,
+    budget: Budget | None = None,
+    *,
+    resume: Trace | str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> RunningSearch:
+    """``search`` in a process of its own; gives a handle at once.
+
+    Args:
+        problem: program, mesh and machine; pins are kept.  It is pickled.
+        method: one of ``search.methods.METHODS``.
+        seed: of the search.
+        budget: seconds and/or evaluations (30 s by default), counted without preparing and pauses.
+        resume: trace (or its file) of an earlier search of the same problem; give its method and seed.
+        options: of the method; they are pickled.
+
+    Raises:
+        InvalidProblem: unknown method or option.
+        ToastError: four jobs run already.
+    """
+    _check_problem(problem, "start_search")
+    check_options(method, options)
+    budget = budget or Budget()
+    job = JOBS.start(
+        "search", f"{method} on {problem.describe()}", "toast_lab.app.worker:search_problem",
+        problem, method, seed, budget.seconds, budget.evaluations, dict(options),
+        controlled=True, time_limit_s=TIME_LIMIT_S, resume=resume, with_trace=True,
+    )  # fmt: skip
+    _end_with_us()
+    return RunningSearch(problem, job, method, seed)
+
+
+def start_race(
+    problem: Problem,
+    methods: Sequence[str],
+    budget: Budget | None = None,
+    seed: int = 0,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> RunningRace:
+    """``race`` in the background, one method after the other, each in a process of its own; gives a handle at once.
+
+    Args:
+        problem: program, mesh and machine.  It is pickled.
+        methods: names in ``search.methods.METHODS``, each once.
+        budget: of each method (30 s by default).
+        seed: of each method.
+        options: by method.
+
+    Raises:
+        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
+        ToastError: four jobs run already.
+    """
+    _check_problem(problem, "start_race")
+    check(methods, options)
+    budget = budget or Budget()
+    job = JOBS.start(
+        "race", f"racing {', '.join(methods)} on {problem.describe()}", worker.race_methods,
+        problem, tuple(methods), seed, budget.seconds, evaluations=budget.evaluations, options=options,
+        controlled=True,
+    )  # fmt: skip
+    _end_with_us()
+    return RunningRace(problem, job, tuple(methods), seed)
+
+
+def _check_problem(problem: object, who: str) -> None:
+    if not isinstance(problem, Problem):
+        raise InvalidInput(
+            f"{who} takes a Problem, not a {type(problem).__name__}: tl.{who}(tl.Problem(analysis, mesh=...))"
+        )
+
+
+@functools.cache
+def _end_with_us() -> None:
+    """At the interpreter's end, end what still runs; a process that is killed is missed by its children themselves."""
+
+    def end() -> None:
+        JOBS.cancel_all()
+        for job in JOBS.running():
+            job.finished.wait(2.0)
+
+    atexit.register(end)

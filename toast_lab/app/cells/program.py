@@ -1,0 +1,372 @@
+"""Views of a program: its dimension graph, its listing, its conflicts, its colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.cells.view import View, every_tick, refused, shown, table_html
+from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.pages.graph import GraphPage
+from toast_lab.app.pages.hand import HandPage
+from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidInput, did_you_mean
+from toast_lab.explain.board import conflicts as conflict_board
+from toast_lab.views import inspect
+from toast_lab.views.by_hand_tables import board_frame
+from toast_lab.views.graph_layout import LEVELS, graph_layout, op_label, start_level
+from toast_lab.views.graph_plot import nodes_frame
+from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
+from toast_lab.views.svg import MAX_NODES, graph_svg
+
+SHOWN_LINES = 120  #: of a static listing
+
+
+def graph(
+    what: Analysis | Problem, *, level: str | None = None, conflicts_only: bool = False, inline: bool = False
+) -> Any:
+    """The dimension graph: colours as lanes, M as lines, conflicts in red, compatibility sets outlined.
+
+    A click on a name or a conflict says what it is and marks its line in the listing, and the other way round.
+
+    Args:
+        what: an Analysis; or a Problem, and colours can then be sharded from the graph, with prices.
+        level: ``"names"``, ``"lines"``, ``"functions"`` or ``"colours"``; what suits the program's size by default.
+        conflicts_only: only names in conflict and those next to them.
+        inline: give a Panel object that talks through the notebook, for a kernel on another machine.
+
+    Raises:
+        InvalidInput: another type, or an unknown level.
+    """
+    analysis, problem = _program(what, "graph")
+    if level is not None and level not in LEVELS:
+        raise InvalidInput(
+            f"views.graph: no level is called {level!r}{did_you_mean(level, LEVELS)}; {', '.join(LEVELS)}"
+        )
+    first = level or start_level(analysis)
+
+    def make() -> Any:
+        return GraphCell(_session(analysis, problem), first, conflicts_only)
+
+    def layout() -> Any:
+        return graph_layout(analysis, first, conflicts_only=conflicts_only)
+
+    def static() -> Safe:
+        found = layout()
+        if len(found.nodes) > MAX_NODES:
+            found = graph_layout(analysis, "colours", conflicts_only=conflicts_only)
+        legend = (
+            "A lane is a colour, program order runs down; red dashes are conflicts between side 0 (left) and side 1 "
+            "(right), an outline is a compatibility set."
+        )
+        if len(found.nodes) > MAX_NODES:
+            return join([h("p", f"{len(found.nodes):,} nodes: too many for a picture of this size."), _colour_table()])
+        return join([Safe(graph_svg(found)), h("p", h("small", legend))])
+
+    def _colour_table() -> Safe:
+        return table_html(colours_frame(analysis))
+
+    view = View("graph", lambda: _about(analysis), make, static, 760, lambda: nodes_frame(layout()))
+    return shown(view, inline)
+
+
+def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
+    """The program, every dim with the colour that the graph gives it; a click tells about a line's names.
+
+    Args:
+        what: an Analysis or a Problem.
+        inline: as for ``graph``.
+
+    Raises:
+        InvalidInput: another type.
+    """
+    analysis, _ = _program(what, "listing")
+
+    def static() -> Safe:
+        lines = program_lines(analysis)
+        rows = [
+            join(
+                [
+                    h("span", s.text, style=f"color: {s.hue}; font-weight: 650") if s.hue else s.text
+                    for s in line.segments
+                ]
+            )
+            for line in lines[:SHOWN_LINES]
+        ]
+        more = f"… and {len(lines) - SHOWN_LINES:,} lines more" if len(lines) > SHOWN_LINES else ""
+        return h("pre", join(rows, "\n"), f"\n{more}" if more else "")
+
+    height = min(620, 60 + 20 * len(program_lines(analysis)))
+    view = View(
+        "listing", lambda: _about(analysis), lambda: ListingCell(_session(analysis, None)), static, max(height, 300),
+        lambda: program_frame(analysis),
+    )  # fmt: skip
+    return shown(view, inline)
+
+
+def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
+    """The conflicts of a program; of a Problem the conflict board, where flipping a bit shows what follows at once.
+
+    Args:
+        what: an Analysis (where the conflicts are, and the chain behind each) or a Problem (also what each side of each
+            resolution costs on each mesh axis, the listing of one device, collectives, tiles, undo).
+        inline: as for ``graph``.
+
+    Raises:
+        InvalidInput: another type.
+    """
+    analysis, problem = _program(what, "conflicts")
+
+    def table() -> Any:
+        return inspect.conflicts_frame(analysis) if problem is None else board_frame(conflict_board(problem))
+
+    def make() -> Any:
+        session = _session(analysis, problem)
+        return BoardCell(session) if problem is not None else ConflictsCell(session)
+
+    def static() -> Safe:
+        if not analysis.conflicts:
+            return h("p", "No tensor of this program has two dims that would be sharded alike.")
+        return table_html(table())
+
+    view = View("conflicts", lambda: _about(analysis), make, static, 860 if problem is not None else 460, table)
+    return shown(view, inline)
+
+
+def colours(what: Analysis | Problem, *, inline: bool = False) -> Any:
+    """The colours of a program, what an action can shard; a click lists the arguments and marks the lines.
+
+    Args:
+        what: an Analysis or a Problem.
+        inline: as for ``graph``.
+
+    Raises:
+        InvalidInput: another type.
+    """
+    analysis, _ = _program(what, "colours")
+
+    def table() -> Any:
+        return colours_frame(analysis).drop(columns=["group"])
+
+    view = View(
+        "colours", lambda: _about(analysis), lambda: ColoursCell(_session(analysis, None)),
+        lambda: table_html(table()), 460, table,
+    )  # fmt: skip
+    return shown(view, inline)
+
+
+# -- pages ------------------------------------------------------------------------------------------
+class Listing:
+    """The listing pane, linked both ways with a session's selection."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.pane = listing_pane()
+        self._lines: list[Line] = self.pane.fill(session.analysis)
+        self.pane.param.watch(lambda e: self._picked(e.new), "picked")
+        session.param.watch(lambda *_: self._mark(), "names")
+
+    def _picked(self, picked: list[int]) -> None:
+        line = next((found for found in self._lines if picked and found.op == picked[0]), None)
+        if line is not None:
+            self.session.select(line.names)
+
+    def _mark(self) -> None:
+        names, analysis = self.session.names, self.session.analysis
+        self.pane.chosen = sorted({int(o) for o in analysis.dims.op[list(names)]}) if names else []
+
+
+class Words:
+    """What is selected, in words: names, or a conflict with the chain behind it."""
+
+    def __init__(self, session: Session, hint: str) -> None:
+        self.session, self.hint = session, hint
+        self.pane = look.text()
+        session.param.watch(lambda *_: self._show(), ["names", "conflicts"])
+        self._show()
+
+    def _show(self) -> None:
+        session, analysis = self.session, self.session.analysis
+        if session.conflicts:
+            k = session.conflicts[0]
+            chain = [
+                h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}")
+                for n in inspect.chain(analysis, k)[:14]
+            ]
+            why = h("h2", "why both dims have one colour")
+            self.pane.object = join(
+                [
+                    h("h2", "conflict"),
+                    facts(inspect.conflict_facts(analysis, k)),
+                    why,
+                    h("ol", *chain, cls="chain mono"),
+                ]
+            )
+        elif session.names:
+            names = [join([h("h2", "name"), facts(inspect.name_facts(analysis, n))]) for n in session.names[:6]]
+            more = len(session.names) - 6
+            self.pane.object = join([*names, h("p", f"and {more:,} names more", cls="quiet") if more > 0 else ""])
+        else:
+            self.pane.object = h("p", self.hint, cls="quiet")
+
+
+class GraphCell(pn.viewable.Viewer):
+    """The explorer's graph page, narrower: the listing below, selection and settings in tabs."""
+
+    def __init__(self, session: Session, level: str, conflicts_only: bool) -> None:
+        super().__init__()
+        self.graph = GraphPage(session)
+        controls = self.graph.controls
+        controls.level.value, controls.only.value = level, conflicts_only
+        every_tick(self.graph.tick)  # large layouts are made in a thread
+        self.listing = Listing(session)
+        self._said = look.text(height=18)
+        session.param.watch(lambda *_: self._say(), "messages")
+        self.session = session
+        beside = pn.Tabs(
+            ("Selection", self.graph.right), ("Show", self.graph.left), width=340, sizing_mode="stretch_height",
+            margin=0, stylesheets=[look.TABS],
+        )  # fmt: skip
+        below = pn.Column(
+            self.listing.pane, sizing_mode="stretch_width", height=190, margin=0, stylesheets=[look.CANVAS]
+        )
+        self._root = pn.Column(
+            pn.Row(
+                pn.Column(self.graph.centre, sizing_mode="stretch_both", margin=0), beside,
+                sizing_mode="stretch_both", margin=0,
+            ),
+            self._said, below, sizing_mode="stretch_both", margin=0,
+        )  # fmt: skip
+
+    def _say(self) -> None:
+        last = self.session.messages[-1]
+        self._said.object = h("p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text)
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+class ListingCell(pn.viewable.Viewer):
+    """The listing, and what is known of the line that was clicked."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.listing = Listing(session)
+        self.words = Words(session, "Click a line.")
+        left = pn.Column(self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS])
+        right = pn.Column(
+            self.words.pane, width=300, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            stylesheets=[look.CARD],
+        )  # fmt: skip
+        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+class TableCell(pn.viewable.Viewer):
+    """A table whose rows select names, above the listing; words beside."""
+
+    def __init__(self, session: Session, table: Any, hint: str) -> None:
+        super().__init__()
+        self.session, self.table = session, table
+        self.table.on_click(lambda e: self.clicked(e.row))
+        self.listing = Listing(session)
+        self.words = Words(session, hint)
+        left = pn.Column(
+            self.table,
+            pn.Column(self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]),
+            sizing_mode="stretch_both", margin=0,
+        )  # fmt: skip
+        right = pn.Column(
+            self.words.pane, width=310, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            stylesheets=[look.CARD],
+        )  # fmt: skip
+        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+
+    def clicked(self, row: int) -> None:
+        """A row was clicked."""
+        raise NotImplementedError
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+class ConflictsCell(TableCell):
+    """One row a conflict."""
+
+    def __init__(self, session: Session) -> None:
+        frame = inspect.conflicts_frame(session.analysis)
+        table = look.table(frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width")
+        super().__init__(session, table, "Click a conflict: where it is, and why both dims have one colour.")
+
+    def clicked(self, row: int) -> None:
+        """Select the conflict."""
+        self.session.select((), (int(self.table.value["conflict"].iloc[row]),))
+
+
+class ColoursCell(TableCell):
+    """One row a colour group."""
+
+    def __init__(self, session: Session) -> None:
+        frame = colours_frame(session.analysis)
+        table = look.table(
+            frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
+        )
+        self._groups = frame["group"].tolist()
+        super().__init__(session, table, "Click a colour: its names are marked in the listing.")
+
+    def clicked(self, row: int) -> None:
+        """Select all names of the colour group."""
+        analysis = self.session.analysis
+        group = analysis.groups[self._groups[row]]
+        self.session.select(tuple(int(n) for c in group.colours for n in analysis.colours[c].names))
+
+
+class BoardCell(pn.viewable.Viewer):
+    """The explorer's page for sharding by hand: board, one device's listing, collectives, devices, costs, undo."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        session.step = "hand"
+        self.session = session
+        self.hand = HandPage(session)
+        every_tick(self.hand.tick)
+        beside = pn.Tabs(
+            ("Plan by hand", self.hand.right), ("Colours", self.hand.left), width=335, sizing_mode="stretch_height",
+            margin=(0, 0, 0, 6), stylesheets=[look.TABS],
+        )  # fmt: skip
+        self._root = pn.Row(self.hand.centre, beside, sizing_mode="stretch_both", margin=0)
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+# -- inside -----------------------------------------------------------------------------------------
+def _program(what: object, view: str) -> tuple[Analysis, Problem | None]:
+    if isinstance(what, Analysis):
+        return what, None
+    if isinstance(what, Problem):
+        return what.analysis, what
+    raise refused(view, "an Analysis or a Problem", what, f"tl.views.{view}(tl.analyse(model))")
+
+
+def _session(analysis: Analysis, problem: Problem | None) -> Session:
+    """A page's own state, about this program."""
+    session = Session()
+    session.take(analysis, problem)
+    return session
+
+
+def _about(analysis: Analysis) -> str:
+    p, sets = analysis.program, len(analysis.compatibility_sets)
+    return (
+        f"{p.name}, {analysis.dims.n:,} names, {len(analysis.conflicts):,} conflicts in {sets:,} "
+        f"compatibility set{'' if sets == 1 else 's'}"
+    )

@@ -1,0 +1,500 @@
+"""Views of a search or a race, running or over: curves, the tree, the methods on one chart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pandas as pd
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.background import Running, RunningRace, RunningSearch
+from toast_lab.app.cells.view import FILL, View, every_tick, filling, refused, shown, table_html
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.mirror import Mirror
+from toast_lab.app.pages.search_tree import TreePane
+from toast_lab.app.tree_state import TreeState
+from toast_lab.app.worker import Batch
+from toast_lab.cost.problem import Cost, Problem
+from toast_lab.errors import InvalidInput
+from toast_lab.search.child import Point
+from toast_lab.search.contract import SearchResult
+from toast_lab.search.places import Places
+from toast_lab.search.race import Race, Row
+from toast_lab.search.trace import Trace
+from toast_lab.text import gap_text
+from toast_lab.views import svg
+from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
+from toast_lab.views.search_curves import Point as CurvePoint
+from toast_lab.views.search_curves import SearchCurves, improvements_frame, point, shown_frame
+
+MAX_POINTS = 2000  #: of a curve that is drawn at once, about
+STATIC_POINTS = 400  #: of the tried plans in a static picture
+RACE = "a Race of tl.race or a RunningRace of tl.start_race"
+HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
+
+
+def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
+    """Curves of a search: time, memory and C(s) of the best plan so far, with what was tried.
+
+    A search that runs in the background is shown live, with buttons that pause, step and stop it.
+
+    Args:
+        what: a SearchResult, or what ``start_search`` gave.
+        inline: give a Panel object that talks through the notebook, for a kernel on another machine.
+
+    Raises:
+        InvalidInput: another type.
+    """
+    if not isinstance(what, SearchResult | RunningSearch):
+        raise refused("search", HANDLE, what, "tl.views.search(tl.search(problem))")
+
+    def static() -> Safe:
+        return _static_search(_facts_of(what))
+
+    def table() -> pd.DataFrame:
+        return improvements_frame(_facts_of(what).points)
+
+    return shown(View("search", lambda: _about(what), lambda: SearchCell(what), static, 620, table), inline)
+
+
+def tree(what: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False) -> Any:
+    """The tree of a search: a block a place, as wide as its visits; a click tells its plan, visits, value and price.
+
+    Args:
+        what: a SearchResult, or what ``start_search`` gave; the tree then grows.
+        problem: of a SearchResult, for the price of a place.
+        inline: as for ``search``.
+
+    Raises:
+        InvalidInput: another type, or a search without a trace.
+    """
+    if not isinstance(what, SearchResult | RunningSearch):
+        raise refused("tree", HANDLE, what, "tl.views.tree(tl.search(problem), problem)")
+    if problem is not None and not isinstance(problem, Problem):
+        raise refused("tree", "a Problem as second argument", problem, "tl.views.tree(result, problem)")
+    problem = what.problem if isinstance(what, RunningSearch) else problem
+
+    def static() -> Safe:
+        state = _tree_state(what, problem)
+        state.count(now=True)
+        scene = state.scene()
+        if scene is None:
+            return h("p", "No simulation yet.")
+        return join([Safe(svg.icicle_svg(scene)), h("p", h("small", "As wide as visits; dark: low C(s) at or below."))])
+
+    def table() -> pd.DataFrame:
+        state = _tree_state(what, problem)
+        state.count(now=True)
+        frame: pd.DataFrame = state.children()[1]
+        return frame
+
+    return shown(View("tree", lambda: _about(what), lambda: TreeCell(what, problem), static, 700, table), inline)
+
+
+def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
+    """Methods on one chart: the best plan of each against its own seconds; the table below.
+
+    Args:
+        what: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop the race.
+        inline: as for ``search``.
+
+    Raises:
+        InvalidInput: another type.
+    """
+    if not isinstance(what, Race | RunningRace):
+        raise refused("race", RACE, what, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
+
+    def about() -> str:
+        return repr(what) if isinstance(what, RunningRace) else f"{what.problem.describe()}, seed {what.seed}"
+
+    def static() -> Safe:
+        points, rows = _race_points(what), list(what.rows)
+        until = {r.method: r.elapsed_s for r in rows}
+        curves = [
+            svg.Curve(
+                m, [*((p.elapsed_s, p.score) for p in found), *_hold(found, until.get(m))], svg.hue(i), svg.dash(i)
+            )
+            for i, (m, found) in enumerate(points.items())
+            if found
+        ]
+        chart = svg.curves_svg(curves, "seconds of each method's own search", "C(s) of the best plan so far, estimated")
+        return join([Safe(chart), table_html(race_frame(rows))])
+
+    return shown(View("race", about, lambda: RaceCell(what), static, 600, lambda: race_frame(what.rows)), inline)
+
+
+# -- data -------------------------------------------------------------------------------------------
+class Facts(NamedTuple):
+    """What is known of a search, running or over."""
+
+    points: list[CurvePoint]
+    improvements: list[Point]
+    simulations: int
+    unsharded: tuple[float, float]  #: step time and peak memory
+    limit_bytes: float
+    actions: tuple[str, ...]
+    method: str
+    state: str
+    elapsed_s: float
+    note: str
+
+
+def _trace(result: SearchResult) -> Trace:
+    if not result.trace.row.n:
+        raise InvalidInput("this SearchResult has no simulations to show; search anew")
+    return result.trace
+
+
+def _facts_of(what: SearchResult | RunningSearch) -> Facts:
+    if isinstance(what, RunningSearch):
+        points, improvements = Follower(what).read(), what.points
+        note = what.job.message if what.state in ("failed", "cancelled") else ""
+        return Facts(
+            thinned(points), improvements, what.simulations, what.problem.baseline, what.problem.memory_limit_bytes,
+            what.best.actions if what.best is not None else (), what.method, what.state, what.elapsed_s,
+            what.result().message if what.state == "done" else note,
+        )  # fmt: skip
+    trace, cost = _trace(what), what.cost
+    n = trace.row.n
+    points = [point(s) for s in trace.simulations.sample(max(1, n // MAX_POINTS))]
+    improvements = [
+        Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions) for s in trace.improvements()
+    ]
+    base = (cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s, points[0].tried_bytes)
+    note = f"{what.message} {gap_text(what.gap)}".strip()
+    return Facts(
+        points, improvements, n, base, cost.memory_limit_bytes, what.plan.actions, what.method, "over", what.elapsed_s,
+        note,
+    )  # fmt: skip
+
+
+def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[CurvePoint]:
+    """So many points at most, or a few more: all improvements, the last one, and every so many of the others."""
+    every = max(1, len(points) // at_most)
+    last = len(points) - 1
+    return [p for i, p in enumerate(points) if p.improved or i % every == 0 or i == last]
+
+
+class Follower:
+    """One reader's way through the log of a running search."""
+
+    def __init__(self, run: RunningSearch) -> None:
+        self.run, self._seen = run, 0
+
+    def read(self) -> list[CurvePoint]:
+        """Points since the last call."""
+        events = self.run.job.since(self._seen)
+        self._seen += len(events)
+        return [point(s) for e in events if isinstance(e.data, Batch) for s in e.data.simulations]
+
+
+def _about(what: SearchResult | RunningSearch) -> str:
+    if isinstance(what, RunningSearch):
+        return repr(what)
+    found = f"{seconds_text(what.cost.time_s)}, {bytes_text(what.cost.peak_bytes)}"
+    return f"{what.method} (seed {what.seed}) on {what.plan.program.name}, best {found}"
+
+
+def _race_points(what: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
+    return what.points if isinstance(what, RunningRace) else {o.method: o.points for o in what.outcomes}
+
+
+def _hold(points: Sequence[Point], until_s: float | None) -> list[tuple[float, float]]:
+    """A last point, so that a curve goes on to the end of its search."""
+    return [(max(points[-1].elapsed_s, until_s or 0.0), points[-1].score)] if points else []
+
+
+def _static_search(known: Facts) -> Safe:
+    if not known.points:
+        return h("p", "No simulation yet.")
+    time_unit, byte_unit = svg_units(known.unsharded)
+    tried = thinned(known.points, STATIC_POINTS)
+    charts = []
+    for words, (unit, scale), best, dot, level in (
+        ("step time, estimated", time_unit, "best_s", "tried_s", {"unsharded": (known.unsharded[0], NEUTRAL)}),
+        ("peak memory a device, estimated", byte_unit, "best_bytes", "tried_bytes", {}),
+    ):
+        improved = [p for p in known.points if p.improved] or known.points[:1]
+        line = [(float(p.simulation), getattr(p, best) / scale) for p in [*improved, known.points[-1]]]
+        dots = [(float(p.simulation), getattr(p, dot) / scale) for p in tried]
+        limits = {k: (v / scale, hue) for k, (v, hue) in level.items()}
+        highest = max(y for _, y in [*line, *dots])
+        if "memory" in words and known.limit_bytes / scale < 3 * highest:
+            limits["memory limit"] = (known.limit_bytes / scale, CONFLICT)
+        curves = [svg.Curve("tried", dots, NEUTRAL, dots=True), svg.Curve("best so far", line, ACCENT)]
+        charts.append(Safe(svg.curves_svg(curves, "simulations", f"{words} ({unit})", limits)))
+    twin = table_html(shown_frame(known.points), 8)
+    return join([*charts, h("p", f"{known.simulations:,} simulations. {known.note}"), twin])
+
+
+def svg_units(unsharded: tuple[float, float]) -> tuple[tuple[str, float], tuple[str, float]]:
+    """Units of the time and of the memory axis."""
+    from toast_lab.views.compare_table import byte_unit, time_unit
+
+    return time_unit(unsharded[0]), byte_unit(unsharded[1])
+
+
+# -- pages ------------------------------------------------------------------------------------------
+class Controls(pn.viewable.Viewer):
+    """Buttons for what runs in the background; nothing for what is over."""
+
+    def __init__(self, run: Running | None) -> None:
+        super().__init__()
+        self.run = run
+        small: dict[str, Any] = {"sizing_mode": "fixed", "width": 86, "height": 30, "margin": (0, 6, 6, 0)}
+        self.pause, self.stop = look.button("Pause", **small), look.button("Stop", **small)
+        self.step = look.button("Step", **small)
+        buttons: list[Any] = [self.pause, self.stop]
+        if run is not None:
+            self.pause.on_click(lambda _: self._pause())
+            self.stop.on_click(lambda _: run.stop())
+            if isinstance(run, RunningSearch):
+                self.step.on_click(lambda _: run.step())
+                buttons.insert(1, self.step)
+        self._row = pn.Row(*buttons, margin=0, visible=run is not None and run.running)
+        self.refresh()
+
+    def _pause(self) -> None:
+        if self.run is not None:
+            (self.run.go_on if self.run.state == "paused" else self.run.pause)()
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Say what the buttons would do now."""
+        if self.run is None:
+            return
+        self.pause.name = "Go on" if self.run.state == "paused" else "Pause"
+        if not self.run.running:
+            self._row.visible = False
+
+    def __panel__(self) -> Any:
+        return self._row
+
+
+class SearchCell(pn.viewable.Viewer):
+    """Curves left, numbers and buttons right, the improvements as a table below."""
+
+    def __init__(self, what: SearchResult | RunningSearch) -> None:
+        super().__init__()
+        self.what = what
+        self._run = what if isinstance(what, RunningSearch) else None
+        self._follower = Follower(self._run) if self._run is not None else None
+        known = _facts_of(what)
+        self.curves = SearchCurves(known.limit_bytes, *known.unsharded)
+        self._drawn = thinned(self._follower.read()) if self._follower is not None else known.points
+        self.curves.append(self._drawn)
+        self.score = RaceCurves([known.method], "score")
+        self.controls = Controls(self._run)
+        self._twin_at = -1
+        self._twin = look.table(shown_frame([]), height=140, sizing_mode="stretch_width", selectable=False)
+        self._words = look.text()
+        tabs = pn.Tabs(
+            ("time and memory", pn.pane.Bokeh(self.curves.root, sizing_mode="stretch_both", margin=0)),
+            ("C(s)", pn.pane.Bokeh(self.score.figure, sizing_mode="stretch_both", margin=0)),
+            sizing_mode="stretch_both", margin=0, stylesheets=[look.TABS],
+        )  # fmt: skip
+        left = pn.Column(tabs, self._twin, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS])
+        right = pn.Column(
+            self.controls, self._words, width=270, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            stylesheets=[look.CARD],
+        )  # fmt: skip
+        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        self._over = self._run is None
+        self._show(known)
+        if self._run is not None:
+            every_tick(self.tick)
+
+    def tick(self) -> None:
+        """Bring in what the search did since the last call."""
+        if self._over or self._follower is None or self._run is None:
+            return
+        ended = not self._run.running
+        new = self._follower.read()
+        if new:
+            self._drawn = [*self._drawn, *new]
+            if len(self._drawn) > 2 * MAX_POINTS:  # improvements stay; of the others ever fewer are drawn
+                self._drawn = thinned(self._drawn, MAX_POINTS // 2)
+                look.later(self._anew, list(self._drawn))
+            else:
+                look.later(self.curves.append, new)
+        self._over = ended
+        self._show(self._known())
+
+    def _anew(self, points: list[CurvePoint]) -> None:
+        self.curves.source.data = {k: [] for k in self.curves.source.data}
+        self.curves.append(points)
+
+    def _known(self) -> Facts:
+        run = self._run
+        assert run is not None
+        best = run.best
+        return Facts(
+            [], run.points, run.simulations, run.problem.baseline, run.problem.memory_limit_bytes,
+            best.actions if best is not None else (), run.method, run.state, run.elapsed_s,
+            run.result().message if run.state == "done" else run.job.message,
+        )  # fmt: skip
+
+    def _show(self, known: Facts) -> None:
+        found, method = known.improvements, known.method
+        self.controls.refresh()
+        look.later(self.score.show, {method: found}, {method: known.elapsed_s if found else 0.0})
+        if len(found) != self._twin_at:
+            self._twin_at = len(found)
+            self._twin.value = shown_frame(
+                CurvePoint(p.simulation, p.elapsed_s, p.time_s, p.peak_bytes, p.time_s, p.peak_bytes, p.fits, True)
+                for p in found
+            )
+        rows: list[tuple[str, object]] = [
+            ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
+            ("method", method),
+            ("simulations", f"{known.simulations:,}"),
+        ]
+        if found:
+            best, base = found[-1], known.unsharded
+            rows += [
+                ("best step", f"{seconds_text(best.time_s)}, {base[0] / best.time_s:.2f}× unsharded speed"),
+                ("best peak", f"{bytes_text(best.peak_bytes)} of {bytes_text(known.limit_bytes)}"),
+                ("best C(s)", f"{best.score:.4f}"),
+                ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
+            ]
+        actions = [h("li", a) for a in known.actions]
+        self._words.object = join(
+            [
+                h("h2", "search ", h("span", "estimated", cls="tag estimated")),
+                facts(rows),
+                h("h2", "actions of the best plan"),
+                h("ol", *actions, cls="chain mono") if actions else h("p", "none so far", cls="quiet"),
+                h("p", known.note, cls="quiet"),
+            ]
+        )
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+class CellTree(TreeState):
+    """A look at a tree that belongs to no session."""
+
+    def price(self, plan: tuple[str, ...]) -> Cost | str | None:
+        """As there; without a problem there is no price."""
+        if self.session.search_problem is None:
+            return "Give the problem as well to have a place priced: tl.views.tree(result, problem)."
+        return super().price(plan)
+
+
+def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
+    """The state that the explorer's tree looks at; in place of a session there is what it reads of one."""
+    source: Any
+    if isinstance(what, RunningSearch):
+        source = _Live(what)
+    else:
+        trace, mirror = _trace(what), Mirror()
+        mirror.trace, mirror.places = trace, Places(trace)
+        mirror.own = {k: trace.node[k] for k in ("visits", "value", "score")}
+        source = SimpleNamespace(mirror=mirror, simulations=trace.row.n)
+        source.search_problem = source.problem = problem
+        source.method = what.method
+    return CellTree(source)
+
+
+class _Live:
+    """What the tree reads of a session, from a search in the background."""
+
+    def __init__(self, run: RunningSearch) -> None:
+        self._run, self.mirror, self.method = run, run.job.mirror, run.method
+        self.search_problem = self.problem = run.problem
+
+    @property
+    def simulations(self) -> int:
+        return self._run.simulations
+
+
+class TreeCell(pn.viewable.Viewer):
+    """The explorer's tree, without the buttons that lead to its other pages."""
+
+    def __init__(self, what: SearchResult | RunningSearch, problem: Problem | None) -> None:
+        super().__init__()
+        state = _tree_state(what, problem)
+        state.count(now=True)
+        self.pane = TreePane(state.session, state)
+        self.pane.compare.visible = self.pane.graph.visible = False
+        self.controls = Controls(what if isinstance(what, RunningSearch) else None)
+        left = pn.Column(filling(self.pane.centre), sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS])
+        right = pn.Column(
+            self.controls, self.pane.right, width=270, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            stylesheets=[look.CARD],
+        )  # fmt: skip
+        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        every_tick(self.tick)
+
+    def tick(self) -> None:
+        """Count and draw what is new; a price may have come, too."""
+        self.controls.refresh()
+        self.pane.refresh()
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+class RaceCell(pn.viewable.Viewer):
+    """The chart of C(s), time or memory, and the table."""
+
+    def __init__(self, what: Race | RunningRace) -> None:
+        super().__init__()
+        self.what = what
+        self._run = what if isinstance(what, RunningRace) else None
+        self.controls = Controls(self._run)
+        self.kind = pn.widgets.RadioButtonGroup(
+            options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0), stylesheets=[look.BUTTON]
+        )
+        self.kind.param.watch(lambda _: self._new_chart(), "value")
+        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL])
+        rows = len(_race_points(what))
+        self.table = look.table(
+            race_frame([]), height=look.rows_height(rows, 240), sizing_mode="stretch_width", selectable=False
+        )
+        self._words = look.text()
+        self._root = pn.Column(
+            pn.Row(self.kind, self.controls, margin=0, sizing_mode="stretch_width", height=40),
+            self._words, self._pane, self.table, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS],
+        )  # fmt: skip
+        self._shown: Any = None
+        self._new_chart()
+        if self._run is not None:
+            every_tick(self.tick)
+
+    def _new_chart(self) -> None:
+        self.curves = RaceCurves(list(_race_points(self.what)), str(self.kind.value), self.what.problem.baseline)
+        self._pane.object = self.curves.figure
+        self._shown = None
+        self.tick()
+
+    def tick(self) -> None:
+        """Show what is new."""
+        self.controls.refresh()
+        points, rows = _race_points(self.what), list(self.what.rows)
+        state = self._run.state if self._run is not None else "over"
+        shown_now = (state, [len(p) for p in points.values()], [r.status for r in rows])
+        if shown_now == self._shown:
+            return
+        self._shown = shown_now
+        look.later(self.curves.show, dict(points), {r.method: r.elapsed_s for r in rows})
+        self.table.value = race_frame(rows)
+        best = self.what.best
+        through = sum(r.status != "runs" for r in rows)
+        words = f"{state}, {through} of {len(points)} methods through"
+        if best is not None:
+            words += f"; best so far: {best.method}, {seconds_text(best.time_s)}, {bytes_text(best.peak_bytes)}"
+        troubles = [h("p", f"{r.method}: {r.message}", cls="red") for r in rows if _in_trouble(r)]
+        self._words.object = join([h("p", words, cls="one"), *troubles])
+
+    def __panel__(self) -> Any:
+        return self._root
+
+
+def _in_trouble(row: Row) -> bool:
+    return row.status in ("CRASHED", "FAILED")

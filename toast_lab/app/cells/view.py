@@ -1,0 +1,149 @@
+"""``View``: a component of the explorer in a notebook cell, or in a window of its own.
+
+A view knows how to make its page for whoever opens it (each frame has state of its own), and how to draw itself as
+plain HTML, which a saved notebook shows.
+"""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import panel as pn
+
+from toast_lab.app import frames, look
+from toast_lab.app.markup import Safe, h, join
+from toast_lab.errors import InvalidInput
+
+TICK_MS = 200
+MAX_ROWS = 40  #: of a static table
+FRAME = f"""
+:host {{ padding: 4px; box-sizing: border-box; background: var(--tl-page, #f5f7fa); gap: 6px;
+  font-family: {look.FONT}; }}
+"""
+
+
+FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidden; }"
+
+
+def filling(part: Any) -> Any:
+    """A component of the explorer that goes on filling its frame, where a narrow page would be stacked and scrolled."""
+    for found in part.select():
+        sheets = list(getattr(found, "stylesheets", ()))
+        if look.FILL in sheets:
+            found.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
+    return part
+
+
+class View:
+    """One component; the last value of a cell is shown.
+
+    Attributes:
+        kind: its name in ``toast_lab.views``.
+        height: of the frame, in pixels.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        about: str | Callable[[], str],
+        make: Callable[[], Any],
+        static: Callable[[], Safe],
+        height: int,
+        table: Callable[[], pd.DataFrame],
+    ) -> None:
+        self.kind, self.height = kind, height
+        self._about, self._make, self._static, self._table = about, make, static, table
+        self._url = ""
+
+    @property
+    def url(self) -> str:
+        """The view's page; the server starts with the first one that is asked for."""
+        if not self._url:
+            self._url = frames.add(lambda: self.page("100vh"))
+        return self._url
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The same as a table."""
+        return self._table()
+
+    def page(self, height: str) -> Any:
+        """A Panel object for one visitor, as high as ``height`` in CSS."""
+        return pn.Column(
+            self._make(), sizing_mode="stretch_both", styles={"height": height}, stylesheets=[FRAME], margin=0
+        )
+
+    def to_html(self) -> str:
+        """The static picture: HTML without scripts."""
+        return h("div", join([self._static(), h("p", h("small", repr(self)))]))
+
+    def save(self, path: str | Path) -> None:
+        """Write the static picture as a page of its own."""
+        name = f"TOAST Lab: {self.kind}"
+        head = h("head", Safe('<meta charset="utf-8"/>'), h("title", name))
+        Path(path).write_text("<!doctype html>" + h("html", head, h("body", Safe(self.to_html()))), encoding="utf-8")
+
+    def show(self) -> None:
+        """Open the view in a browser window."""
+        webbrowser.open(self.url)
+
+    def close(self) -> None:
+        """Serve it no longer."""
+        if self._url:
+            frames.remove(self._url)
+            self._url = ""
+
+    def _repr_html_(self) -> str:
+        return frames.html(self.url, self.height, f"TOAST Lab {self.kind}", Safe(self.to_html()))
+
+    def __repr__(self) -> str:
+        about = self._about if isinstance(self._about, str) else self._about()
+        return f"toast_lab.views.{self.kind}: {about}"
+
+
+def shown(view: View, inline: bool) -> Any:
+    """The view, or with ``inline`` a Panel object that talks through the notebook, for kernels on another machine."""
+    if not inline:
+        return view
+    pn.extension("tabulator", inline=True)
+    return view.page(f"{view.height}px")
+
+
+def every_tick(call: Callable[[], Any]) -> None:
+    """Call several times a second once the page is there."""
+
+    def begin() -> None:
+        pn.state.add_periodic_callback(call, period=TICK_MS)
+
+    pn.state.onload(begin)
+
+
+def table_html(frame: pd.DataFrame, at_most: int = MAX_ROWS) -> Safe:
+    """A table without scripts; texts are escaped."""
+    head = h("tr", *[h("th", c, style="text-align: left") for c in frame.columns])
+    rows = [
+        h("tr", *[h("td", _cell(v), style="text-align: left") for v in row])
+        for row in frame.head(at_most).itertuples(index=False)
+    ]
+    more = len(frame) - at_most
+    rest = h("p", f"and {more:,} rows more") if more > 0 else ""
+    return join([h("table", h("thead", head), h("tbody", *rows)), rest])
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def refused(view: str, takes: str, given: object, example: str) -> InvalidInput:
+    """The error for an argument of a kind that a view does not take."""
+    return InvalidInput(f"views.{view} takes {takes}, not {kind_text(given)}. For instance: {example}")
+
+
+def kind_text(given: object) -> str:
+    """``an Analysis``, ``a dict``."""
+    name = type(given).__name__
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"

@@ -1,0 +1,148 @@
+"""Frames in a notebook: pages of one small server inside the kernel, and what is shown where there is no kernel.
+
+Everything comes from this machine; rendered in the notebook's own page, Panel would fetch its scripts from a content
+delivery network.  The server has a thread of its own, so that frames answer while a cell runs.  A cell's output holds a
+static picture, and a script that puts the frame in its place if the server answers: a saved notebook that is opened
+without its kernel, or on a page that runs no scripts, shows the picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+from toast_lab.app.markup import Safe, h, join
+from toast_lab.errors import RunFailed
+
+START_S = 60.0
+ALIVE = "/alive"
+
+_PAGES: dict[str, Callable[[], Any]] = {}  # by a key that cannot be guessed
+_LOCK = threading.Lock()
+_SERVER: FrameServer | None = None
+
+
+class FrameServer:
+    """The server of this process.  Made by ``add``."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+        threading.Thread(target=self._run, name="toast-lab frames", daemon=True).start()
+        if not self._ready.wait(START_S):
+            raise RunFailed(f"the server of the views did not start within {START_S:g} s")
+        if self._error is not None:
+            raise RunFailed(f"the server of the views did not start: {self._error}") from self._error
+
+    def _run(self) -> None:
+        try:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            server = self._prepared()
+            server.start()
+        except BaseException as error:
+            self._error = error
+            self._ready.set()
+            return
+        self._ready.set()
+        loop.run_forever()
+
+    def _prepared(self) -> Any:
+        from tornado.routing import PathMatches, Rule
+        from tornado.web import RequestHandler
+
+        from toast_lab.app import serve
+
+        class Alive(RequestHandler):
+            """Is the page still there?  A notebook on another port asks before it shows a frame."""
+
+            def get(self) -> None:
+                self.set_header("Access-Control-Allow-Origin", "*")
+                self.set_status(204 if self.get_query_argument("frame", "") in _PAGES else 404)
+
+        for attempt in range(5):
+            self.port = free_port()
+            try:
+                server = serve.prepare(_page, self.port, "127.0.0.1")
+            except OSError:  # somebody else took the port meanwhile
+                if attempt == 4:
+                    raise
+                continue
+            # Behind the rule that refuses foreign names.
+            server._tornado.default_router.rules.insert(1, Rule(PathMatches(ALIVE), Alive))
+            return server
+        raise AssertionError
+
+
+def _page() -> Any:
+    """What a visitor gets: the page whose key the query has."""
+    import panel as pn
+
+    asked = parse_qs((pn.state.location.search or "").lstrip("?")) if pn.state.location is not None else {}
+    make = _PAGES.get(asked.get("frame", [""])[-1])
+    if make is None:
+        return pn.pane.Str("This view has ended.")
+    return make()
+
+
+def add(make: Callable[[], Any]) -> str:
+    """Serve what ``make`` gives to each visitor; gives the URL.
+
+    Raises:
+        RunFailed: the server does not start.
+    """
+    global _SERVER
+    with _LOCK:
+        if _SERVER is None:
+            _SERVER = FrameServer()
+        key = secrets.token_urlsafe(16)
+        _PAGES[key] = make
+        return f"http://127.0.0.1:{_SERVER.port}/?frame={key}"
+
+
+def remove(url: str) -> None:
+    """Serve that page no longer; frames that show it are told so when they load again."""
+    _PAGES.pop(url.rpartition("=")[2], None)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def html(url: str, height: int, title: str, static: Safe) -> str:
+    """A cell's output: the static picture, and the script that replaces it by the frame if the server answers."""
+    name = "toast-lab-" + secrets.token_hex(6)
+    place = h("div", static, id=name, cls="toast-lab-view")
+    script = _SCRIPT % {"id": name, "url": url, "alive": url.replace("/?", f"{ALIVE}?"), "height": height}
+    return join([place, Safe(f"<script>{script.replace('TITLE', _js(title))}</script>")])
+
+
+def _js(text: str) -> str:
+    """A text inside a quoted literal of a script."""
+    return "".join(c if c.isalnum() or c in " .,()-" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else "?" for c in text)
+
+
+_SCRIPT = """(() => {
+  let tries = 0
+  const begin = () => {
+    const place = document.getElementById('%(id)s')
+    if (!place) { if (tries++ < 50) setTimeout(begin, 100); return }
+    fetch('%(alive)s').then((answer) => {
+      if (!answer.ok) return
+      const frame = document.createElement('iframe')
+      Object.assign(frame, { src: '%(url)s', title: 'TITLE', width: '100%%', height: '%(height)d' })
+      frame.style.border = '0'
+      place.replaceChildren(frame)
+    }).catch(() => {})
+  }
+  begin()
+})()"""
