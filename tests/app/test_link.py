@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("panel")
 
-from toast_lab.app import link  # noqa: E402
-from toast_lab.app.jobs import Registry  # noqa: E402
-from toast_lab.app.session import STEPS, Session  # noqa: E402
+from toast_lab.app import link
+from toast_lab.app.jobs import Registry
+from toast_lab.app.session import STEPS, Session
 
 
 @pytest.fixture

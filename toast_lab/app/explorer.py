@@ -281,6 +281,7 @@ DOING = {"load": "loading", "search": "searching", "run": "executing", "race": "
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
+@media (max-width: 1100px) { .bk-btn { padding: 4px 8px; } }
 """
 
 
