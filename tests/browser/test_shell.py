@@ -67,7 +67,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
     loaded(page, url)
     assert theme(page) == "dark"
     sent: list[Any] = []
-    page.on("websocket", lambda socket: socket.on("framesent", sent.append))
+    page.on("websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(frame)))
     page.get_by_role("button", name=re.compile("^theme: as the system, dark")).click()
     assert theme(page) == "light"
     page.get_by_role("button", name=re.compile("^theme: light")).click()

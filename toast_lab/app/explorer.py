@@ -126,6 +126,7 @@ class Explorer(pn.viewable.Viewer):
             margin=0,
             styles={"position": "absolute", "right": "8px", "top": "6px"},
         )
+        self.fold.stylesheets = [look.SLIM_BUTTON]
         self.fold.on_click(lambda _: self.toggle_drawer())
         return pn.Column(
             tabs,
