@@ -144,6 +144,7 @@ class Explorer(pn.viewable.Viewer):
             margin=0,
             styles={"position": "absolute", "right": "8px", "top": "6px"},
         )
+        self.fold.stylesheets = [look.SLIM_BUTTON]
         self.fold.on_click(lambda _: self.toggle_drawer())
         return pn.Column(
             tabs,
@@ -312,6 +313,7 @@ DOING = {
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
+@media (max-width: 1100px) { .bk-btn { padding: 4px 8px; } }
 """
 
 

@@ -133,6 +133,7 @@ BUTTON = f"""
 :host(.solid) .bk-btn.bk-btn-success {{ color: var(--tl-good, #125c36); background: var(--tl-good-soft, #e7f4ec);
   border: 1px solid var(--tl-good-edge, #1a9460); }}
 """
+SLIM_BUTTON = BUTTON + ".bk-btn { padding: 2px 8px; }"
 LEFT_BUTTON = BUTTON + ".bk-btn { text-align: left; padding: 6px 10px; white-space: pre-line; }"
 # Grey, so that it is seen on both; Bokeh's is black.
 CARET = (
@@ -140,7 +141,7 @@ CARET = (
     "%3Cpath d='M0 0h25L12.5 20z' fill='%23727e8c'/%3E%3C/svg%3E\")"
 )
 INPUT = f"""
-:host {{ color: var(--tl-ink, #1c2430); }}
+:host {{ color: var(--tl-ink, #1c2430); --color: var(--tl-ink, #1c2430); }}
 .bk-input, label, .bk-slider-title {{ font-family: {FONT}; font-size: 12.5px; }}
 label, .bk-slider-title {{ color: var(--tl-label, #465163); }}
 .bk-input, .bk-input:not([disabled]) {{ background-color: var(--tl-card, #fff); color: var(--tl-ink, #1c2430);
@@ -150,8 +151,6 @@ label, .bk-slider-title {{ color: var(--tl-label, #465163); }}
 .bk-input::placeholder {{ color: var(--tl-quiet, #5b6675); opacity: .8; }}
 select:not([multiple]).bk-input {{ background-image: {CARET}; }}
 .bk-input option {{ background: var(--tl-card, #fff); color: var(--tl-ink, #1c2430); }}
-.bk-spin-btn.bk-spin-btn-up::before {{ border-bottom-color: var(--tl-quiet, #5b6675); }}
-.bk-spin-btn.bk-spin-btn-down::before {{ border-top-color: var(--tl-quiet, #5b6675); }}
 .bk-spin-btn:hover {{ background-color: var(--tl-soft, #eef3f9); }}
 .noUi-target {{ background: var(--tl-soft, #eef3f9); border-color: var(--tl-edge, #c6cfda); box-shadow: none; }}
 .noUi-connect {{ background: var(--tl-accent, #1f6feb); }}

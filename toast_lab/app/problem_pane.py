@@ -62,7 +62,8 @@ class ProblemPane(pn.viewable.Viewer):
         session = self.session
         names = [*MACHINES, *session.own_machines, OWN]
         self.machine.param.update(options=names, value=session.machine if session.machine in names else names[0])
-        self.mesh.value = session.mesh
+        # Both, or emptying the field would be no change: what is typed starts out as empty.
+        self.mesh.param.update(value=session.mesh, value_input=session.mesh)
         self.check(mesh=session.mesh)
 
     def check(self, mesh: str | None = None, toml: str | None = None) -> None:
@@ -89,7 +90,7 @@ class ProblemPane(pn.viewable.Viewer):
             self.session.say(f"{name} is no text, so no machine file", "error")
             return
         self.machine.value = OWN
-        self.toml.value = text
+        self.toml.param.update(value=text, value_input=text)
         self.check(toml=text)
         self.session.say(f"{name} is in the field on the right; use it once nothing is wrong with it.")
 
@@ -101,8 +102,9 @@ class ProblemPane(pn.viewable.Viewer):
         own = self.machine.value == OWN
         if own and not self.toml.value:
             base = MACHINES.get(self.session.machine) or MACHINES["tpu-v5e"]
-            self.toml.value = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
-            self.check(toml=self.toml.value)
+            text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
+            self.toml.param.update(value=text, value_input=text)
+            self.check(toml=text)
         else:
             self.check()
 

@@ -96,6 +96,7 @@ class LoadPage(pn.viewable.Viewer):
             margin=0,
             styles={"position": "absolute", "right": "0", "top": "2px"},
         )
+        self.full.stylesheets = [look.SLIM_BUTTON]
         self.full.on_click(lambda _: self.show_full(self._graph.visible))
         self._below = pn.Column(
             self._tabs, self.full, sizing_mode="stretch_both", margin=0, styles={"position": "relative"},

@@ -1,0 +1,143 @@
+"""The Load page as a person sees it: gallery, files, mesh and machine while they are typed, reports, progress."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from toast_lab.app.loading import MAX_UPLOAD_BYTES
+from toast_lab.cost import machine_file
+from toast_lab.cost.machines import MACHINES
+
+pytestmark = pytest.mark.browser
+
+SLOW = 90_000
+GOOD = """
+module @dropped {
+  func.func public @main(%arg0: tensor<64x32xf32>, %arg1: tensor<32x16xf32>) -> tensor<64x16xf32> {
+    %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] :
+      (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
+    %1 = stablehlo.tanh %0 : tensor<64x16xf32>
+    return %1 : tensor<64x16xf32>
+  }
+}
+"""
+
+
+@pytest.fixture
+def load_page(served: Callable[..., str], strict_page: Page) -> Page:
+    strict_page.set_viewport_size({"width": 1280, "height": 720})
+    strict_page.goto(served())
+    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    return strict_page
+
+
+def drop(page: Page, name: str, content: bytes) -> None:
+    page.locator("input[type=file]").set_input_files({"name": name, "mimeType": "", "buffer": content})
+
+
+def said(page: Page, words: str) -> None:
+    expect(page.locator(".status")).to_contain_text(words, timeout=SLOW)
+
+
+def test_files_that_are_dropped(load_page: Page, tmp_path: Path) -> None:
+    page = load_page
+    drop(page, "broken.mlir", b"module { func.func @main( oops")
+    said(page, "broken.mlir: this is not well-formed StableHLO")
+    drop(page, "weights.zip", b"PK\x03\x04" + b"\x00" * 64)
+    said(page, "a zip archive")
+    ran = tmp_path / "ran"
+    drop(page, "model.py", f"open({str(ran)!r}, 'w')".encode())
+    said(page, "a file dropped here is never run")
+    drop(page, "looks.mlir", f"open({str(ran)!r}, 'w')".encode())
+    said(page, "looks.mlir: this is not well-formed StableHLO")
+    assert not ran.exists()
+    large = tmp_path / "large.mlir"
+    with large.open("wb") as file:
+        file.truncate(MAX_UPLOAD_BYTES + 2**20)
+    page.locator("input[type=file]").set_input_files(large)
+    said(page, "large.mlir has 65.0 MiB, and at most 64 MiB are taken here")
+    expect(page.get_by_text("31 of 31 names")).to_be_visible()  # what was there is there still
+
+    padded = GOOD.encode() + b"// a comment that takes several pieces\n" * 40_000
+    drop(page, "<b>good<b>.mlir", padded)
+    said(page, "Loaded b_good_b")
+    expect(page.get_by_text("9 of 9 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_role("gridcell", name="f32[64, 32]")).to_be_visible()
+    expect(page).not_to_have_url(re.compile("model=attention"))
+
+
+def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
+    page = load_page
+    field = page.get_by_label("axes and sizes")
+    take = page.get_by_role("button", name="Use this mesh and machine")
+    field.fill("")
+    expect(page.get_by_text("Type axes as")).to_be_visible()
+    field.press_sequentially("data=4,model")
+    expect(page.get_by_text("cannot read the mesh 'data=4,model'")).to_be_visible()
+    expect(take).to_be_disabled()
+    field.press_sequentially("=7")
+    expect(page.get_by_text("4 × 7 = 28 devices on tpu-v5e.")).to_be_visible()
+    expect(page.get_by_text("No dim divides by model=7; sizes are 8, 16, 32, 64.")).to_be_visible()
+    field.press("Backspace")
+    field.press_sequentially("2000")
+    expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
+    expect(take).to_be_disabled()
+    expect(page.get_by_text("mesh data=4,model=2").first).to_be_visible()  # nothing was taken yet
+    field.fill("a=2,b=8")
+    take.click()
+    said(page, "Mesh a=2,b=8, tpu-v5e.")
+
+    page.get_by_label("hardware", exact=True).select_option("a machine file (TOML) …")
+    toml = page.get_by_label("TOML of the hardware")
+    expect(toml).to_have_value(re.compile('name = "my machine"'))
+    text = machine_file.text(MACHINES["a100"]).replace('"a100"', '"lab box"')
+    toml.fill(text.replace("memory_bytes = ", 'memory_bytes = "x" # '))
+    expect(page.get_by_text("line 3: memory_bytes = 'x' is not a number")).to_be_visible()
+    expect(take).to_be_disabled()
+    drop(page, "box.toml", text.encode())
+    expect(page.get_by_text("lab box: 74.51 GiB a device")).to_be_visible()
+    take.click()
+    said(page, "Mesh a=2,b=8, lab box.")
+    page.get_by_role("button", name=re.compile("Search")).first.click()
+    expect(page.get_by_text("a=2,b=8 of lab box").first).to_be_visible(timeout=SLOW)
+
+
+def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) -> None:
+    page = load_page
+    expect(page.get_by_text("2.51 billion parameters · 11,598 ops")).to_be_visible()
+    page.get_by_role("button", name=re.compile("^t7b")).click()
+    stages = page.get_by_text(re.compile(r"starting a process \d+\.\d s · preparing \d+\.\d s"))
+    expect(stages).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    said(page, "loading t7b: cancelled")
+    expect(page.get_by_text("dimension graph · 31 of 31 names")).to_be_visible()
+
+
+def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:
+    page = load_page
+    page.get_by_role("button", name=re.compile("^Solved: mlp")).click()
+    expect(page.locator(".tabulator-row:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
+    expect(page.locator(".tabulator-row:visible", has_text="B->data")).to_be_visible()
+
+
+def test_reports_are_shown_in_full(load_page: Page) -> None:
+    page = load_page
+    page.get_by_label("axes and sizes").fill("data=7")
+    page.get_by_role("button", name="Use this mesh and machine").click()
+    page.get_by_text(re.compile(r"^Sizes \(4\)")).click(timeout=SLOW)
+    page.get_by_role("button", name="Reports in full").click()
+    expect(page.locator("canvas:visible")).to_have_count(0)
+    for words in ("no axis", "what would do"):
+        cell = page.get_by_text(words, exact=True).locator("visible=true").first
+        expect(cell).to_be_visible()
+    cut = page.locator(".tabulator-cell:visible").evaluate_all(
+        "(c) => c.filter((e) => e.scrollWidth > e.clientWidth + 1).length"
+    )
+    assert cut == 0, "no text is cut off"
+    page.get_by_role("button", name="Back to the graph").click()
+    expect(page.locator("canvas").locator("visible=true").first).to_be_visible()
