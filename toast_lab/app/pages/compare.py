@@ -180,7 +180,7 @@ class ComparePage(pn.viewable.Viewer):
 
     def _selected(self) -> None:
         pane = self.panes.get(self.tabs.active)
-        if self.session.step == "compare" and hasattr(pane, "mark"):
+        if pane is not None and self.session.step == "compare" and hasattr(pane, "mark"):
             pane.mark()
 
     def tick(self) -> None:
