@@ -132,6 +132,9 @@ def test_names_of_user_code_are_shown_and_never_run(served: Callable[..., str], 
     page.get_by_label(re.compile("^actions")).fill("<img src=x onerror=document.title=1>->data")
     page.get_by_role("button", name="Add typed plan").click()
     expect(page.get_by_text("no colour is called '<img").first).to_be_visible()
+    for name in ("Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs"):
+        page.get_by_text(name, exact=True).first.click()
+        page.wait_for_timeout(200)
     page.get_by_text("Log", exact=True).click()
     page.get_by_role("button", name="Show").click()
     page.wait_for_timeout(500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import panel as pn
@@ -65,18 +66,20 @@ class ComparePage(pn.viewable.Viewer):
             frozen_columns=["show", "plan"],
         )  # fmt: skip
         self.table.on_click(lambda e: self._clicked(int(e.row), str(e.column)))
-        self.panes: tuple[Any, ...] = (
-            TimeMemory(session, save, self.select),
-            Breakdown(session, save, self.select),
-            Timelines(session, save, self.select),
-            SideBySide(session, save),
-            Collectives(session, save),
-            Ops(session, save),
-            Runs(session, save),
-        )
-        self._drawn = dict.fromkeys(self.panes, False)
+        self._makers: list[tuple[str, Callable[[], Any]]] = [
+            (TimeMemory.title, lambda: TimeMemory(session, save, self.select)),
+            (Breakdown.title, lambda: Breakdown(session, save, self.select)),
+            (Timelines.title, lambda: Timelines(session, save, self.select)),
+            (SideBySide.title, lambda: SideBySide(session, save)),
+            (Collectives.title, lambda: Collectives(session, save)),
+            (Ops.title, lambda: Ops(session, save)),
+            (Runs.title, lambda: Runs(session, save)),
+        ]
+        self.panes: dict[int, Any] = {}  #: made when they are opened first
+        self._fresh: set[int] = set()  #: those that are up to date
+        self._bodies = [pn.Column(sizing_mode="stretch_both", margin=0) for _ in self._makers]
         self.tabs = pn.Tabs(
-            *[(pane.title, pane.view) for pane in self.panes],
+            *[(title, body) for (title, _), body in zip(self._makers, self._bodies, strict=True)],
             sizing_mode="stretch_both", margin=(4, 0, 0, 0), stylesheets=[look.TABS + WIDE],
         )  # fmt: skip
         self.tabs.param.watch(lambda _: self._draw(), "active")
@@ -105,11 +108,11 @@ class ComparePage(pn.viewable.Viewer):
             self._name = name
             self._mark()
             self.right.show_plan(self.selected)
-            for pane in self.panes:
+            for i, pane in self.panes.items():
                 if isinstance(pane, Picture):
                     pane.follow(self.selected)
                 elif not isinstance(pane, Runs):
-                    self._drawn[pane] = False
+                    self._fresh.discard(i)
             self._draw()
 
     def _add_typed(self) -> None:
@@ -157,26 +160,32 @@ class ComparePage(pn.viewable.Viewer):
 
     def _forget(self) -> None:
         """What is below and beside the table is of other plans now."""
-        self._drawn = dict.fromkeys(self.panes, False)
+        self._fresh.clear()
         self.right.show_plan(self.selected)
         self._draw()
 
     def _draw(self) -> None:
         """Draw what is open, unless it is up to date."""
-        pane = self.panes[self.tabs.active]
-        if not self._drawn[pane] and self.session.problem is not None:
-            self._drawn[pane] = True
-            pane.refresh(self.selected)
-            self._selected()
+        i = self.tabs.active
+        if i in self._fresh or self.session.problem is None:
+            return
+        self._fresh.add(i)
+        new = i not in self.panes
+        if new:
+            self.panes[i] = self._makers[i][1]()
+        self.panes[i].refresh(self.selected)
+        self._selected()
+        if new:  # it comes to the page as it is now: changes that cross a first rendering are lost
+            self._bodies[i].append(self.panes[i].view)
 
     def _selected(self) -> None:
-        pane = self.panes[self.tabs.active]
-        if self.session.step == "compare" and hasattr(pane, "mark"):
+        pane = self.panes.get(self.tabs.active)
+        if pane is not None and self.session.step == "compare" and hasattr(pane, "mark"):
             pane.mark()
 
     def tick(self) -> None:
         """Take in what threads have found; called ten times a second."""
-        for pane in self.panes:
+        for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()
         job = self.session.job

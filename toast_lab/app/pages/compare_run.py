@@ -36,7 +36,7 @@ class RunPane(pn.viewable.Viewer):
         common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [look.INPUT]}
         self._head = look.text()
         self.execute = look.button("Execute the selected plan", button_type="primary")
-        self.every = look.button("Execute all shown plans in turns")
+        self.every = look.button("Execute the checked plans in turns")
         self.devices = pn.widgets.Select(name="devices", options=DEVICES, **common)
         self.repeats = pn.widgets.IntInput(name="repeats", value=10, start=1, end=1000, **common)
         self.warmup = pn.widgets.IntInput(name="warm-up steps", value=2, start=1, end=100, **common)
@@ -110,7 +110,7 @@ class RunPane(pn.viewable.Viewer):
         for button in (self.execute, self.compile, self.export):
             button.disabled = session.busy or item is None
         self.every.disabled = session.busy or not shown
-        self.every.name = f"Execute all {shown} shown plans in turns"
+        self.every.name = f"Execute the {shown} checked plans in turns"
         if job is None or job.kind not in KINDS:
             words: Safe = h(
                 "p", "Runs in processes of its own; CPU times say nothing about accelerators.", cls="quiet"
