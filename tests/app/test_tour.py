@@ -94,6 +94,17 @@ def test_whoever_wandered_off_is_told_and_brought_back(tour: Tour) -> None:
     assert session.manual_actions == ("U->m", "B->b")
 
 
+def test_a_page_that_is_loaded_anew_goes_on_at_the_same_step(tour: Tour) -> None:
+    tour.go("mlp.megatron")
+    tour.do()
+    again = Tour(tour.session.fork())
+    assert (again.step, again.away, again.done) == (tour.step, "", True)
+    again.next()
+    assert again.step is BY_KEY["mlp.cost"]
+    assert tour.step is BY_KEY["mlp.megatron"]
+    tour.leave()
+
+
 def test_a_running_job_holds_the_tour_where_it_is(tour: Tour) -> None:
     tour.go("mlp.batch")
     session = tour.session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -44,13 +45,22 @@ def outlined(page: Page) -> int:
         """() => {
           let n = 0
           const walk = (root) => { for (const el of root.querySelectorAll('*')) {
-            if (el.style && el.style.outlineWidth === '3px' && el.getBoundingClientRect().height > 20) n++
+            const style = getComputedStyle(el)
+            const wide = style.outlineStyle === 'solid' && style.outlineWidth === '3px'
+            if (wide && el.getBoundingClientRect().height > 20) n++
             if (el.shadowRoot) walk(el.shadowRoot)
           } }
           walk(document)
           return n
         }"""
     )
+
+
+def wait_for_outlines(page: Page, where: str) -> None:
+    deadline = time.monotonic() + SLOW / 1000
+    while not outlined(page):
+        assert time.monotonic() < deadline, where
+        page.wait_for_timeout(100)
 
 
 def test_the_tour_is_followed_to_its_end(page: Page) -> None:
@@ -61,7 +71,7 @@ def test_the_tour_is_followed_to_its_end(page: Page) -> None:
             press(page, "Do it for me")
             expect(page.get_by_role("button", name="✓ done")).to_be_visible()
             expect(page.locator(".said")).to_be_visible()
-        assert outlined(page) >= 1, step.key
+        wait_for_outlines(page, step.key)
         press(page, "Finish" if step is STEPS[-1] else "Next →")
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
     assert outlined(page) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,10 +27,9 @@ def _load_here(which: str, sizes: tuple[tuple[str, Any], ...]) -> worker.Loaded:
     return worker.load_model(which, dict(sizes))
 
 
-def load_ahead(models: Iterable[tuple[str, tuple[tuple[str, Any], ...]]]) -> None:
-    """Trace models that will be asked for; those that are known already cost nothing."""
-    for which, sizes in models:
-        _load_here(which, tuple(sorted(sizes)))
+def load_ahead(which: str, sizes: tuple[tuple[str, Any], ...] = ()) -> worker.Loaded:
+    """A built-in model before anybody asks for it; one that is known already costs nothing."""
+    return _load_here(which, tuple(sorted(sizes)))
 
 
 def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:

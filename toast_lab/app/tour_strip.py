@@ -26,7 +26,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "sizes": ("load", "left"),
     "graph": ("graph", "centre"),
     "inspector": ("graph", "right"),
-    "colours": ("hand", "colours"),
+    "colours": ("hand", "left"),
     "actions": ("hand", "actions.column"),
     "board": ("hand", "upper"),
     "lower": ("hand", "lower"),

@@ -187,7 +187,7 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "mlp.batch", "Batch partitioning", "Figure 2b", MLP, "hand", ("colours", "actions"), _batch, actions=(),
+            "mlp.batch", "Batch partitioning", "Figure 2b", MLP, "hand", ("colours",), _batch, actions=(),
             tab="listing", select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `B` on axis `b`.",
@@ -201,7 +201,7 @@ CHAPTER = Chapter(
             tab="devices", tensor=lambda s: "x", select=lambda s: (factors(s, "x"), ()),
         ),
         Step(
-            "mlp.megatron", "Batch and model partitioning", "Figure 2c", MLP, "hand", ("colours", "actions"), _megatron,
+            "mlp.megatron", "Batch and model partitioning", "Figure 2c", MLP, "hand", ("colours",), _megatron,
             actions=(BATCH,), tab="listing", select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `U` on axis `m`.",

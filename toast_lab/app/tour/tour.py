@@ -38,6 +38,9 @@ class Tour(param.Parameterized):
         self._known: tuple[object, str] = (None, "")
         self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}  #: digest of the program of each scene
         session.param.watch(lambda e: self._moved(), "tour")
+        if self.step is not None:  # a page that was loaded anew
+            scene = self.step.scene
+            self._loaded[scene.model, scene.sizes] = load_ahead(scene.model, scene.sizes).analysis.program.digest()
         watched = ["step", "analysis", "problem", "plans", "names", "conflicts", "job_changes"]
         session.param.watch(lambda *_: None if self._moving else self._changed(), watched)
 
@@ -202,8 +205,8 @@ class Tour(param.Parameterized):
     def _load_ahead(self) -> None:
         """Trace the models of the steps to come while the first one is read."""
         if Tour._ahead is None:
-            scenes = dict.fromkeys((s.scene.model, s.scene.sizes) for s in STEPS)
-            Tour._ahead = threading.Thread(target=load_ahead, args=(tuple(scenes),), daemon=True)
+            scenes = list(dict.fromkeys((s.scene.model, s.scene.sizes) for s in STEPS))
+            Tour._ahead = threading.Thread(target=lambda: [load_ahead(*scene) for scene in scenes], daemon=True)
             Tour._ahead.start()
 
     # -- bringing about -----------------------------------------------------------------------------

@@ -240,7 +240,7 @@ CHAPTER = Chapter(
             actions=(), tab="listing", select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
-            "transformer.data", "Data parallelism", "section 5.1", BLOCKS, "hand", ("colours", "actions"), _data,
+            "transformer.data", "Data parallelism", "section 5.1", BLOCKS, "hand", ("colours",), _data,
             actions=(), tab="listing", select=lambda s: colour_names(s, "batch"),
             task=Task(lambda s: "Put `batch` on `data`.", lambda s: DATA[0] in s.manual_actions,
                       lambda s: take(s, *DATA), _data_done),
@@ -250,13 +250,13 @@ CHAPTER = Chapter(
             actions=DATA, tab="devices", tensor=hidden_value, select=_hidden_names,
         ),
         Step(
-            "transformer.fsdp", "Parameters too", "section 5.1", BLOCKS, "hand", ("colours", "actions"), _fsdp,
+            "transformer.fsdp", "Parameters too", "section 5.1", BLOCKS, "hand", ("colours",), _fsdp,
             actions=DATA, tab="collectives", select=lambda s: colour_names(s, "d_model"),
             task=Task(lambda s: "Put `d_model` on `data`.", lambda s: set(FSDP) <= set(s.manual_actions),
                       lambda s: take(s, *FSDP), _fsdp_done),
         ),
         Step(
-            "transformer.model", "Model parallelism", "sections 4.4 and 5.1", BLOCKS, "hand", ("colours", "actions"),
+            "transformer.model", "Model parallelism", "sections 4.4 and 5.1", BLOCKS, "hand", ("colours",),
             _model, actions=FSDP, tab="collectives", select=lambda s: colour_names(s, "hidden"),
             task=Task(lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
                       lambda s: set(MEGATRON) <= set(s.manual_actions), lambda s: take(s, *MEGATRON), _model_done),
