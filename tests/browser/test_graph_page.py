@@ -166,9 +166,9 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     level = page.get_by_label("level")
     level.select_option("functions, layers folded")
     drawn(page, 75)
-    page.get_by_role("button", name="Unfold all rows").click()
-    drawn(page, 228)  # one row a time that code ran
-    page.get_by_role("button", name="Fold all rows").click()
+    page.get_by_role("button", name="Unfold all rows", exact=True).click()
+    drawn(page, 190)  # one row a time that code ran
+    page.get_by_role("button", name="Fold all rows", exact=True).click()
     drawn(page, 75)
     # one row by itself, by two clicks on its marker
     rows = bokeh(page, GRAPH, "plot.model.renderers.find((r) => r.name === 'names').data_source.data.row")
