@@ -99,7 +99,13 @@ def test_shares_of_the_time_add_up_over_ops() -> None:
     layout = gl.graph_layout(attention)
     shares = overlay._shares(attention, layout, cost)
     by_op = {int(attention.dims.op[n.names[0]]): s for n, s in zip(layout.nodes, shares, strict=True)}
-    assert sum(by_op.values()) == pytest.approx(1.0, rel=1e-6)
+    total = sum(row.time_s for row in cost.ops)
+    assert total > 0
+    assert by_op == pytest.approx(
+        {row.op: row.time_s / total for row in cost.ops if row.op in by_op}
+        | {op: 0.0 for op in by_op if op not in {row.op for row in cost.ops}}
+    )
+    assert sum(by_op.values()) == pytest.approx(1.0)
     assert overlay.overlay(attention, layout, "colour") is None
 
 
