@@ -46,7 +46,8 @@ WATCH = """() => {
   const views = []
   const walk = (v) => { views.push(v); for (const c of (v.child_views || [])) walk(c) }
   for (const root of Object.values(Bokeh.index)) walk(root)
-  const plot = views.find((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0)
+  const plot = views.find((v) => v.model.name === 'dimension graph' && v.model.tags.includes('page')
+    && v.el.getBoundingClientRect().width > 0)
   const listing = deep(document, (el) => el.classList.contains('listing') && el.getBoundingClientRect().width > 0)
   const names = plot.model.renderers.find((r) => r.name === 'names').data_source
   const w = { plot, listing, names, began: 0, painted: 0, marked: 0, shown: 0, paints: [] }
@@ -145,8 +146,9 @@ def first_picture_s(page: Page) -> float:
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)
-          return all.some((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0
-            && v.frame.bbox.width > 0 && v.is_idle !== false && v.canvas_view)
+          return all.some((v) => v.model.name === 'dimension graph' && v.model.tags.includes('page')
+    && v.el.getBoundingClientRect().width > 0
+            && v.frame.bbox.width > 0 && v.model.inner_height > 50)
         }""",
         timeout=60_000,
         polling=10,
@@ -156,23 +158,23 @@ def first_picture_s(page: Page) -> float:
 
 def marker(page: Page, index: int) -> tuple[float, float]:
     """Where the ``index``-th marker in view is on the screen."""
-    return tuple(
-        page.evaluate(
-            """(wanted) => {
-              const { plot, names } = window.graphWatch
-              const box = plot.canvas_view.el.getBoundingClientRect()
-              const f = plot.frame.bbox
-              const seen = []
-              for (let i = 0; i < names.data.x.length; i++) {
-                const x = plot.frame.x_scale.compute(names.data.x[i]), y = plot.frame.y_scale.compute(names.data.y[i])
-                if (x > f.left + 5 && x < f.right - 5 && y > f.top + 8 && y < f.bottom - 8) seen.push([x, y])
-              }
-              const [x, y] = seen[wanted % seen.length]
-              return [box.left + x, box.top + y]
-            }""",
-            index,
-        )
+    place = page.wait_for_function(
+        """(wanted) => {
+          const { plot, names } = window.graphWatch
+          const box = plot.canvas_view.el.getBoundingClientRect()
+          const f = plot.frame.bbox
+          const seen = []
+          for (let i = 0; i < names.data.x.length; i++) {
+            const x = plot.frame.x_scale.compute(names.data.x[i]), y = plot.frame.y_scale.compute(names.data.y[i])
+            if (x > f.left + 5 && x < f.right - 5 && y > f.top + 8 && y < f.bottom - 8) seen.push([x, y])
+          }
+          if (!seen.length) return null
+          const [x, y] = seen[wanted % seen.length]
+          return [box.left + x, box.top + y]
+        }""",
+        arg=index,
     )
+    return tuple(place.json_value())
 
 
 def clear(page: Page) -> None:
@@ -222,7 +224,8 @@ def show_names(page: Page) -> None:
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)
-          const plot = all.find((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0)
+          const plot = all.find((v) => v.model.name === 'dimension graph' && v.model.tags.includes('page')
+    && v.el.getBoundingClientRect().width > 0)
           return plot && plot.model.tags.includes('names') && plot.frame && plot.frame.bbox.height > 50
             && plot.model.inner_height > 50
         }""",

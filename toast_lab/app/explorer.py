@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import panel as pn
 
 from toast_lab.app import keys, look, theme
 from toast_lab.app.address import Address
-from toast_lab.app.listing_pane import listing_pane
+from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.markup import h, join
 from toast_lab.app.pages.compare import ComparePage
 from toast_lab.app.pages.graph import GraphPage
-from toast_lab.app.pages.hand import HandPage
+from toast_lab.app.pages.hand import LISTINGS, MANY_OPS, HandPage
 from toast_lab.app.pages.load import LoadPage
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import STEPS, Session
@@ -46,6 +47,7 @@ class Explorer(pn.viewable.Viewer):
         self._pages: dict[str, Any] = {}
         self._bodies: dict[str, pn.Row] = {}
         self._lines: list[Line] = []
+        self._preparing: tuple[Any, Future[tuple[list[Line], str]]] | None = None
         self._quiet = False
         self._read: Any = None  #: the error that was put away
         self._shown: Any = None
@@ -200,7 +202,10 @@ class Explorer(pn.viewable.Viewer):
         analysis = self.session.analysis
         if analysis is None:
             return
-        self._lines = self.listing.fill(analysis)
+        if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
+            self._preparing = (analysis, LISTINGS.submit(prepared, analysis))
+        else:
+            self._preparing, self._lines = None, self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
         self.show_head()
@@ -275,6 +280,11 @@ class Explorer(pn.viewable.Viewer):
             page.feed(points)
         if page is not None and self.session.step == "search":
             page.tick()
+        if self._preparing is not None and self._preparing[1].done():
+            analysis, future = self._preparing
+            self._preparing = None
+            if analysis is self.session.analysis:
+                self._lines, self.listing.packed = future.result()
         loading = self._pages.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()

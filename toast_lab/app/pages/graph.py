@@ -132,6 +132,7 @@ class GraphPage(pn.viewable.Viewer):
         shown = self._overlay(layout)
         self.plot = GraphPlot(layout, on_select=self.session.select, on_row=self._toggle_row, overlay=shown)
         self.plot.select(self.session.names, self.session.conflicts, self.inspector.chain())
+        self.plot.figure.tags.append("page")
         self._pane.object = self.plot.figure
         self._note.object = h(
             "p",
@@ -257,11 +258,16 @@ class GraphPage(pn.viewable.Viewer):
         if session.analysis is None:
             return
         if self.plot is not None:
-            look.later(self.plot.select, session.names, session.conflicts, self.inspector.chain())
+            look.later(self._mark)
         group = session.selected_group
         self.controls.mark_colour(session.analysis.groups[group].name if group is not None else None)
         self.inspector.show_selection()
         self._enable()
+
+    def _mark(self) -> None:
+        """Mark what is selected by now: another tap may have come since this was put off."""
+        if self.plot is not None:
+            self.plot.select(self.session.names, self.session.conflicts, self.inspector.chain())
 
     def _colour_clicked(self, event: Any) -> None:
         analysis = self.session.analysis

@@ -1,0 +1,213 @@
+"""The graph page as a person uses it: levels, folds, hops, search, filters, hues, and what is selected everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.test_explorer import bokeh, go, pixel
+
+pytestmark = pytest.mark.browser
+
+SLOW = 90_000
+GRAPH = "dimension graph"
+SELECTED = "plot.model.renderers.find((r) => r.name === '{}').data_source.selected.indices"
+
+
+@pytest.fixture
+def attention(served: Callable[..., str], strict_page: Page) -> Page:
+    page = strict_page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    go(page, "Graph & conflicts")
+    drawn(page, 31)
+    return page
+
+
+@pytest.fixture
+def transformer(served: Callable[..., str], strict_page: Page) -> Page:
+    page = strict_page
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name=re.compile("^transformer")).click()
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
+    go(page, "Graph & conflicts")
+    drawn(page, 34)
+    return page
+
+
+def drawn(page: Page, nodes: int) -> None:
+    """Wait until so many markers are in the picture of this page (that of the first page has gone)."""
+    expect(page.get_by_text(f"{nodes:,} nodes")).to_be_visible(timeout=SLOW)
+    page.wait_for_function(
+        """(nodes) => {
+          const all = []
+          const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
+          for (const root of Object.values(Bokeh.index)) walk(root)
+          const seen = all.filter((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0)
+          const source = (v) => v.model.renderers.find((r) => r.name === 'names').data_source
+          return seen.length === 1 && seen[0].model.inner_height > 20 && source(seen[0]).get_length() === nodes
+        }""",
+        arg=nodes,
+        timeout=SLOW,
+    )
+
+
+def selected(page: Page, source: str, count: int) -> None:
+    """Wait until so many markers or red lines are marked in the picture."""
+    for _ in range(200):
+        if len(bokeh(page, GRAPH, SELECTED.format(source))) == count:
+            return
+        page.wait_for_timeout(100)
+    assert bokeh(page, GRAPH, SELECTED.format(source)) == f"{count} of them"
+
+
+def row(page: Page, text: str) -> Locator:
+    return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
+
+
+def line(page: Page, text: str) -> Locator:
+    return page.locator(".listing .row", has_text=text).locator("visible=true").first
+
+
+def toggle(page: Page, label: str) -> None:
+    """Check or uncheck a box; Bokeh does not tie its label to it."""
+    boxes = ("as a regular expression", "conflicts and their neighbours only", "colours of a single name too")
+    page.locator("input[type=checkbox]").locator("visible=true").nth(boxes.index(label)).click()
+
+
+def span(page: Page) -> float:
+    return float(bokeh(page, GRAPH, "plot.model.y_range.start - plot.model.y_range.end"))
+
+
+def test_a_selection_is_shown_everywhere(attention: Page) -> None:
+    page = attention
+    # graph -> listing, colour table, words
+    page.mouse.click(*pixel(page, "names", 0))
+    expect(page.locator(".listing .row.on").locator("visible=true")).to_contain_text("x : [")
+    expect(page.locator(".tabulator-selected", has_text="S").locator("visible=true")).to_be_visible()
+    expect(page.get_by_text("x dim 0 of [64, 32]")).to_be_visible()
+    # listing -> graph
+    line(page, "div(a, c)").click()
+    selected(page, "names", 2)
+    expect(page.get_by_text("attention.py:20").locator("visible=true").first).to_be_visible()
+    # colour table -> graph and listing
+    row(page, "H1").click()
+    selected(page, "names", 6)
+    expect(page.locator(".listing .row.on").locator("visible=true")).to_have_count(6)
+    # conflict table -> graph, the chain in words and in the picture, the source line
+    page.get_by_text("Conflicts", exact=True).click()
+    row(page, "a in reduce").click()
+    selected(page, "conflicts", 1)
+    selected(page, "names", 2)
+    expect(page.get_by_text("why both dims have one colour")).to_be_visible()
+    chain = bokeh(page, GRAPH, "plot.model.renderers.find((r) => r.name === 'chain').data_source.get_length()")
+    assert chain == 7  # eight names in a row
+    page.get_by_text("Source", exact=True).click()
+    expect(page.locator(".listing .row.on").locator("visible=true")).to_contain_text("b = jnp.sum(a, axis=0)")
+    # a line of the source -> graph, and its conflict is marked in the table
+    line(page, "a = k @ qt").click()
+    selected(page, "names", 3)
+    page.get_by_text("Conflicts", exact=True).click()
+    expect(page.locator(".tabulator-selected", has_text="attention.py:17").locator("visible=true")).to_be_visible()
+    # and the board of the next page has the set in front
+    go(page, "By hand")
+    expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(timeout=SLOW)
+
+
+def test_hover_cards_the_legend_and_the_view(attention: Page) -> None:
+    page = attention
+    legend = page.locator("details", has_text="legend").locator("visible=true")
+    for words in ("a marker is one dimension name", "a red dashed line", "an outline is a compatibility set", "×18"):
+        expect(legend).to_contain_text(words)
+    x, y = pixel(page, "names", 0)
+    page.mouse.move(x + 60, y)
+    page.mouse.move(x, y)
+    card = page.locator(".bk-Tooltip, .bk-tooltip").locator("visible=true").first
+    expect(card).to_contain_text("S#0")
+    expect(card).to_contain_text("64")
+    line(page, "wv : [").click()
+    before = span(page)
+    page.get_by_role("button", name="Zoom to selection").click()
+    page.wait_for_timeout(500)
+    assert span(page) < before / 2
+    page.get_by_role("button", name="Reset view").click()
+    page.wait_for_timeout(500)
+    assert span(page) == pytest.approx(before, rel=0.2)
+
+
+def test_search_finds_by_text_and_by_pattern_and_says_what_is_wrong(attention: Page) -> None:
+    page = attention
+    field = page.get_by_label("find a value, op, function or colour")
+    field.fill("reduce")
+    field.press("Enter")
+    expect(page.get_by_text("2 names", exact=True).locator("visible=true").first).to_be_visible()
+    selected(page, "names", 2)
+    toggle(page, "as a regular expression")
+    field.fill("^(div|transpose")
+    field.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("is no regular expression: missing ), unterminated subpattern")
+    field.fill("= (div|transpose)[(]")
+    field.press("Enter")
+    expect(page.get_by_text("4 names", exact=True).locator("visible=true").first).to_be_visible(timeout=SLOW)
+    selected(page, "names", 4)
+    field.fill("nowhere")
+    field.press("Enter")
+    expect(page.get_by_text('Nothing is called "nowhere"')).to_be_visible(timeout=SLOW)
+
+
+def test_levels_folds_filters_and_hops(transformer: Page) -> None:
+    page = transformer
+    level = page.get_by_label("level")
+    level.select_option("functions, layers folded")
+    drawn(page, 75)
+    page.get_by_role("button", name="Unfold all rows", exact=True).click()
+    drawn(page, 190)  # one row a time that code ran
+    page.get_by_role("button", name="Fold all rows", exact=True).click()
+    drawn(page, 75)
+    # one row by itself, by two clicks on its marker
+    rows = bokeh(page, GRAPH, "plot.model.renderers.find((r) => r.name === 'names').data_source.data.row")
+    page.mouse.dblclick(*pixel(page, "names", rows.index("attention ×2")))
+    expect(page.get_by_text("75 nodes")).to_be_hidden(timeout=SLOW)
+    expect(page.get_by_role("button", name=re.compile("^Fold"))).to_be_enabled()
+    page.get_by_role("button", name=re.compile("^Fold")).click()
+    drawn(page, 75)
+
+    # filters: a colour, a function, conflicts only
+    page.get_by_label("only these colours").select_option("batch")
+    expect(page.get_by_text("only batch")).to_be_visible(timeout=SLOW)
+    page.get_by_label("only these colours").select_option([])
+    page.get_by_label("only these functions").select_option("geglu")
+    expect(page.get_by_text("only in geglu")).to_be_visible(timeout=SLOW)
+    page.get_by_label("only these functions").select_option([])
+    drawn(page, 75)
+    toggle(page, "conflicts and their neighbours only")
+    expect(page.get_by_text("conflicts and their neighbours only").last).to_be_visible()
+    toggle(page, "conflicts and their neighbours only")
+    drawn(page, 75)
+
+    # hues of what the dims weigh, with their key in the legend
+    page.get_by_label("hue shows").select_option("bytes that carry it")
+    expect(page.get_by_text("the bytes of all whole values that have the dim")).to_be_visible(timeout=SLOW)
+    page.get_by_label("hue shows").select_option("mesh axis of a plan")
+    expect(page.get_by_label("of the plan")).to_be_visible()
+    page.get_by_label("hue shows").select_option("colour")
+
+    # all names, and the neighbours of a conflict
+    level.select_option("dimension names")
+    drawn(page, 2300)
+    page.get_by_text("Conflicts", exact=True).click()
+    page.locator(".tabulator-row").locator("visible=true").nth(8).click()
+    page.get_by_role("button", name="Focus on the selection").click()
+    expect(page.get_by_text("within 2 hops of the selection")).to_be_visible(timeout=SLOW)
+    slider: Any = page.get_by_role("slider").locator("visible=true").first
+    slider.focus()
+    slider.press("ArrowRight")
+    expect(page.get_by_text("within 3 hops of the selection")).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Show everything").click()
+    drawn(page, 2300)
