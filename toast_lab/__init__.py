@@ -51,9 +51,8 @@ _NAMES = {
     "start_race": "toast_lab.app.background:start_race",
     "start_search": "toast_lab.app.background:start_search",
 }
-_PACKAGES = ("views",)  # packages whose public names are reached through them, as in toast_lab.views.graph
 
-__all__ = ["__version__", *_NAMES, *_PACKAGES]
+__all__ = ["__version__", *_NAMES, "views"]
 
 if TYPE_CHECKING:
     from toast_lab import views
@@ -97,11 +96,39 @@ class _Stage(types.ModuleType):
         return getattr(importlib.import_module(module), attribute)(*args, **kwargs)
 
 
+def _cells() -> Any:
+    return importlib.import_module("toast_lab.app.cells")
+
+
+class _Picture(types.ModuleType):
+    """A module such as ``toast_lab.views.tiles``, which is also the view of that name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(_cells(), self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
+class _Views(types.ModuleType):
+    """The stage ``toast_lab.views``, through which the views for notebooks are reached as well."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in _cells().__all__:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(_cells(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, types.ModuleType) and name in _cells().__all__:
+            value.__class__ = _Picture
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_cells().__all__})
+
+
 class _Package(types.ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         # Importing any file of a stage binds the stage here, over the function called like it.
-        if name in _STAGES and isinstance(value, types.ModuleType):
-            value.__class__ = _Stage
+        if isinstance(value, types.ModuleType) and (name in _STAGES or name == "views"):
+            value.__class__ = _Views if name == "views" else _Stage
         super().__setattr__(name, value)
 
 
@@ -109,7 +136,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
+    if name == "views":
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module 'toast_lab' has no attribute {name!r}")

@@ -1,4 +1,34 @@
 """The explorer's components one by one, for notebooks: ``toast_lab.views.graph(analysis)`` and so on.
 
-Takes what the public functions give, gives a ``View`` that a cell shows.  Start reading at ``view``.
+Takes what the public functions give, gives a ``View`` that a cell shows.  The views are imported on first use.  Start
+reading at ``view``.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toast_lab.app.cells.plans import compare, memory, tiles
+    from toast_lab.app.cells.program import colours, conflicts, graph, listing
+    from toast_lab.app.cells.searching import race, search, tree
+
+_MODULES = {
+    "colours": "program",
+    "compare": "plans",
+    "conflicts": "program",
+    "graph": "program",
+    "listing": "program",
+    "memory": "plans",
+    "race": "searching",
+    "search": "searching",
+    "tiles": "plans",
+    "tree": "searching",
+}
+
+__all__ = ["colours", "compare", "conflicts", "graph", "listing", "memory", "race", "search", "tiles", "tree"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
