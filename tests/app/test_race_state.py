@@ -123,7 +123,7 @@ def test_a_plan_of_the_tree_goes_to_compare_and_to_the_graph(session: Session) -
     settle(session)
     state = TreeState(session)
     assert state.count(now=True)
-    state.selected = state.children()[0][0]
+    state.selected = state.action_rows()[0][0]
     place = state.place()
     assert place is not None
     path_to_compare(session, place.plan, "step")
