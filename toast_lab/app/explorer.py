@@ -26,7 +26,7 @@ TITLES = {
     "search": "4  Search",
     "compare": "5  Compare & run",
 }
-TICK_MS = 120
+TICK_MS = 150  # curves have to come five times a second or more, and each time costs the search a little
 
 
 class Explorer(pn.viewable.Viewer):

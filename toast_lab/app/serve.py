@@ -8,6 +8,7 @@ anything: the query holds the step that is shown and the key of this page's own 
 from __future__ import annotations
 
 import argparse
+import gc
 import ipaddress
 import secrets
 import sys
@@ -69,6 +70,9 @@ def warm(model: str | None = None) -> None:
     explorer.Explorer(session)
     if model is not None:
         session.load(model)
+    # What is there now stays: looking through all of JAX for garbage takes a fifth of a second, and a page waits.
+    gc.collect()
+    gc.freeze()
 
 
 def page(address: str, model: str | None) -> Callable[[], Any]:

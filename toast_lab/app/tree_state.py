@@ -17,8 +17,8 @@ from toast_lab.views.action_table import ActionRow
 from toast_lab.views.icicle import LEVELS, Scene, fold_label
 from toast_lab.views.icicle_layout import icicle
 
-EVERY_S = 0.4  #: at least, between two counts while a search runs
-MAX_CHILDREN = 500
+EVERY_S = 1.0  #: at least, between two counts while a search runs
+MAX_CHILDREN = 200
 LOOKED_AT = 50_000  #: trajectories, for the best ones of different price
 
 

@@ -18,7 +18,7 @@ from toast_lab.frontends import Model
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
-SHOWN_AT_ONCE = 60  #: of what a search on all cores tries between two reports, a page shows a sample
+SHOWN_AT_ONCE = 20  #: of what a search on all cores tries between two reports, a page shows a sample
 
 
 class Loaded(NamedTuple):
@@ -134,8 +134,8 @@ class Control:
             return self.done < int(rest[0])
         if order == "round" and coming is not None:
             if self._round is None:
-                self._round = coming.round
-            return bool(coming.round == self._round)
+                self._round = max(coming.round, 1)  # the unsharded start, of round 0, belongs to the first one
+            return bool(coming.round <= self._round)
         return True
 
     def _flush(self) -> None:

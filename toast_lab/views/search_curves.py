@@ -70,6 +70,7 @@ def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
     )
 
 
+MOST_DRAWN = 2000
 IN_VIEW = 3.0  #: times the unsharded memory, up to which the limit is drawn whatever the curve does
 SCORE = "C(s) against simulations, estimated: step time over unsharded, plus memory over the limit"
 
@@ -91,6 +92,7 @@ class SearchCurves:
         self.byte_unit, self.byte_scale = byte_unit(unsharded_bytes)
         limit = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
+        self._every, self._count = 1, 0
         self.time = self._figure(f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time")
         self.memory = self._figure(
             f"peak memory ({self.byte_unit}), estimated{limit}", "best_bytes", "tried_bytes", "curve memory"
@@ -118,8 +120,13 @@ class SearchCurves:
         even: Any = ["minmax(0, 1fr)"] * 2
         self.root = GridBox(children=places, rows=even, cols=even, sizing_mode="stretch_both")
 
-    def append(self, points: list[Point], rollover: int = 20000) -> None:
-        """Add points at the end."""
+    def append(self, points: list[Point]) -> None:
+        """Add points at the end.
+
+        A canvas takes some 15 ms to draw a thousand of them, several times a second and on cores that the search
+        wants, too: beyond ``MOST_DRAWN`` every second one goes that was no improvement, and so it does from there on.
+        """
+        points = self._thinned(points)
         if not points:
             return
         t, b = self.time_scale, self.byte_scale
@@ -129,7 +136,26 @@ class SearchCurves:
             )
             for p in points
         ]
-        self.source.stream(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), rollover=rollover)
+        new: dict[str, Any] = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+        if len(self.source.data["simulation"]) + len(rows) <= MOST_DRAWN:
+            self.source.stream(new)
+            return
+        whole = {name: [*self.source.data[name], *new[name]] for name in COLUMNS}
+        last = len(whole["simulation"]) - 1
+        while True:
+            kept = [i for i, better in enumerate(whole["improved"]) if better or i % 2 == 0 or i == last]
+            whole = {name: [values[i] for i in kept] for name, values in whole.items()}
+            self._every *= 2
+            last = len(kept) - 1
+            if last < MOST_DRAWN or all(whole["improved"]):
+                break
+        self.source.data = whole
+
+    def _thinned(self, points: list[Point]) -> list[Point]:
+        """Of ``points`` the improvements, the last one, and as many others as were kept of those before."""
+        first, self._count = self._count, self._count + len(points)
+        last = len(points) - 1
+        return [p for i, p in enumerate(points) if p.improved or i == last or (first + i) % self._every == 0]
 
     def mark(self, at: int | None) -> None:
         """Veil what came after simulation ``at``; None: nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import panel as pn
@@ -19,6 +20,7 @@ from toast_lab.app.tree_state import TreeState
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, SearchCurves
 
+WORDS_EVERY_S = 0.5
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
 
 
@@ -115,8 +117,10 @@ class SearchPage(pn.viewable.Viewer):
         )  # fmt: skip
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
+        self._scrub_shown_at = 0.0
         session.param.watch(lambda *_: self._new_problem(), "problem")
-        session.param.watch(lambda *_: self.refresh(), ["job_changes", "plans"])
+        self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
+        session.param.watch(lambda *_: self._changed(), ["job_changes", "plans"])
         self._new_problem()
         self._show_view()
         job = session.job
@@ -159,10 +163,30 @@ class SearchPage(pn.viewable.Viewer):
         self.live.disabled = state.at is None
         self.live.button_type = "success" if state.at is None and n else "default"
 
+    def _changed(self) -> None:
+        """Something about the job changed: show it, but words no more than twice a second while a search runs.
+
+        Every word that changes makes the browser lay the page out anew, on cores that the search wants.
+        """
+        job = self.session.job
+        state = (self.session.busy, job.state if job is not None else None)
+        running = state == (True, JobState.RUNNING)
+        self._stale = running and state == self._state and time.monotonic() - self._refreshed_at < WORDS_EVERY_S
+        if not self._stale:
+            self._state = state
+            self.refresh()
+
     def tick(self) -> None:
         """Several times a second: what has to follow the search or the slider."""
         state = self.tree_state
-        if (state.there, state.at) != self._scrub_shown:
+        if self._stale:
+            self._changed()
+        job = self.session.job
+        live = job is not None and job.running and job.state is JobState.RUNNING
+        if (state.there, state.at) != self._scrub_shown and not (
+            live and state.at == self._scrub_shown[1] and time.monotonic() - self._scrub_shown_at < WORDS_EVERY_S
+        ):
+            self._scrub_shown_at = time.monotonic()
             self._scrub_shown = (state.there, state.at)
             self._set_scrubber()
         if self._scrubbed:
@@ -238,7 +262,8 @@ class SearchPage(pn.viewable.Viewer):
             look.later(self.curves.append, points)
 
     def refresh(self) -> None:
-        """Buttons, numbers and the table twin."""
+        """Buttons and numbers."""
+        self._refreshed_at = time.monotonic()
         session, job = self.session, self.session.job
         searching = job is not None and job.kind == "search" and job.running
         paused = searching and job is not None and job.state is JobState.PAUSED

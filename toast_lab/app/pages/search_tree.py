@@ -17,7 +17,7 @@ from toast_lab.app.tree_state import Place, TreeState
 from toast_lab.views.action_table import action_frame
 from toast_lab.views.icicle import TINTS, IciclePlot, Scene
 
-TABLE_EVERY_S = 1.0
+TABLE_EVERY_S = 3.0
 TABLE_HELP = (
     "N: simulations through the action here. Q: their mean C(s). P: what the action brought wherever it was taken, "
     "1 for the best. UCT: the upper confidence bound of the tree search, worked out from these."
