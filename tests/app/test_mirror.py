@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,9 +10,10 @@ import pytest
 from tests.helpers import analysed
 from toast_lab.app.jobs import Registry
 from toast_lab.app.mirror import Chunk, Mirror, Sender
+from toast_lab.app.plan_facts import PlanFacts
 from toast_lab.app.session import Session
-from toast_lab.app.tree_state import TreeState
-from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.app.tree_state import TreeState, best_rows
+from toast_lab.cost.problem import Cost, Problem, Quick, price
 from toast_lab.search.contract import Budget, SearchResult, search
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -77,6 +78,7 @@ def state(problem: Problem, sent: tuple[SearchResult, list[Any]]) -> TreeState:
 
     class Job:
         mirror = mirrored(sent[1])
+        about: ClassVar[dict[str, Any]] = {}
 
     session._search_job = Job()  # type: ignore[assignment]
     session.search_problem = problem
@@ -141,23 +143,72 @@ def test_taps_select_zoom_climb_and_unfold(state: TreeState) -> None:
     assert not state.opened
 
 
+def facts(state: TreeState, plan: tuple[str, ...]) -> PlanFacts:
+    while (found := state.facts(plan)) is None:
+        pass
+    return found
+
+
 def test_the_selected_step_has_its_plan_and_price(state: TreeState, problem: Problem) -> None:
     state.count(now=True)
-    children, frame = state.children()
-    assert frame["visits"].tolist() == sorted(frame["visits"].tolist(), reverse=True)
+    children, rows = state.action_rows()
+    assert [r.visits for r in rows] == sorted((r.visits for r in rows), reverse=True)
     state.selected = children[0]
     place = state.place()
     assert place is not None
-    assert place.plan == (frame["action"].iloc[0],)
-    assert place.visits == frame["visits"].iloc[0]
-    while (found := state.price(place.plan)) is None:
-        pass
-    assert isinstance(found, Cost)
-    assert found.time_s == price(problem, ShardingPlan.from_actions(problem, list(place.plan))).time_s
+    assert place.plan == (rows[0].action,)
+    assert place.visits == rows[0].visits
+    assert place.mean_score == rows[0].mean_score
+    known = facts(state, place.plan)
+    assert isinstance(known.cost, Cost)
+    assert known.cost.time_s == price(problem, ShardingPlan.from_actions(problem, list(place.plan))).time_s
+    assert known.steps == (Quick(known.cost.score, known.cost.time_s, known.cost.peak_bytes, known.cost.fits),)
+
+
+def test_actions_that_nobody_tried_are_listed_with_their_prior(state: TreeState, problem: Problem) -> None:
+    state.count(now=True)
+    deep = max(range(len(state.tally.visits)), key=lambda p: state.mirror.places.place["depth"][p])  # type: ignore[union-attr]
+    state.selected = deep
+    place = state.place()
+    assert place is not None
+    legal = facts(state, place.plan).legal
+    assert legal
+    places, rows = state.action_rows(legal)
+    assert {r.action for r in rows} == set(legal)
+    assert len(places) == len(rows)
+    for at, row in zip(places, rows, strict=True):
+        assert (at == -1) == (row.visits == 0) == bool(np.isnan(row.mean_score))
+        assert 0 < row.prior <= 1
+        assert np.isfinite(row.upper_bound)
+    assert -1 in places
 
 
 def test_a_plan_of_no_actions_has_no_price_but_a_reason(state: TreeState) -> None:
-    while (found := state.price(("refined in 1 place",))) is None:
-        pass
-    assert isinstance(found, str)
-    assert "cannot be priced" in found
+    known = facts(state, ("refined in 1 place",))
+    assert isinstance(known.cost, str)
+    assert "'refined in 1 place'" in known.cost
+    assert known.steps == known.legal == ()
+
+
+def test_trajectories_are_the_last_the_best_or_the_improvements(state: TreeState, sent: Any) -> None:
+    every = list(sent[0].trace.simulations)
+    assert [s.index for s in state.trajectories("last", 3)] == [len(every), len(every) - 1, len(every) - 2]
+    assert state.trajectories("improvements") == [s for s in reversed(every) if s.improved]
+    best = state.trajectories("best", 5)
+    assert [s.score for s in best] == sorted({s.score for s in every})[:5]
+    assert best[0].score == sent[0].cost.score
+    state.at = 2
+    assert [s.index for s in state.trajectories("last")] == [2, 1]
+    state.at = None
+    longest = max(every, key=lambda s: len(s.actions))
+    state.show_trajectory(longest.index)
+    place = state.place()
+    assert place is not None
+    assert place.plan == longest.actions
+
+
+def test_the_best_of_very_many_are_those_that_fit(monkeypatch: Any) -> None:
+    monkeypatch.setattr("toast_lab.app.tree_state.LOOKED_AT", 4)
+    score = np.array([5.0, 0.1, 3.0, 4.0, 3.0, 2.0, 9.0])
+    fits = np.array([True, False, True, True, True, True, True])
+    assert best_rows(score, fits, 3).tolist() == [5, 2, 3]

@@ -25,6 +25,10 @@ def session(jobs: Registry) -> Session:
 
 def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session) -> None:
     session.start_race(["random", "beam"], 0.5, 3)
+    assert [r.status for r in session.race.rows] == ["waits", "waits"]
+    wait(lambda: (session.tick(), session.race.running == "random")[1], "the first method")
+    assert session.race.status("random") in ("prepares", "runs", "budget")
+    assert session.race.status("beam") == "waits"
     settle(session)
     assert "The race is over" in session.messages[-1].text
     assert set(session.race.outcomes) == {"random", "beam"}
@@ -123,7 +127,7 @@ def test_a_plan_of_the_tree_goes_to_compare_and_to_the_graph(session: Session) -
     settle(session)
     state = TreeState(session)
     assert state.count(now=True)
-    state.selected = state.children()[0][0]
+    state.selected = state.action_rows()[0][0]
     place = state.place()
     assert place is not None
     path_to_compare(session, place.plan, "step")

@@ -278,24 +278,19 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
 
 def test_a_round_is_shown_to_its_end(session: Session) -> None:
     session.method = "beam"  # a round is a restart, the first one the beam itself
-    session.step_round()
-    wait(lambda: bool(session.tick()) and session.simulations > 0, "the unsharded program, a round of its own")
-    ends = [session.simulations]
-    for _ in range(2):
+    rounds = [s.round for s in search(session.problem, "beam").trace.simulations]
+    for last in (1, 2):  # the unsharded start, of round 0, comes with the first one
+        end = sum(r <= last for r in rounds)
         session.step_round()
-        wait(lambda: bool(session.tick()) or session.simulations > ends[-1], "a round")
+        wait(lambda end=end: (session.tick(), session.simulations >= end)[1], "a round")  # type: ignore[misc]
         time.sleep(0.3)
         session.tick()
-        ends.append(session.simulations)
+        assert session.simulations == end
     session.step_search()
     wait(lambda: bool(session.tick()), "one more")
-    assert session.simulations == ends[2] + 1
+    assert session.simulations == end + 1
     session.pause_search()
     settle(session)
-    problem = session.problem
-    trace = search(problem, "beam").trace
-    rounds = [s.round for s in trace.simulations]
-    assert ends == [rounds.count(0), *(sum(r <= n for r in rounds) for n in (1, 2))]
 
 
 def order(tmp_path: Path, text: str) -> None:
@@ -419,7 +414,7 @@ def test_time_spent_paused_is_not_the_budgets(session: Session) -> None:
     assert session.busy
     session.pause_search()
     settle(session)
-    assert len(session.points) > 50
+    assert session.simulations > 1  # it went on after more than its budget had gone by
 
 
 def test_a_fork_follows_the_same_job(session: Session) -> None:

@@ -172,7 +172,9 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     mesh.fill("banana")
     mesh.press("Enter")
     expect(page.get_by_text("cannot read the mesh 'banana'").first).to_be_visible()
-    expect(mesh).to_have_value("data=4,model=2")
+    expect(mesh).to_have_value("banana")  # to be mended, not to be typed again
+    expect(page.get_by_role("button", name="Run the search")).to_be_disabled()
+    expect(page.get_by_text("on data=4,model=2 of").first).to_be_visible()
     go(page, "Compare & run")
     page.get_by_label(re.compile("^actions")).fill("Z->data")
     page.get_by_role("button", name="Add typed plan").click()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.test_explorer import SLOW, bokeh, go
 
@@ -54,6 +54,25 @@ def column(page: Page, name: str) -> list[Any]:
     )
 
 
+def plan(page: Page) -> Locator:
+    """The actions on the right, each with what the program costs after it."""
+    return page.locator("ol.chain li").locator("visible=true")
+
+
+def starts(action: str) -> re.Pattern[str]:
+    return re.compile(f"^{re.escape(action)}  C ")
+
+
+def rows(page: Page) -> Locator:
+    return page.locator(".tabulator-row").locator("visible=true")
+
+
+def simulations(page: Page) -> int:
+    """How many simulations the page says that there are."""
+    words = page.get_by_text(re.compile(r"^\s*[\d,]+ simulations$")).locator("visible=true").first.inner_text()
+    return int(words.split()[0].replace(",", ""))
+
+
 def until(page: Page, first: str) -> None:
     """Wait until the picture begins with an action."""
     for _ in range(50):
@@ -75,9 +94,9 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
 
     # a click tells of the step; its plan is priced
     page.mouse.click(*block(page, 1))
-    expect(page.locator("ol.chain li").locator("visible=true")).to_have_text([actions[1]])
+    expect(plan(page)).to_have_text([starts(actions[1])])
     expect(page.get_by_text("peak memory", exact=True).locator("visible=true")).to_be_visible()
-    expect(page.get_by_text(f"children of {actions[1]}")).to_be_visible()
+    expect(page.get_by_text(f"actions at {actions[1]} (")).to_be_visible()
 
     # a second one makes it the root; up leads back
     page.wait_for_timeout(600)
@@ -88,14 +107,14 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
     until(page, "unsharded")
 
     # the table twin selects as well, and sorts
-    root = page.get_by_text("children of unsharded")
+    root = page.get_by_text("actions at unsharded")
     page.wait_for_timeout(800)
     page.mouse.click(*block(page, 0))
     expect(root).to_be_visible()
     page.wait_for_timeout(1200)
     row = page.locator(".tabulator-row", has_text=actions[2]).locator("visible=true").first
     row.click()
-    expect(page.locator("ol.chain li").locator("visible=true")).to_have_text([actions[2]])
+    expect(plan(page)).to_have_text([starts(actions[2])])
 
     page.get_by_role("button", name="Compare this plan").click()
     expect(page.locator(".tabulator-row", has_text="beam step").first).to_be_visible()
@@ -151,6 +170,85 @@ def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], 
     page.get_by_role("button", name="Compare the plans of the race").click()
     expect(page.locator(".tabulator-row", has_text="beam (race, seed 0)").first).to_be_visible()
     expect(page.locator(".tabulator-row", has_text="random (race, seed 0)").first).to_be_visible()
+
+
+def test_a_round_is_stepped_and_a_stopped_search_goes_on(served: Callable[..., str], strict_page: Page) -> None:
+    page = strict_page
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    go(page, "4 Search")
+    expect(page.get_by_role("button", name="Resume")).to_be_disabled()
+    page.get_by_role("button", name="Round", exact=True).click()
+    expect(page.get_by_role("button", name="Go on")).to_be_enabled(timeout=SLOW)
+    expect(page.locator("dl.facts").locator("visible=true").first).to_contain_text("paused", timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^\s*[\d,]{3,} simulations$")).first).to_be_visible(timeout=SLOW)
+    page.wait_for_timeout(500)
+    one = simulations(page)
+    page.wait_for_timeout(800)
+    assert simulations(page) == one  # it stands still
+    page.get_by_role("button", name="Stop and keep the best").click()
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\) #2: ")).first).to_be_visible(timeout=SLOW)
+    assert simulations(page) > one
+    length = bokeh(page, "curve cost", "plot.model.renderers[0].data_source.data.simulation[0]")
+    assert length == 1  # the curve has what came before as well
+
+
+def test_actions_have_priors_and_scores_and_sort(searched: Page) -> None:
+    page = searched
+    page.get_by_role("button", name="Tree", exact=True).click()
+    head = page.locator(".tabulator-col").locator("visible=true")
+    for title in ("N", "Q, mean C(s)", "prior P", "UCT"):
+        expect(head.filter(has_text=re.compile(f"^{re.escape(title)}$"))).to_be_visible()
+
+    def shown(field: str) -> list[float]:
+        cells = page.locator(f".tabulator-cell[tabulator-field='{field}']").locator("visible=true").all_inner_texts()
+        return [float(c.replace(",", "")) for c in cells]
+
+    expect(rows(page).nth(3)).to_be_visible()
+    visits = shown("N")
+    assert visits == sorted(visits, reverse=True)
+    assert all(0 < p <= 1 for p in shown("prior P"))
+    head.filter(has_text=re.compile("^UCT$")).click()
+    page.wait_for_timeout(500)
+    assert shown("UCT") == sorted(shown("UCT"))
+    assert shown("N") != visits
+
+
+def test_a_trajectory_is_looked_at(searched: Page) -> None:
+    page = searched
+    page.get_by_role("button", name="Best trajectories").click()
+    best = page.locator("dl.facts dd").locator("visible=true").nth(2).inner_text()
+    expect(rows(page).first).to_contain_text(best)
+    page.get_by_role("button", name="Last trajectories").click()
+    expect(rows(page).first).to_contain_text(f"{simulations(page)}")
+    actions = rows(page).first.locator(".tabulator-cell").last.inner_text().split(" › ")
+    rows(page).first.click()
+    expect(page.get_by_role("heading", name=re.compile(f"trajectory {simulations(page):,}"))).to_be_visible()
+    expect(plan(page)).to_have_text([starts(a) for a in actions])
+    page.get_by_role("button", name="Show it in the tree").click()
+    expect(page.get_by_role("heading", name="selected step")).to_be_visible()
+    expect(plan(page)).to_have_text([starts(a) for a in actions])
+
+
+def test_settings_are_checked_while_they_are_typed(served: Callable[..., str], strict_page: Page) -> None:
+    page = strict_page
+    page.goto(served() + "/?step=search")
+    run = page.get_by_role("button", name="Run the search")
+    expect(run).to_be_enabled(timeout=SLOW)
+    for label, wrong, said, right in (
+        ("options", "exploraton=1", 'did you mean "exploration"', "exploration=1"),
+        ("seconds", "soon", "'soon' is no number; give one from 0.5 to 86,400 seconds", "5"),
+        ("seed", "1.5", "'1.5' is no whole number", "1"),
+    ):
+        field = page.get_by_label(label, exact=True).locator("visible=true")
+        field.fill(wrong)  # nothing is entered: typing is enough
+        expect(page.get_by_role("alert").filter(has_text=said)).to_be_visible()
+        expect(run).to_be_disabled()
+        field.fill(right)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(run).to_be_enabled()
 
 
 def test_a_search_is_found_again_by_its_job_alone(searched: Page) -> None:

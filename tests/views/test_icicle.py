@@ -101,10 +101,3 @@ def test_a_scene_is_drawn_and_a_tap_tells_its_block() -> None:
 
     plot._tapped(At)
     assert tapped == [2]
-
-
-def test_children_are_numbers_that_sort() -> None:
-    frame = view.children_frame(["a", "b"], [3, 1], 4, [0.51234, 0.6], [0.25, 0.6])
-    assert list(frame.columns) == ["action", "visits", "share", "mean C(s)", "best C(s)"]
-    assert frame["share"].tolist() == [0.75, 0.25]
-    assert frame["mean C(s)"].tolist() == [0.5123, 0.6]

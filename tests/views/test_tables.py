@@ -95,6 +95,8 @@ def simulation(index: int, best: float, improved: bool) -> types.SimpleNamespace
         peak_bytes=3e6,
         fits=True,
         improved=improved,
+        best_score=best * 1e6,
+        score=best * 2e6,
     )
 
 
@@ -103,6 +105,7 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     assert search_curves.curve_frame(points)["simulation"].tolist() == [1, 2, 3]
     assert search_curves.improvements_frame(points)["simulation"].tolist() == [1, 3]
     assert search_curves.shown_frame(points)["best step, estimated"].tolist() == ["667 ns", "2 µs"]
+    assert [p.best_score for p in points] == [2, 1, 2 / 3]
     curves = search_curves.SearchCurves(memory_limit_bytes=2**24, unsharded_s=5e-6, unsharded_bytes=4e6)
     curves.append(points[:1])
     curves.append(points[1:])

@@ -112,12 +112,14 @@ class RunningSearch(Running):
     """A search in the background; ``toast_lab.views.search`` shows it live.
 
     Attributes:
-        method, seed: of the search.
+        method, seed, options: of the search.
     """
 
-    def __init__(self, problem: Problem, job: Job, method: str, seed: int) -> None:
+    def __init__(
+        self, problem: Problem, job: Job, method: str, seed: int, options: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(problem, job)
-        self.method, self.seed = method, seed
+        self.method, self.seed, self.options = method, seed, dict(options or {})
         self._points: list[Point] = []
         self._done = 0
 
@@ -280,7 +282,7 @@ def start_search(
         controlled=True, time_limit_s=TIME_LIMIT_S, resume=resume, with_trace=True,
     )  # fmt: skip
     _end_with_us()
-    return RunningSearch(problem, job, method, seed)
+    return RunningSearch(problem, job, method, seed, options)
 
 
 def start_race(

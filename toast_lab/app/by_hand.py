@@ -35,7 +35,7 @@ class ByHand:
     guarded: Callable[[], AbstractContextManager[None]]
     plan_named: Callable[[str], PlanItem | None]
     _add: Callable[..., PlanItem]
-    _search: Callable[[str, float, dict[str, Any]], None]
+    _search: Callable[..., None]
 
     # -- reading ------------------------------------------------------------------------------------
     @property
@@ -101,7 +101,7 @@ class ByHand:
 
     def ask_search(self) -> None:
         """Search for a few seconds for the best sequence of actions on this problem, as a job."""
-        self._search("mcts", ASKED_S, {"refine": 0})
+        self._search(method="mcts", seconds=ASKED_S, evaluations=None, options={"refine": 0})
 
     def adviser(self) -> PlanItem | None:
         """The best plan that a search found here and that is made of actions alone; failing that, the best one."""

@@ -32,7 +32,7 @@ TITLES = {
     "search": "4  Search",
     "compare": "5  Compare & run",
 }
-TICK_MS = 120
+TICK_MS = 150  # curves have to come five times a second or more, and each time costs the search a little
 
 
 class Explorer(pn.viewable.Viewer):
@@ -88,7 +88,8 @@ class Explorer(pn.viewable.Viewer):
         )
         self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
         self.drawer = self._drawer()
-        style = {"height": "100vh"} if height is None else {"height": f"{height}px"}
+        # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
+        style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
         self._root = pn.Column(
             header,
             self._status,

@@ -29,6 +29,7 @@ from toast_lab.errors import ToastError
 
 MAX_RUNNING = 4
 MAX_KEPT = 64
+MAX_TRACES = 16  #: left by searches, to be resumed
 
 
 class JobState(enum.Enum):
@@ -62,6 +63,7 @@ class Job:
         self.message = ""
         self.about: Any = None  #: what a page needs that finds the job by its id
         self.mirror = Mirror()  #: of a search's trace
+        self.trace_path: Path | None = None  #: where a search leaves its trace
         self.started = time.monotonic()
         self.ended: float | None = None
         self.finished = threading.Event()
@@ -90,6 +92,11 @@ class Job:
         """Events from number ``index`` on."""
         with self._lock:
             return self.events[index:]
+
+    @property
+    def left_trace(self) -> bool:
+        """Is there a trace that the search can be resumed from?"""
+        return not self.running and self.trace_path is not None and self.trace_path.exists()
 
     # -- control ------------------------------------------------------------------------------------
     def cancel(self) -> None:
@@ -141,6 +148,7 @@ class Registry:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
+        self._kept: tempfile.TemporaryDirectory[str] | None = None
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -158,6 +166,7 @@ class Registry:
         time_limit_s: float = 600.0,
         on_end: Callable[[Job], None] | None = None,
         controlled: bool = False,
+        leaves_trace: bool = False,
         about: Any = None,
         **kwargs: Any,
     ) -> Job:
@@ -172,6 +181,7 @@ class Registry:
             time_limit_s: the child is killed after that.
             on_end: called in the job's thread when it ended, however it ended.
             controlled: give the function the path of the control file as ``control``.
+            leaves_trace: give the function a path as ``keep``, which becomes ``Job.trace_path``.
             about: kept as ``Job.about``.
             kwargs: pickled.
 
@@ -191,6 +201,9 @@ class Registry:
             self._jobs[job.id] = job
             for old in [j for j in self._jobs.values() if not j.running][: max(0, len(self._jobs) - MAX_KEPT)]:
                 del self._jobs[old.id]
+            if leaves_trace:
+                job.trace_path = self.keep_file(job.id)
+                kwargs["keep"] = str(job.trace_path)
         if controlled:
             kwargs["control"] = job.control_path
 
@@ -228,6 +241,16 @@ class Registry:
 
         threading.Thread(target=work, name=f"job {title}", daemon=True).start()
         return job
+
+    def keep_file(self, name: str) -> Path:
+        """Path of a new file that lives as long as the server, or until ``MAX_TRACES`` newer ones are there."""
+        if self._kept is None:
+            self._kept = tempfile.TemporaryDirectory(prefix="toast-lab-traces-")
+        folder = Path(self._kept.name)
+        old = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)
+        for path in old[: max(0, len(old) - MAX_TRACES + 1)]:
+            path.unlink(missing_ok=True)
+        return folder / f"{name}.npz"
 
     def stop(self, job: Job, patience_s: float = 5.0) -> None:
         """Ask a search to give what it found; kill it if it does not answer in time."""

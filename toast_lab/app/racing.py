@@ -17,6 +17,7 @@ class RaceState:
     Attributes:
         points: by method, the improvements in order.
         outcomes: by method, of those that are through.
+        running: the method whose turn it is.
         found: the whole race, once it is over.
         changes: counts up with everything that arrives.
     """
@@ -25,13 +26,16 @@ class RaceState:
         self.problem, self.methods, self.seed = problem, methods, seed
         self.points: dict[str, list[Point]] = {m: [] for m in methods}
         self.outcomes: dict[str, Outcome] = {}
+        self.running = ""
         self.found: Raced | None = None
         self.changes = 0
 
-    def take(self, event: RacePoint | RaceEnd) -> None:
+    def take(self, event: RacePoint | RaceEnd | str) -> None:
         """Take in what the job reported."""
         self.changes += 1
-        if isinstance(event, RacePoint):
+        if isinstance(event, str):
+            self.running = event.removesuffix(" starts")
+        elif isinstance(event, RacePoint):
             self.points[event.method].append(event.point)
         else:
             self.outcomes[event.outcome.method] = event.outcome
@@ -45,18 +49,25 @@ class RaceState:
         new = self.fresh()
         new.points = {m: list(p) for m, p in self.points.items()}
         new.outcomes, new.found, new.changes = dict(self.outcomes), self.found, self.changes
+        new.running = self.running
         return new
 
     @property
     def rows(self) -> list[Row]:
-        """The table so far, one row for each method that has begun."""
-        known = [
+        """The table so far, one row for each method."""
+        return rows(
             self.outcomes.get(m)
-            or Outcome(m, "runs", "", tuple(p), None, p[-1].elapsed_s if p else 0.0, None, None, (), None)
+            or Outcome(m, self.status(m), "", tuple(p), None, p[-1].elapsed_s if p else 0.0, None, None, (), None)
             for m, p in self.points.items()
-            if m in self.outcomes or p
-        ]
-        return rows(known)
+        )
+
+    def status(self, method: str) -> str:
+        """How far a method is, in a word."""
+        if method in self.outcomes:
+            return self.outcomes[method].status.lower()
+        if method == self.running:
+            return "runs" if self.points[method] else "prepares"
+        return "waits"
 
     def verdict(self) -> str:
         """Who won."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import param
@@ -57,7 +59,8 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     method = param.String(default="mcts")
     seed = param.Integer(default=0)
     options = param.Dict(default={}, doc="options of the method")
-    seconds = param.Number(default=20.0)
+    seconds = param.Number(default=20.0, allow_None=True)
+    evaluations = param.Integer(default=None, allow_None=True, doc="budget of distinct shardings; None: no limit")
     memory_gib = param.Number(default=None, allow_None=True, doc="limit a device; the machine's own if None")
     job = param.Parameter(default=None, doc="the job that runs, or the last one")
     job_changes = param.Integer(default=0, doc="counts up whenever something about the job changed")
@@ -239,29 +242,55 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self._check_idle()
         self._seen, self._settled, self._on_result = 0, False, on_result
         self.job = self.jobs.start(kind, title, target, *args, **kwargs)
-        if kind == "search":
-            self._search_job = self.job
         self.job_changes += 1
 
     def start_search(self) -> None:
         """Search for a plan of the current problem, with the current settings."""
-        self._search(self.method, self.seconds, dict(self.options))
+        with self.guarded():
+            self._launch_search(self._free_for_a_job())
 
-    def _search(self, method: str, seconds: float, options: dict[str, Any]) -> None:
+    def _search(self, **settings: Any) -> None:
+        """Search with other settings than the current ones."""
+        with self.guarded():
+            self._launch_search(self._free_for_a_job(), settings=settings)
+
+    def resume_search(self) -> None:
+        """Go on where the last search ended, for another budget; it may have been stopped, or have ended by itself."""
+        job, problem = self._search_job, self.search_problem
+        with self.guarded():
+            self._check_idle()
+            if job is None or problem is None or not job.left_trace:
+                raise ToastError("There is no search to go on from: run one first, or choose the file of a saved one.")
+            self._launch_search(problem, job.trace_path, {k: job.about[k] for k in ("method", "seed", "options")})
+
+    def resume_saved(self, file: bytes) -> None:
+        """Go on from the file of a trace; it is read in the search's own process, and refused if it does not fit."""
         with self.guarded():
             problem = self._free_for_a_job()
-            self._forget_search()
-            self.search_problem = problem
-            self._start(
-                "search", f"{method} on {problem.describe()}", self._searched, "toast_lab.app.worker:search",
-                self.analysis, str(problem.mesh), problem.machine, method, self.seed, seconds, None, options,
-                limit_bytes=problem.memory_limit_bytes, controlled=True, time_limit_s=24 * 3600.0,
-                about={**self._about(problem), "method": method, "seconds": seconds, "options": options},
-            )  # fmt: skip
+            path = self.jobs.keep_file(secrets.token_hex(8))
+            path.write_bytes(file)
+            self._launch_search(problem, path)
+
+    def _launch_search(
+        self, problem: Problem, resume: Path | None = None, settings: dict[str, Any] | None = None
+    ) -> None:
+        about = {**self._about(problem), **(settings or {})}
+        self._start(
+            "search", f"{about['method']} on {problem.describe()}{', resumed' if resume else ''}", self._searched,
+            "toast_lab.app.kept_search:search", problem.analysis, str(problem.mesh), problem.machine,
+            about["method"], about["seed"], about["seconds"], about["evaluations"], dict(about["options"]),
+            limit_bytes=problem.memory_limit_bytes, resume=None if resume is None else str(resume), controlled=True,
+            leaves_trace=True, time_limit_s=24 * 3600.0, about=about,
+        )  # fmt: skip
+        self._forget_search()  # only now: a search that could not be started takes nothing away
+        self.search_problem, self._search_job = problem, self.job
+        self.job_changes += 1
 
     def _about(self, problem: Problem) -> dict[str, Any]:
-        settings = ("model", "analysis", "which", "sizes", "mesh", "machine", "own_machines", "memory_gib", "method",
-                    "seed", "seconds", "options")  # fmt: skip
+        settings = (
+            "model", "analysis", "which", "sizes", "mesh", "machine", "own_machines", "memory_gib", "method", "seed",
+            "seconds", "evaluations", "options",
+        )  # fmt: skip
         return {**{k: getattr(self, k) for k in settings}, "problem": problem}
 
     def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
@@ -285,12 +314,17 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self._search_job = None
 
     @property
+    def search_job(self) -> Job | None:
+        """The last search of what is loaded."""
+        return self._search_job
+
+    @property
     def mirror(self) -> Mirror | None:
         """The trace of the last search, as far as it has arrived."""
         return None if self._search_job is None else self._search_job.mirror
 
     def _searched(self, job: Job) -> None:
-        found, problem = job.result, self.search_problem
+        found, problem = job.result.found, self.search_problem
         assert problem is not None
         plan = ShardingPlan(
             problem.analysis.program,
@@ -303,11 +337,10 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         )
         self.best_actions, self.search_gap = found.actions, found.gap
         self.search_note = f"{found.message} {gap_text(found.gap)}".rstrip()
-        self._keep_search(plan, found.cost, problem)
+        self._keep_search(plan, found.cost, problem, job.result.method, job.result.seed)
 
-    def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem) -> None:
-        about = self._search_job.about if self._search_job is not None else {"method": self.method, "seed": self.seed}
-        name = self.free_name(f"{about['method']} (seed {about['seed']})", " #")
+    def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem, method: str, seed: int) -> None:
+        name = self.free_name(f"{method} (seed {seed})", " #")
         self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
         self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
 
@@ -360,7 +393,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self._seen += len(events)
         new: list[Point] = []
         for event in events:
-            if isinstance(event.data, (worker.RacePoint, worker.RaceEnd)):
+            if job.kind == "race":
                 self.race.take(event.data)
             elif isinstance(event.data, worker.Batch):
                 self.simulations = event.data.done
@@ -386,8 +419,9 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self.say(job.message, "info" if job.state is JobState.CANCELLED else "error")
             problem = self.search_problem
             if job.kind == "search" and self.points and problem is not None:
-                plan, self.search_note = rescue(problem, self.method, self.best_actions)
-                self._keep_search(plan, price(problem, plan), problem)
+                method, seed = job.about["method"], job.about["seed"]
+                plan, self.search_note = rescue(problem, method, self.best_actions)
+                self._keep_search(plan, price(problem, plan), problem, method, seed)
 
     # -- reloading a page ---------------------------------------------------------------------------
     def adopt(self, job: Job) -> bool:

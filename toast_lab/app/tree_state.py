@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab.app.mirror import Mirror
+from toast_lab.app.plan_facts import Lookup, PlanFacts
 from toast_lab.app.session import Session
-from toast_lab.cost.problem import Cost, price
-from toast_lab.errors import ToastError
+from toast_lab.search.confidence import Steering, priors, upper_bounds
 from toast_lab.search.places import Actions, Tally
 from toast_lab.search.trace import Simulation
-from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views.icicle import CHILDREN, LEVELS, Scene, children_frame, fold_label
+from toast_lab.views.action_table import ActionRow
+from toast_lab.views.icicle import LEVELS, Scene, fold_label
 from toast_lab.views.icicle_layout import icicle
 
-EVERY_S = 0.4  #: at least, between two counts while a search runs
-MAX_CHILDREN = 500
-_PRICES = ThreadPoolExecutor(1, "price of a place")
+EVERY_S = 1.0  #: at least, between two counts while a search runs
+MAX_CHILDREN = 200
+LOOKED_AT = 50_000  #: trajectories, for the best ones of different price
 
 
 class Place(NamedTuple):
@@ -52,6 +51,7 @@ class TreeState:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._mirror: Mirror | None = None
+        self._lookup = Lookup()
         self._forget()
 
     def _forget(self) -> None:
@@ -61,7 +61,6 @@ class TreeState:
         self.tally: Tally | None = None
         self.actions: Actions | None = None
         self._counted_at, self.counted = 0.0, 0
-        self._price: tuple[tuple[str, ...], Future[Any]] | None = None
 
     @property
     def mirror(self) -> Mirror | None:
@@ -93,7 +92,8 @@ class TreeState:
         began = time.monotonic()
         with mirror.lock:
             mirror.places.extend()
-            self.tally, self.actions = mirror.places.tally(n), mirror.places.actions(n)
+            less = self.steering.length_penalty
+            self.tally, self.actions = mirror.places.tally(n, less), mirror.places.actions(n, less)
         ended = time.monotonic()
         self.counted, self._counted_at = n, ended + max(EVERY_S, 5 * (ended - began))
         if self.tally.visits[self.root] == 0:
@@ -125,18 +125,48 @@ class TreeState:
         tint = np.where(blocks.folded > 0, np.nan, getattr(tally, kind)[blocks.place])
         return Scene(blocks, labels, tint, self.selected, kind)
 
-    def children(self) -> tuple[list[int], Any]:
-        """The places below the selected one, and their table."""
-        mirror, tally = self.mirror, self.tally
-        if mirror is None or tally is None:
-            return [], children_frame([], [], 1, [], [])[list(CHILDREN)]
+    @property
+    def steering(self) -> Steering:
+        """The weights of the tree search, as far as it was given other ones."""
+        job = self.session.search_job
+        about = (job.about if job is not None else None) or {}
+        options = about.get("options", {}) if about.get("method") == "mcts" else {}
+        return Steering(**{k: float(v) for k, v in options.items() if k in Steering._fields})
+
+    def action_rows(self, legal: tuple[str, ...] = ()) -> tuple[list[int], list[ActionRow]]:
+        """The actions at the selected place and the place each leads to, -1 for those of ``legal`` that were not tried.
+
+        The scores are the tree search's formula on what is counted here: the mean over the widths of reward that its
+        walks take in turn.  Trajectories that vary the best ones do not walk the tree and count at the root alone.
+        """
+        mirror, tally, actions = self.mirror, self.tally, self.actions
+        if mirror is None or tally is None or actions is None:
+            return [], []
         with mirror.lock:
             found = mirror.places.children(self.selected, tally)[:MAX_CHILDREN]
+            words = mirror.places.place["word"][found]
             labels = [mirror.places.label(int(p)) for p in found]
-        above = int(tally.visits[self.selected])
-        return found.tolist(), children_frame(
-            labels, tally.visits[found], above, tally.mean_score[found], tally.best_score[found]
-        )
+            known = set(labels)
+            untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(found)]
+            elsewhere = {text: w for w, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])}
+        prior = priors(actions.mean_reward)
+        word_of = [int(w) if 0 <= w < len(prior) else elsewhere.get(t, -1) for w, t in zip(words, labels, strict=True)]
+        word_of += [elsewhere.get(t, -1) for t in untried]
+        mine = np.array([prior[w] if w >= 0 else 1.0 for w in word_of])
+        none = np.zeros(len(untried))
+        visits = np.concatenate([tally.visits[found], none])
+        mean, top = (np.concatenate([column[found], none]) for column in (tally.mean_reward, tally.best_reward))
+        scores = upper_bounds(visits, mean, top, mine, float(tally.best_reward[0]), self.steering)
+        nan = none * np.nan
+        scores_mean, best = (np.concatenate([column[found], nan]) for column in (tally.mean_score, tally.best_score))
+        above = max(int(tally.visits[self.selected]), 1)
+        rows = [
+            ActionRow(text, int(n), n / above, float(q), float(low), float(p), float(score))
+            for text, n, q, low, p, score in zip(
+                [*labels, *untried], visits.tolist(), scores_mean, best, mine, scores, strict=True
+            )
+        ]
+        return [*found.tolist(), *[-1] * len(untried)], rows
 
     def place(self) -> Place | None:
         """What is known of the selected place."""
@@ -185,22 +215,47 @@ class TreeState:
         self.root = 0
         self.opened = set()
 
-    # -- price --------------------------------------------------------------------------------------
-    def price(self, plan: tuple[str, ...]) -> Cost | str | None:
-        """The price of a plan: None while a thread works it out, a text if it has none."""
-        problem = self.session.search_problem
-        if problem is None:
-            return None
-        if self._price is None or self._price[0] != plan:
-            if self._price is not None:
-                self._price[1].cancel()
+    # -- trajectories -------------------------------------------------------------------------------
+    def trajectories(self, kind: str, most: int = 100) -> list[Simulation]:
+        """The "improvements", the "last" or the "best" ones of what is shown, the best or newest first."""
+        mirror, n = self.mirror, self.shown
+        if mirror is None or not n:
+            return []
+        with mirror.lock:
+            row = mirror.trace.row
+            if kind == "last":
+                found = np.arange(n - 1, max(n - 1 - most, -1), -1)
+            elif kind == "improvements":
+                found = np.flatnonzero(row["best"][:n] == np.arange(n))[::-1][:most]
+            else:
+                found = best_rows(row["score"][:n], row["fits"][:n], most)
+            return [mirror.trace.simulation(int(i)) for i in found]
 
-            def work() -> Cost | str:
-                try:
-                    return price(problem, ShardingPlan.from_actions(problem, list(plan)))
-                except ToastError as error:
-                    return f"This step is not made of actions alone, so it cannot be priced by itself: {error}"
+    def show_trajectory(self, index: int) -> None:
+        """Select the place where simulation ``index``, counted from 1, ended."""
+        mirror = self.mirror
+        if mirror is not None and 0 < index <= mirror.n:
+            self.count(now=True)
+            with mirror.lock:
+                mirror.places.extend()
+                self.selected = int(mirror.places.end["place"][index - 1])
+            self.root = 0
 
-            self._price = plan, _PRICES.submit(work)
-        done = self._price[1]
-        return done.result() if done.done() else None
+    def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
+        """Prices of a plan and what could follow; None while a thread works them out."""
+        return self._lookup.get(self.session.search_problem, plan)
+
+
+def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
+    """Rows of the ``most`` best of different price: those that fit first, then the lower score, then the earlier.
+
+    >>> best_rows(np.array([3.0, 1.0, 2.0, 2.0]), np.array([True, False, True, True]), 9)
+    array([2, 0, 1])
+    """
+    rank = np.where(fits, score, score + 1e12)
+    rows = np.arange(len(rank))
+    if len(rank) > LOOKED_AT:  # sorting a million takes a tenth of a second
+        rows = np.sort(np.argpartition(rank, LOOKED_AT)[:LOOKED_AT])
+    _, first = np.unique(rank[rows], return_index=True)
+    found: np.ndarray = rows[first[:most]]
+    return found

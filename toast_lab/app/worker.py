@@ -19,7 +19,7 @@ from toast_lab.frontends.model import Recipe
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
-SHOWN_AT_ONCE = 60  #: of what a search on all cores tries between two reports, a page shows a sample
+SHOWN_AT_ONCE = 20  #: of what a search on all cores tries between two reports, a page shows a sample
 
 
 class Loaded(NamedTuple):
@@ -144,8 +144,8 @@ class Control:
             return self.done < int(rest[0])
         if order == "round" and coming is not None:
             if self._round is None:
-                self._round = coming.round
-            return bool(coming.round == self._round)
+                self._round = max(coming.round, 1)  # the unsharded start, of round 0, belongs to the first one
+            return bool(coming.round <= self._round)
         return True
 
     def _flush(self) -> None:
@@ -156,25 +156,6 @@ class Control:
         every = max(1, len(found) // SHOWN_AT_ONCE)
         last = len(found) - 1
         self.send(Batch(tuple(s for i, s in enumerate(found) if s.improved or i % every == 0 or i == last), self.done))
-
-
-def search(
-    analysis: Analysis,
-    mesh: str,
-    machine: Any,
-    method: str,
-    seed: int,
-    seconds: float | None,
-    evaluations: int | None,
-    options: dict[str, Any],
-    control: str,
-    limit_bytes: float | None = None,
-) -> Found:
-    """Search for a plan, under the control of a file."""
-    from toast_lab.cost.problem import Problem
-
-    problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
-    return search_problem(problem, method, seed, seconds, evaluations, options, control)
 
 
 class _Clock(NamedTuple):
@@ -199,19 +180,38 @@ def search_problem(
     control: str,
     resume: Any = None,
     with_trace: bool = False,
+    keep: str | None = None,
+    begin: Callable[[Control], None] = lambda orders: None,
 ) -> Found:
-    """``search`` for a problem that is there already; its pins, machine and limit are kept."""
+    """Search for a plan, under the control of a file.
+
+    Args:
+        problem: its pins, machine and limit are kept.
+        method: name of the search.
+        seed: of the search.
+        seconds: budget; time spent paused does not count.
+        evaluations: budget of distinct shardings.
+        options: of the method.
+        control: file that orders are read from.
+        resume: trace to go on from.
+        with_trace: give the trace with what was found.
+        keep: file that the trace is written to.
+        begin: called before the search starts.
+    """
     from toast_lab.search import contract
 
     isolate.report("preparing")
     _ = problem.baseline
     orders = Control(control, isolate.report)
+    begin(orders)
     budget: Any = _Clock(seconds, evaluations, orders)
     isolate.report("searching")
     result = contract.search(
         problem, method, seed, budget, orders.hand_on, lambda: orders.stopped, resume=resume, **options
     )
     orders.sender.trace(result.trace, last=True)
+    if keep is not None:
+        result.trace.save(keep)
     plan = result.plan
     return Found(
         plan.op_axis, plan.value_axis, plan.key, plan.actions, result.cost, result.status.name, result.message,

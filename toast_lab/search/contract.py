@@ -330,7 +330,7 @@ def search(
     Raises:
         InvalidProblem: unknown method or option, or a trace of another problem or method.
     """
-    trace = None if resume is None else _reopen(problem, resume, method, seed, options)
+    trace = None if resume is None else reopened(problem, resume, method, seed, options)
     about = {} if trace is None else trace.about
     method = method or about.get("method", "mcts")
     seed = int(about.get("seed", 0) if seed is None else seed)
@@ -404,9 +404,19 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if isinstance(v, (int, float, str, bool, type(None)))}
 
 
-def _reopen(
-    problem: Problem, resume: Trace | str | os.PathLike[str], method: str | None, seed: int | None, options: dict
+def reopened(
+    problem: Problem,
+    resume: Trace | str | os.PathLike[str],
+    method: str | None = None,
+    seed: int | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Trace:
+    """A copy of a trace (or the one in a file) that a search of ``problem`` can go on from.
+
+    Raises:
+        InvalidProblem: the file is no trace, or it is of another problem, method, seed or options.
+    """
+    options = options or {}
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
     trace.about.setdefault("pins", [])  # traces of versions that knew none
     asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}

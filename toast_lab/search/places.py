@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.search.confidence import DEFAULTS, rewards
 from toast_lab.search.trace import Columns, Trace
 
 
@@ -23,6 +24,8 @@ class Tally(NamedTuple):
     ended: np.ndarray  #: int64, those that ended in the place itself
     mean_score: np.ndarray  #: mean C(s) of the visits; NaN where there is none
     best_score: np.ndarray  #: lowest C(s) of the visits; inf where there is none
+    mean_reward: np.ndarray  #: mean reward (see ``confidence``) of the visits; NaN where there is none
+    best_reward: np.ndarray  #: highest reward of the visits; -inf where there is none
 
 
 class Actions(NamedTuple):
@@ -30,6 +33,7 @@ class Actions(NamedTuple):
 
     visits: np.ndarray  #: int64, simulations that took the action
     mean_score: np.ndarray  #: mean C(s) of these; NaN where there is none
+    mean_reward: np.ndarray  #: mean reward of these; NaN where there is none
 
 
 class Places:
@@ -73,14 +77,17 @@ class Places:
             here[walks] = to
         self.end.extend({"place": here.astype(np.int32)})
 
-    def tally(self, n: int | None = None) -> Tally:
-        """Count the first ``n`` simulations, all by default."""
+    def tally(self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty) -> Tally:
+        """Count the first ``n`` simulations, all by default; rewards are less by ``length_penalty`` for an action."""
         end = self.end["place"][:n]
+        reward = rewards(self.trace, len(end), length_penalty)
         score, size = self.trace.row["score"][: len(end)], self.place.n
         ended = np.bincount(end, minlength=size)
         visits, total = ended.copy(), np.bincount(end, score, minlength=size)
         best = np.full(size, np.inf)
         np.minimum.at(best, end, score)
+        gained, top = np.bincount(end, reward, minlength=size), np.full(size, -np.inf)
+        np.maximum.at(top, end, reward)
         depth, parent = self.place["depth"], self.place["parent"]
         order = np.argsort(depth, kind="stable")
         bounds = np.searchsorted(depth[order], np.arange(1, int(depth.max(initial=0)) + 2))
@@ -90,18 +97,23 @@ class Places:
             np.add.at(visits, above, visits[level])
             np.add.at(total, above, total[level])
             np.minimum.at(best, above, best[level])
+            np.add.at(gained, above, gained[level])
+            np.maximum.at(top, above, top[level])
         with np.errstate(invalid="ignore"):
-            return Tally(len(end), visits, ended, total / visits, best)
+            return Tally(len(end), visits, ended, total / visits, best, gained / visits, top)
 
-    def actions(self, n: int | None = None) -> Actions:
+    def actions(self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty) -> Actions:
         """What the first ``n`` simulations say of each action, wherever it was taken."""
         row, words = self.trace.row, len(self.trace.vocabulary)
         ends = row["action_end"][:n]
         took = self.trace.action["word"][: ends[-1] if len(ends) else 0]
-        score = np.repeat(row["score"][: len(ends)], np.diff(ends, prepend=0))
+        length = np.diff(ends, prepend=0)
+        score = np.repeat(row["score"][: len(ends)], length)
+        reward = np.repeat(rewards(self.trace, len(ends), length_penalty), length)
         visits = np.bincount(took, minlength=words)
         with np.errstate(invalid="ignore"):
-            return Actions(visits, np.bincount(took, score, minlength=words) / visits)
+            sums = (np.bincount(took, weights, minlength=words) for weights in (score, reward))
+            return Actions(visits, *(total / visits for total in sums))
 
     # -- one place --------------------------------------------------------------------------------
     def children(self, place: int, tally: Tally) -> np.ndarray:

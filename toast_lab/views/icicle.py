@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from bokeh.core.properties import value
 from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d, TapTool
@@ -26,7 +25,6 @@ LEGEND = {
     "best_score": "best C(s) at or below: dark is better (C(s): step time over unsharded, plus memory over the limit)",
     "mean_score": "mean C(s) at or below: dark is better (C(s): step time over unsharded, plus memory over the limit)",
 }
-CHILDREN = ("action", "visits", "share", "mean C(s)", "best C(s)")
 _CHARACTER = 6.3  # pixels, on average
 
 
@@ -66,13 +64,6 @@ def tint_range(tint: np.ndarray) -> tuple[float, float]:
         return 0.0, 1.0
     low, high = float(known.min()), float(np.quantile(known, 0.9))
     return low, high if high > low else low + max(abs(low) * 1e-3, 1e-9)
-
-
-def children_frame(labels: list[str], visits: Any, above: int, mean: Any, best: Any) -> pd.DataFrame:
-    """The table twin: children of a place, numbers as numbers so that they sort."""
-    n = np.asarray(visits, np.int64)
-    columns = (labels, n, np.round(n / max(above, 1), 4), np.round(mean, 4), np.round(best, 4))
-    return pd.DataFrame(dict(zip(CHILDREN, columns, strict=True)))
 
 
 class IciclePlot:

@@ -73,7 +73,7 @@ class RaceCurves:
     def _draw(self, title: str) -> figure:
         plot: Any = figure(
             title=title, sizing_mode="stretch_both", min_height=220, tools=[], output_backend="canvas",
-            name="race curves", toolbar_location="right",
+            name="race curves", toolbar_location="above",
         )  # fmt: skip
         _style(plot)
         plot.title.text_color = NEUTRAL
@@ -82,7 +82,7 @@ class RaceCurves:
         plot.xaxis.axis_label_text_color = NEUTRAL
         plot.xaxis.axis_label_text_font_style = "normal"
         plot.x_range.start = 0
-        plot.y_range.range_padding = 0.3  # room for the legend
+        plot.y_range.range_padding = 0.1
         dots = []
         for i, (method, source) in enumerate(self.lines.items()):
             hue, marker, dash = look_of(i)
@@ -92,7 +92,7 @@ class RaceCurves:
         if not dots:
             plot.scatter([0, 1], [0, 1], size=1, alpha=0)  # gives an empty chart its axes
         else:
-            plot.legend.location = "top_right"
+            plot.add_layout(plot.legend[0], "right")  # inside, it would lie over a curve
             plot.legend.background_fill_color = None
             plot.legend.label_text_color = NEUTRAL
             plot.legend.border_line_color = None

@@ -15,9 +15,10 @@ from toast_lab.app.cells.view import FILL, View, every_tick, filling, refused, s
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.mirror import Mirror
 from toast_lab.app.pages.search_tree import TreePane
+from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
 from toast_lab.app.worker import Batch
-from toast_lab.cost.problem import Cost, Problem
+from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
 from toast_lab.search.child import Point
 from toast_lab.search.contract import SearchResult
@@ -26,6 +27,7 @@ from toast_lab.search.race import Race, Row
 from toast_lab.search.trace import Trace
 from toast_lab.text import gap_text
 from toast_lab.views import svg
+from toast_lab.views.action_table import action_frame
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 from toast_lab.views.search_curves import Point as CurvePoint
@@ -89,8 +91,9 @@ def tree(what: SearchResult | RunningSearch, problem: Problem | None = None, *, 
     def table() -> pd.DataFrame:
         state = _tree_state(what, problem)
         state.count(now=True)
-        frame: pd.DataFrame = state.children()[1]
-        return frame
+        place = state.place()
+        known = plan_facts(problem, place.plan) if place is not None and problem is not None else None
+        return action_frame(state.action_rows(known.legal if known is not None else ())[1])
 
     return shown(View("tree", lambda: _about(what), lambda: TreeCell(what, problem), static, 700, table), inline)
 
@@ -379,11 +382,12 @@ class SearchCell(pn.viewable.Viewer):
 class CellTree(TreeState):
     """A look at a tree that belongs to no session."""
 
-    def price(self, plan: tuple[str, ...]) -> Cost | str | None:
-        """As there; without a problem there is no price."""
+    def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
+        """As there; without a problem there are no prices."""
         if self.session.search_problem is None:
-            return "Give the problem as well to have a place priced: tl.views.tree(result, problem)."
-        return super().price(plan)
+            why = "Give the problem as well to have a place priced: tl.views.tree(result, problem)."
+            return PlanFacts(why, (), ())
+        return super().facts(plan)
 
 
 def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
@@ -397,7 +401,7 @@ def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> 
         mirror.own = {k: trace.node[k] for k in ("visits", "value", "score")}
         source = SimpleNamespace(mirror=mirror, simulations=trace.row.n)
         source.search_problem = source.problem = problem
-        source.method = what.method
+        source.method, source.search_job = what.method, SimpleNamespace(about=trace.about)
     return CellTree(source)
 
 
@@ -406,6 +410,7 @@ class _Live:
 
     def __init__(self, run: RunningSearch) -> None:
         self._run, self.mirror, self.method = run, run.job.mirror, run.method
+        self.search_job = SimpleNamespace(about={"method": run.method, "options": run.options})
         self.search_problem = self.problem = run.problem
 
     @property

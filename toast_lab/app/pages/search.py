@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import time
 from typing import Any
 
 import panel as pn
@@ -11,14 +13,15 @@ from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_race import RacePane
+from toast_lab.app.pages.search_settings import SearchSettings
+from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
-from toast_lab.cost.machines import MACHINES
-from toast_lab.search.methods import METHODS, SENTENCES
 from toast_lab.text import gap_text
-from toast_lab.views.search_curves import Point, SearchCurves, shown_frame
+from toast_lab.views.search_curves import Point, SearchCurves
 
+WORDS_EVERY_S = 0.5
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
 
 
@@ -28,56 +31,51 @@ class SearchPage(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
-        self.mesh = pn.widgets.TextInput(name="mesh (axis=size, ...)", value=session.mesh, **common)
-        self.machine = pn.widgets.Select(name="machine", options=list(MACHINES), value=session.machine, **common)
-        self.memory = pn.widgets.FloatInput(
-            name="memory limit a device, GiB", placeholder="the machine's", value=None, start=0.0, **common
-        )
-        self.method = pn.widgets.Select(name="method", options=list(METHODS), value=session.method, **common)
-        self._sentence = look.text()
-        self.method.param.watch(lambda *_: self._describe(), "value")
-        self._describe()
-        self.seconds = pn.widgets.FloatInput(
-            name="budget, seconds", value=session.seconds, start=0.5, end=86400.0, step=5.0, **common
-        )
-        self.seed = pn.widgets.IntInput(name="seed", value=session.seed, start=0, **common)
+        self.settings = SearchSettings(session, self._checked)
         self.run = look.button("Run the search", button_type="primary", description=keys.tip("run"))
         self.pause = look.button("Pause", disabled=True)
         self.step = look.button("Step", description=keys.tip("step"))
         self.round = look.button("Round", description="one round of simulations, then stand still")
         self.stop = look.button("Stop and keep the best", disabled=True, description=keys.tip("stop"))
+        self.resume = look.button(
+            "Resume", disabled=True, description="go on where the last search ended, for another budget"
+        )
         self.run.on_click(lambda _: self._run())
         self.pause.on_click(lambda _: session.pause_search())
         self.step.on_click(lambda _: self._step())
         self.round.on_click(lambda _: self._step(whole_round=True))
         self.stop.on_click(lambda _: session.stop_search())
-        pair = pn.Row(self.seconds, pn.Spacer(width=8), self.seed, margin=0, sizing_mode="stretch_width")
+        self.resume.on_click(lambda _: self._resume())
+        self.save = pn.widgets.FileDownload(
+            callback=self._trace, filename="search.npz", label="Save its trace", button_type="default", disabled=True,
+            sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.BUTTON],
+        )  # fmt: skip
+        self.file = pn.widgets.FileInput(
+            accept=".npz", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
+        )
+        self.file.param.watch(lambda e: self._resume_saved(e.new), "value")
         gap = pn.Spacer(width=6)
         holds = pn.Row(self.pause, gap, self.step, gap.clone(), self.round, margin=0, sizing_mode="stretch_width")
+        ends = pn.Row(self.resume, gap.clone(), self.save, margin=0, sizing_mode="stretch_width")
         self.tree_state = TreeState(session)
         self.tree = TreePane(session, self.tree_state)
         self.race = RacePane(session)
+        self.trajectories = TrajectoryPane(session, self.tree_state, lambda: self._show_view())
+        self.trajectories.tree.on_click(lambda _: self._to_tree())
+        self._why_not = look.text(visible=False)
         self._settings_box = pn.Column(
-            look.text(h("h2", "search")),
-            self.method,
-            self._sentence,
-            pair,
+            self.settings.search_box,
             self.run,
             holds,
             self.stop,
+            ends,
+            self._why_not,
+            look.text(h("p", "or go on from a saved trace:", cls="quiet"), margin=(6, 0, 0, 0)),
+            self.file,
             sizing_mode="stretch_width",
             margin=0,
         )
-        self.left = look.side(
-            look.text(h("h2", "problem")),
-            self.mesh,
-            self.machine,
-            self.memory,
-            self._settings_box,
-            self.race.left,
-            width=290,
-        )
+        self.left = look.side(self.settings.problem_box, self._settings_box, self.race.left, width=290)
         self.view = pn.widgets.RadioButtonGroup(
             options=VIEWS, value="curves", button_type="default", margin=(0, 10, 0, 0), width=210, height=30,
             sizing_mode="fixed", stylesheets=[look.BUTTON],
@@ -93,19 +91,11 @@ class SearchPage(pn.viewable.Viewer):
         self.view.param.watch(lambda _: self._show_view(), "value")
         self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
         self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL])
-        self._twin = look.table(
-            shown_frame([]), height=150, widths={"after": 80}, sizing_mode="stretch_width", selectable=False
-        )
         self._title = look.text()
         self._curves_box = pn.Column(
             self._curves_pane,
-            pn.Row(
-                look.text(h("h2", "improvements (the same as a table)"), margin=(8, 0, 0, 0)),
-                figure_menu("search curves", "search curves"),
-                sizing_mode="stretch_width",
-                margin=0,
-            ),
-            self._twin,
+            pn.Row(pn.HSpacer(), figure_menu("search curves", "search curves"), sizing_mode="stretch_width", margin=0),
+            self.trajectories.centre,
             sizing_mode="stretch_both",
             stylesheets=[look.FILL],
             margin=0,
@@ -124,14 +114,15 @@ class SearchPage(pn.viewable.Viewer):
         go = look.button("Compare with other plans →")
         go.on_click(lambda _: setattr(session, "step", "compare"))
         self._facts_box = pn.Column(self._facts, go, sizing_mode="stretch_width", margin=0)
-        self.right = look.side(self._facts_box, self.tree.right, self.race.right, width=300)
-        self._twin_at = -1
+        self.right = look.side(
+            self.trajectories.right, self._facts_box, self.tree.right, self.race.right, width=300
+        )  # fmt: skip
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
-        for name, widget in (("mesh", self.mesh), ("machine", self.machine), ("memory_gib", self.memory)):
-            widget.param.watch(lambda e, name=name: self._problem(name, e.new), "value")
+        self._scrub_shown_at = 0.0
         session.param.watch(lambda *_: self._new_problem(), "problem")
-        session.param.watch(lambda *_: self.refresh(), ["job_changes", "plans"])
+        self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
+        session.param.watch(lambda *_: self._changed(), ["job_changes", "plans"])
         self._new_problem()
         self._show_view()
         job = session.job
@@ -148,7 +139,9 @@ class SearchPage(pn.viewable.Viewer):
         ):
             for part in parts:
                 part.visible = view == name
-        self._facts_box.visible = view == "curves"
+        picked = self.trajectories.picked is not None
+        self.trajectories.right.visible = view == "curves" and picked
+        self._facts_box.visible = view == "curves" and not picked
         self._settings_box.visible = self._scrubber.visible = view != "race"
         self.tick()
 
@@ -172,49 +165,58 @@ class SearchPage(pn.viewable.Viewer):
         self.live.disabled = state.at is None
         self.live.button_type = "success" if state.at is None and n else "default"
 
+    def _changed(self) -> None:
+        """Something about the job changed: show it, but words no more than twice a second while a search runs.
+
+        Every word that changes makes the browser lay the page out anew, on cores that the search wants.
+        """
+        job = self.session.job
+        state = (self.session.busy, job.state if job is not None else None)
+        running = state == (True, JobState.RUNNING)
+        self._stale = running and state == self._state and time.monotonic() - self._refreshed_at < WORDS_EVERY_S
+        if not self._stale:
+            self._state = state
+            self.refresh()
+
     def tick(self) -> None:
         """Several times a second: what has to follow the search or the slider."""
         state = self.tree_state
-        if (state.there, state.at) != self._scrub_shown:
+        if self._stale:
+            self._changed()
+        job = self.session.job
+        live = job is not None and job.running and job.state is JobState.RUNNING
+        if (state.there, state.at) != self._scrub_shown and not (
+            live and state.at == self._scrub_shown[1] and time.monotonic() - self._scrub_shown_at < WORDS_EVERY_S
+        ):
+            self._scrub_shown_at = time.monotonic()
             self._scrub_shown = (state.there, state.at)
             self._set_scrubber()
         if self._scrubbed:
             self._scrubbed = False
             state.count(now=True)
             look.later(self.curves.mark, state.at)
-            self._twin_at = -1
+            self.trajectories.refresh(now=True)
             self.refresh()
             if self.view.value == "tree":
                 self.tree.draw()
         elif self.view.value == "tree":
             self.tree.refresh()
-
-    def _problem(self, name: str, value: Any) -> None:
-        if (value or None) == (getattr(self.session, name) or None):
-            return  # the field follows what was set elsewhere
-        self.session.set_problem(**{name: value or None if name == "memory_gib" else value})
-        kept = getattr(self.session, name)
-        widget = {"mesh": self.mesh, "machine": self.machine, "memory_gib": self.memory}[name]
-        if widget.value != kept and not (name == "memory_gib" and not kept):
-            widget.value = kept  # refused: the field shows what is in force
+        elif self.view.value == "curves":
+            self.trajectories.refresh()
 
     def _new_problem(self) -> None:
-        problem, session = self.session.problem, self.session
-        self.mesh.value = session.mesh
-        self.machine.param.update(options=[*MACHINES, *session.own_machines], value=session.machine)
-        self.memory.value = session.memory_gib
+        problem = self.session.problem
         self.curves = (
             SearchCurves(problem.memory_limit_bytes, *problem.baseline) if problem is not None else SearchCurves()
         )
         self.curves.append(self.session.points)
         self._curves_pane.object = self.curves.root
-        self._twin_at = -1
         self.refresh()
 
-    def _settings(self) -> None:
-        self.session.param.update(
-            method=self.method.value, seconds=self.seconds.value or 20.0, seed=self.seed.value or 0
-        )
+    def _checked(self) -> None:
+        """Something was typed: say what is wrong with it, and let nothing start before it is right."""
+        if hasattr(self, "_facts_box"):
+            self.refresh()
 
     def run_now(self) -> None:
         """What the button does: run the search with these settings."""
@@ -225,16 +227,36 @@ class SearchPage(pn.viewable.Viewer):
         self._step()
 
     def _run(self) -> None:
-        self._settings()
+        self.settings.apply()
         self.session.start_search()
         self._new_problem()
 
-    def _describe(self) -> None:
-        self._sentence.object = h("p", SENTENCES.get(self.method.value, ""), cls="quiet")
+    def _resume(self) -> None:
+        self.settings.apply_budget()
+        self.session.resume_search()
+        self._new_problem()
+
+    def _resume_saved(self, file: bytes | None) -> None:
+        if file:
+            self.settings.apply_budget()
+            self.session.resume_saved(file)
+            self._new_problem()
+
+    def _trace(self) -> io.BytesIO:
+        """The file to be saved."""
+        job = self.session.search_job
+        path = job.trace_path if job is not None and job.left_trace else None
+        return io.BytesIO(path.read_bytes() if path is not None else b"")
+
+    def _to_tree(self) -> None:
+        if self.trajectories.picked is not None:
+            self.tree_state.show_trajectory(self.trajectories.picked.index)
+            self.view.value = "tree"
+            self.tree.draw()
 
     def _step(self, *, whole_round: bool = False) -> None:
         if not self.session.busy:
-            self._settings()
+            self.settings.apply()
             self._new_problem()
         if whole_round:
             self.session.step_round()
@@ -250,13 +272,25 @@ class SearchPage(pn.viewable.Viewer):
             look.later(self.curves.append, points)
 
     def refresh(self) -> None:
-        """Buttons, numbers and the table twin."""
+        """Buttons and numbers."""
+        self._refreshed_at = time.monotonic()
         session, job = self.session, self.session.job
         searching = job is not None and job.kind == "search" and job.running
         paused = searching and job is not None and job.state is JobState.PAUSED
-        self.run.disabled = session.busy
+        errors = self.settings.errors
+        self.run.disabled = session.busy or bool(errors)
         self.pause.disabled = self.stop.disabled = not searching
-        self.step.disabled = self.round.disabled = session.busy and not searching
+        self.step.disabled = self.round.disabled = (session.busy and not searching) or (not searching and bool(errors))
+        last = session.search_job
+        left = last is not None and last.left_trace
+        self.resume.disabled = session.busy or not left
+        self.save.disabled = not left
+        self.file.disabled = session.busy
+        if left and last is not None and last.about:
+            self.save.filename = f"search-{last.about['method']}-{last.about['seed']}.npz"
+        said = f"Not yet: {errors[0]}." if errors and not session.busy else ""
+        if self._why_not.visible != bool(said) or said:
+            self._why_not.object, self._why_not.visible = h("p", said, cls="red"), bool(said)
         self.pause.name = "Go on" if paused else "Pause"
         problem = session.problem
         self._title.object = h(
@@ -267,16 +301,7 @@ class SearchPage(pn.viewable.Viewer):
             h("span", f"  {session.simulations:,} simulations", cls="quiet"),
         )
         self.race.refresh()
-        points = self._points()
-        improved = sum(1 for p in points if p.improved)
-        if improved != self._twin_at:
-            self._twin_at = improved
-            self._twin.value = shown_frame(points)
         self._facts.object = self._words(searching, paused)
-
-    def _points(self) -> list[Point]:
-        at = self.tree_state.at
-        return [p for p in self.session.points if at is None or p.simulation <= at]
 
     def _words(self, searching: bool, paused: bool) -> Safe:
         session, problem, job = self.session, self.session.problem, self.session.job
@@ -291,14 +316,17 @@ class SearchPage(pn.viewable.Viewer):
             )
             return join([h("h2", "search"), h("p", state, cls="quiet")])
         seen = self.tree_state.best() if self.tree_state.at is not None else None
-        best_s, best_bytes, actions = session.points[-1].best_s, session.points[-1].best_bytes, session.best_actions
+        last = session.points[-1]
+        best_s, best_bytes, best_score, actions = last.best_s, last.best_bytes, last.best_score, session.best_actions
         if seen is not None:
-            best_s, best_bytes, actions = seen.best_time_s, seen.best_peak_bytes, seen.actions
+            best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score
+            actions = seen.actions
         base = problem.baseline
         state = "paused" if paused else "searching" if searching else "ended"
         rows: list[tuple[str, object]] = [
             ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.simulations:,}"),
+            ("best C(s)", f"{best_score:.4f}"),
             (
                 "best step",
                 f"{seconds_text(best_s)}, {base[0] / best_s:.2f}× unsharded speed" if best_s else "–",

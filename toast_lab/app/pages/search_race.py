@@ -7,6 +7,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.checked import Checked, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
 from toast_lab.app.jobs import JobState
@@ -17,7 +18,8 @@ from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
 HELP = (
     "One method after the other, each in a process of its own with the same budget, so that none takes "
-    "another's cores. Preparing comes before its clock starts. Hold stands still before the next method."
+    "another's cores. Preparing comes before its clock starts. A method that runs cannot stand still, since its "
+    "clock would run on: Hold lets it end and stands still before the next one."
 )
 FIRST = ["mcts", "beam", "random"]
 RACED = [m for m in METHODS if m != "manual"]  #: it needs plans to be given
@@ -31,13 +33,15 @@ class RacePane(pn.viewable.Viewer):
         self.session = session
         common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
         self.methods = pn.widgets.CheckBoxGroup(options=RACED, value=FIRST, **common)
-        self.seconds = pn.widgets.FloatInput(
-            name="seconds each", value=10.0, start=0.5, end=86400.0, step=5.0,
-            description="Budget of each method, counted from the start of its own search.", **common,
+        self.methods.param.watch(lambda _: self._checked(), "value")
+        self.seconds = Checked(
+            "seconds each", "10", number(0.5, 86_400, unit=" seconds"), on_check=self._checked,
+            description="Budget of each method, counted from the start of its own search.",
         )  # fmt: skip
-        self.seed = pn.widgets.IntInput(name="seed", value=0, start=0, **common)
+        self.seed = Checked("seed", "0", number(0, 2**63 - 1, whole=True), on_check=self._checked)
+        self._why_not = look.text(visible=False)
         self.run = look.button("Run the race", button_type="primary")
-        self.hold = look.button("Hold", disabled=True, description="stand still before the next method")
+        self.hold = look.button("Hold after this", disabled=True, description="stand still before the next method")
         self.stop = look.button("Stop and keep", disabled=True)
         self.run.on_click(lambda _: self._run())
         self.hold.on_click(lambda _: session.pause_search())
@@ -49,6 +53,7 @@ class RacePane(pn.viewable.Viewer):
             self.methods,
             pn.Row(self.seconds, gap, self.seed, margin=0, sizing_mode="stretch_width"),
             self.run,
+            self._why_not,
             pn.Row(self.hold, gap.clone(), self.stop, margin=0, sizing_mode="stretch_width"),
             self._about,
             sizing_mode="stretch_width",
@@ -73,8 +78,18 @@ class RacePane(pn.viewable.Viewer):
         self._new_chart()
 
     def _run(self) -> None:
-        self.session.start_race(list(self.methods.value or []), self.seconds.value or 10.0, self.seed.value or 0)
+        self.session.start_race(list(self.methods.value or []), float(self.seconds.value), int(self.seed.value))
         self._new_chart()
+
+    @property
+    def errors(self) -> list[str]:
+        """What keeps a race from being started."""
+        found = [f.error for f in (self.seconds, self.seed) if f.error]
+        return found if self.methods.value else [*found, "tick the methods that race, two or more"]
+
+    def _checked(self) -> None:
+        if hasattr(self, "_race"):
+            self.refresh()
 
     def _new_chart(self) -> None:
         race = self.session.race
@@ -91,9 +106,12 @@ class RacePane(pn.viewable.Viewer):
             self._new_chart()
             return
         racing = job is not None and job.kind == "race" and job.running
-        self.run.disabled = session.busy
+        errors = self.errors
+        self.run.disabled = session.busy or bool(errors)
+        self._why_not.visible = bool(errors)
+        self._why_not.object = h("p", f"Not yet: {errors[0]}.", cls="red") if errors else ""
         self.hold.disabled = self.stop.disabled = not racing
-        self.hold.name = "Go on" if racing and job is not None and job.state is JobState.PAUSED else "Hold"
+        self.hold.name = "Go on" if racing and job is not None and job.state is JobState.PAUSED else "Hold after this"
         self.compare.disabled = race.found is None or not race.found.costs
         shown = (race.changes, race.found is not None, racing, job.state if racing and job is not None else None)
         if shown == self._shown:
@@ -111,9 +129,9 @@ class RacePane(pn.viewable.Viewer):
         if race.problem is None:
             return join([h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")])
         job = session.job
-        state = (
-            "held" if racing and job is not None and job.state is JobState.PAUSED else "racing" if racing else "over"
-        )
+        held = racing and job is not None and job.state is JobState.PAUSED
+        between = not race.running or race.running in race.outcomes
+        state = ("held" if between else f"held after {race.running}") if held else "racing" if racing else "over"
         through = f"{len(race.outcomes)} of {len(race.methods)} through"
         rows: list[tuple[str, object]] = [("state", f"{state}, {through}"), ("on", race.problem.describe())]
         found = [r for r in race.rows if r.score is not None]

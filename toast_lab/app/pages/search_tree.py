@@ -12,11 +12,17 @@ from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.pages.search_trajectories import steps_list
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import Place, TreeState
+from toast_lab.views.action_table import action_frame
 from toast_lab.views.icicle import TINTS, IciclePlot, Scene
 
-TABLE_EVERY_S = 1.0
+TABLE_EVERY_S = 3.0
+TABLE_HELP = (
+    "N: simulations through the action here. Q: their mean C(s). P: what the action brought wherever it was taken, "
+    "1 for the best. UCT: the upper confidence bound of the tree search, worked out from these."
+)
 HELP = (
     "Click a block to select it, click it again to begin the picture with it; click a grey block to unfold it. "
     "Visits are simulations that went through a step or ended in it."
@@ -48,9 +54,8 @@ class TreePane(pn.viewable.Viewer):
         self.tint.param.watch(lambda _: self.draw(), "value")
         self.widest.param.watch(lambda _: self.draw(), "value")
         self._way = look.text(height=22)
-        frame = state.children()[1]
         self.table = look.table(
-            frame, height=160, sizing_mode="stretch_width",
+            action_frame([]), height=180, sizing_mode="stretch_width",
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 70}},
         )  # fmt: skip
         self.table.on_click(self._row)
@@ -76,7 +81,7 @@ class TreePane(pn.viewable.Viewer):
         self.graph.on_click(lambda _: path_to_graph(session, self._plan))
         self.right = pn.Column(self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0)
         self._plan: tuple[str, ...] = ()
-        self._table_at, self._drawn, self._waiting = 0.0, (0, 0), False
+        self._table_at, self._drawn, self._waiting, self._listed = 0.0, (0, 0), False, False
         self.draw()
 
     # -- moving -------------------------------------------------------------------------------------
@@ -90,7 +95,7 @@ class TreePane(pn.viewable.Viewer):
         self.draw()
 
     def _row(self, event: Any) -> None:
-        if event.row < len(self._children):
+        if event.row < len(self._children) and self._children[event.row] >= 0:  # else it was never tried
             self.state.selected = self._children[event.row]
             self.draw()
 
@@ -115,9 +120,16 @@ class TreePane(pn.viewable.Viewer):
         self.zoom.disabled = state.selected == state.root
         if not live or time.monotonic() - self._table_at > TABLE_EVERY_S or not state.there:
             self._table_at = time.monotonic()
-            self._children, frame = state.children()
-            self.table.value = frame
+            self._fill()
         self._show_place()
+
+    def _fill(self) -> None:
+        """The actions at the selected step; those that nobody tried come once they are worked out."""
+        place = self.state.place()
+        known = None if place is None else self.state.facts(place.plan)
+        self._listed = known is not None
+        self._children, rows = self.state.action_rows(known.legal if known is not None else ())
+        self.table.value = action_frame(rows)
 
     def _words_of_way(self, scene: Scene | None) -> Safe:
         if scene is None:
@@ -134,20 +146,23 @@ class TreePane(pn.viewable.Viewer):
     def _show_place(self) -> None:
         place = self.state.place()
         self._plan = () if place is None else place.plan
-        price = None if place is None else self.state.price(place.plan)
-        self._waiting = place is not None and price is None
+        known = None if place is None else self.state.facts(place.plan)
+        self._waiting = place is not None and known is None
+        price = None if known is None else known.cost
+        if known is not None and not self._listed:
+            self._fill()
         self.compare.disabled = place is None or not place.plan or isinstance(price, str) or price is None
         problem, mine = self.session.problem, self.session.search_problem
         self.graph.disabled = self.compare.disabled or problem is None or mine is None or problem.mesh != mine.mesh
-        self._facts.object = _place_words(place, price)
+        self._facts.object = _place_words(place, known)
         label = "unsharded" if place is None else place.label
-        self._heading.object = h("h2", f"children of {label} (the same as a table; click a head to sort)")
+        self._heading.object = h("h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP)
 
     def __panel__(self) -> Any:
         return pn.Row(self.centre, self.right)
 
 
-def _place_words(place: Place | None, price: Any) -> Safe:
+def _place_words(place: Place | None, known: Any) -> Safe:
     if place is None:
         return join([h("h2", "no tree yet"), h("p", HELP, cls="quiet")])
     rows: list[tuple[str, object]] = [
@@ -161,18 +176,14 @@ def _place_words(place: Place | None, price: Any) -> Safe:
         rows.append(("prior", f"C(s) {place.prior[1]:.4f}, mean of the action wherever taken ({place.prior[0]:,}×)"))
     if place.own is not None and math.isfinite(place.own[1]):
         rows.append(("its own count", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
-    chain = [h("li", a) for a in place.plan]
     parts: list[Any] = [
         h("h2", "selected step"),
         facts(rows),
         h("h2", "plan so far ", h("span", "estimated", cls="tag estimated")),
-        h("ol", *chain, cls="chain mono") if chain else h("p", "no action: unsharded", cls="quiet"),
+        steps_list(place.plan, known),
     ]
-    if price is None:
-        parts.append(h("p", "being priced …", cls="quiet"))
-    elif isinstance(price, str):
-        parts.append(h("p", price, cls="quiet"))
-    else:
+    if known is not None and not isinstance(known.cost, str):
+        price = known.cost
         fits = "" if price.fits else ", does not fit"
         memory = f"{bytes_text(price.peak_bytes)} of {bytes_text(price.memory_limit_bytes)}{fits}"
         parts.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))

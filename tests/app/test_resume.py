@@ -1,0 +1,89 @@
+"""A search goes on where it was stopped, from what the server kept or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.app.test_session import settle
+from toast_lab.app import kept_search
+from toast_lab.app.jobs import MAX_TRACES, Registry
+from toast_lab.app.session import Session
+from toast_lab.errors import InvalidProblem
+from toast_lab.search.trace import Trace
+
+
+@pytest.fixture
+def searched(jobs: Registry) -> Session:
+    session = Session(jobs=jobs, method="random", seconds=None, evaluations=40, options={"depth": 3})
+    session.load("attention")
+    session.start_search()
+    settle(session)
+    assert session.plan_named("random (seed 0)") is not None
+    return session
+
+
+def test_a_search_that_ended_goes_on_and_shows_all_of_itself(searched: Session) -> None:
+    session, before = searched, searched.simulations
+    first = list(session.points)
+    session.seed, session.method = 9, "mcts"  # what the page says now is of the next search, not of this one
+    session.resume_search()
+    settle(session)
+    assert session.simulations > before
+    assert [p.simulation for p in session.points] == sorted({p.simulation for p in session.points})
+    assert session.points[0] == first[0]
+    assert session.mirror is not None
+    assert session.mirror.n == session.simulations
+    assert max(len(s.actions) for s in session.mirror.trace.simulations) == 3
+    assert session.plan_named("random (seed 0) #2") is not None
+    session.resume_search()
+    settle(session)
+    assert session.plan_named("random (seed 0) #3") is not None
+
+
+def test_a_saved_trace_goes_on_in_another_session(searched: Session, jobs: Registry) -> None:
+    job = searched.search_job
+    assert job is not None
+    assert job.trace_path is not None
+    file = job.trace_path.read_bytes()
+    session = Session(jobs=jobs, method="beam", seconds=None, evaluations=20)
+    session.load("attention")
+    session.resume_saved(file)
+    settle(session)
+    assert session.simulations > searched.simulations
+    assert session.plan_named("random (seed 0)") is not None
+
+    session.set_problem(mesh="data=2")
+    session.resume_saved(file)
+    settle(session)
+    assert "cannot be resumed here: its trace has mesh 'data=4,model=2', not 'data=2'" in session.messages[-1].text
+    session.resume_saved(b"PK not a trace")
+    settle(session)
+    assert "choose a file that a search has saved" in session.messages[-1].text
+
+
+def test_without_a_search_there_is_nothing_to_resume(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("attention")
+    session.resume_search()
+    assert "run one first" in session.messages[-1].text
+    assert session.job is None
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(
+    searched: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = searched.search_job
+    assert job is not None
+    assert job.trace_path is not None
+    assert isinstance(kept_search.read_trace(str(job.trace_path)), Trace)
+    monkeypatch.setattr(kept_search, "MOST_UNPACKED", 1000)
+    with pytest.raises(InvalidProblem, match="at most"):
+        kept_search.read_trace(str(job.trace_path))
+
+
+def test_old_traces_make_room(jobs: Registry) -> None:
+    for i in range(MAX_TRACES + 3):
+        jobs.keep_file(str(i)).write_bytes(b"x")
+    assert len(list(jobs.keep_file("last").parent.glob("*.npz"))) < MAX_TRACES + 1

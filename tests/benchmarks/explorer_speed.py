@@ -1,0 +1,423 @@
+"""How quick the explorer is in headless Chromium: ``python -m tests.benchmarks.explorer_speed``.
+
+``--parts first_paint,graph,curves`` chooses, ``--json FILE`` writes what was measured with machine, versions and
+command.  Run it on a machine that does nothing else.
+
+*first_paint*: from ``goto`` on a warm server to the first contentful paint, to the moment that the gallery's buttons
+are drawn, and to the answer to a click on one of them made at once; with an empty browser cache and with a filled one.
+
+*graph*: t2b's training step is analysed; from the click on step 2 to the moment that the folded graph's nodes are
+painted, and to the moment that a click on one of them has its answer in the inspector.
+
+*curves*: the same search of t2b's training step (method, seed and number of plans) with no page attached, with a page
+that shows its curves, and with a page that shows its tree, turn by turn.  Its speed is simulations over the search's
+own seconds; the loss is one less the ratio of two neighbouring runs.  Updates a second are the changes of the data
+that the browser got, over the time from the first to the last.  Beside it stand the CPU seconds that the search, the
+server and the browser took (Linux), which say more than the loss on a machine that has other work as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+SIZE: Any = {"width": 1440, "height": 900}
+PAINT_TARGET_S, GRAPH_TARGET_S, UPDATES_TARGET, LOSS_TARGET = 1.5, 3.0, 5.0, 0.05
+PLANS = 40_000  #: budget of a search of the part "curves"
+WAIT_MS = 120_000
+
+PLOT = """(name) => {
+  const views = []
+  const walk = (v) => { views.push(v); for (const c of (v.child_views || [])) walk(c) }
+  for (const root of Object.values(Bokeh.index)) walk(root)
+  return views.find((v) => v.model.name === name && v.el.getBoundingClientRect().width > 0)
+}"""
+#: Notes when the gallery's button appears, from the first script of the document on.
+BUTTON = """
+window.seen = null
+const deep = (root) => {
+  for (const el of root.querySelectorAll('*')) {
+    if (el.tagName === 'BUTTON' && /^mlp/.test(el.textContent) && el.getBoundingClientRect().width > 0) return el
+    if (el.shadowRoot) { const found = deep(el.shadowRoot); if (found) return found }
+  }
+  return null
+}
+const look = () => {
+  if (document.body && deep(document)) { window.seen = performance.now() } else { requestAnimationFrame(look) }
+}
+requestAnimationFrame(look)
+"""
+#: Counts the changes of a figure's first data source.
+COUNT = f"""(name) => {{
+  const plot = ({PLOT})(name)
+  if (!plot) return false
+  const source = plot.model.renderers[0].data_source
+  if (window.counted && window.counted.source === source) return true
+  const counted = {{ source, at: [] }}
+  const note = () => {{ if (source.get_length()) counted.at.push(performance.now()) }}
+  source.streaming.connect(note)
+  source.properties.data.change.connect(note)
+  window.counted = counted
+  return true
+}}"""
+
+Row = dict[str, Any]
+
+
+@contextlib.contextmanager
+def serving(model: str | None = None) -> Iterator[str]:
+    """Serve the explorer from a thread of this process, so that its jobs can be started without a page."""
+    import asyncio
+
+    from toast_lab.app.serve import page, prepare, warm
+
+    warm(model)
+    for name in ("bokeh", "tornado", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # pages are closed in the middle of what they are told
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ready = threading.Event()
+    kept: dict[str, Any] = {}
+
+    def work() -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        server = kept["server"] = prepare(page("127.0.0.1", model), port, "127.0.0.1")
+        server.start()
+        ready.set()
+        server.io_loop.start()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server = kept["server"]
+        server.io_loop.add_callback(server.io_loop.stop)
+        thread.join(10)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's browser, without a window."""
+    found = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+    if found is None:
+        raise SystemExit("no Chromium on PATH; scripts/ensure_chromium.sh installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, headless=True, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+# -- first paint ----------------------------------------------------------------------------------------
+def first_paint(repeats: int) -> list[Row]:
+    """One row with an empty cache, one with a filled one."""
+    rows: list[Row] = []
+    with serving() as url, chromium() as browser:
+        _visit(browser.new_context(viewport=SIZE).new_page(), url)  # the server has everything in memory
+        for cache in ("empty", "filled"):
+            found = []
+            context = browser.new_context(viewport=SIZE)
+            for _ in range(repeats):
+                if cache == "empty":
+                    context.close()
+                    context = browser.new_context(viewport=SIZE)
+                elif not found:
+                    _visit(context.new_page(), url)
+                found.append(_visit(context.new_page(), url))
+            context.close()
+            row: Row = {"cache": cache, "n": repeats}
+            for key in found[0]:
+                values = [f[key] for f in found]
+                row[key] = statistics.median(values)
+                if key.endswith("_s"):
+                    row[f"{key}_max"] = max(values)
+            rows.append(row)
+    return rows
+
+
+def _visit(page: Page, url: str) -> Row:
+    page.add_init_script(BUTTON)
+    began = time.monotonic()
+    page.goto(url, wait_until="commit")
+    page.wait_for_function("window.seen !== null", timeout=WAIT_MS)
+    page.get_by_role("button", name=re.compile("^mlp")).click()
+    page.get_by_text(re.compile("^Loaded mlp")).first.wait_for(timeout=WAIT_MS)
+    answered_s = time.monotonic() - began
+    found = page.evaluate("""() => {
+      const all = performance.getEntriesByType('resource'), nav = performance.getEntriesByType('navigation')[0]
+      return {
+        document_s: nav.responseStart / 1e3,
+        first_contentful_paint_s: performance.getEntriesByName('first-contentful-paint')[0].startTime / 1e3,
+        buttons_s: window.seen / 1e3,
+        requests: all.length + 1,
+        transferred_kb: (all.reduce((n, r) => n + r.transferSize, 0) + nav.transferSize) / 1e3,
+        decoded_kb: (all.reduce((n, r) => n + r.decodedBodySize, 0) + nav.decodedBodySize) / 1e3,
+      }
+    }""")
+    page.close()
+    return {**found, "answered_s": answered_s}
+
+
+# -- graph ----------------------------------------------------------------------------------------------
+def graph(repeats: int) -> list[Row]:
+    """The folded graph of t2b's training step, which is analysed already."""
+    painted, answered, nodes = [], [], 0
+    with serving("t2b") as url, chromium() as browser:
+        for _ in range(repeats):
+            page = browser.new_page(viewport=SIZE)
+            page.goto(url)
+            page.get_by_text(re.compile("^Loaded t2b")).first.wait_for(timeout=WAIT_MS)
+            page.wait_for_timeout(1500)
+            began = time.monotonic()
+            page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
+            spot = page.wait_for_function(
+                f"""() => {{
+                  const plot = ({PLOT})('dimension graph')
+                  const drawn = plot && plot.model.renderers.find((r) => r.name === 'names')
+                  if (!drawn || !drawn.data_source.get_length() || !plot.frame.bbox.width) return null
+                  const d = drawn.data_source.data, box = plot.canvas_view.el.getBoundingClientRect()
+                  for (let i = 0; i < d.x.length; i++) {{
+                    const x = box.left + plot.frame.x_scale.compute(d.x[i])
+                    const y = box.top + plot.frame.y_scale.compute(d.y[i])
+                    if (x > box.left && y > box.top && x < box.right && y < box.bottom)
+                      return [x, y, d.x.length]
+                  }}
+                  return null
+                }}""",
+                timeout=WAIT_MS,
+            ).json_value()
+            painted.append(time.monotonic() - began)
+            nodes = int(spot[2])
+            page.mouse.click(spot[0], spot[1])
+            page.wait_for_function(
+                f"""() => ({PLOT})('dimension graph').model.renderers.find((r) => r.name === 'names')
+                          .data_source.selected.indices.length > 0""",
+                timeout=WAIT_MS,
+            )
+            page.get_by_role("heading", name=re.compile("nothing selected")).wait_for(state="hidden", timeout=WAIT_MS)
+            answered.append(time.monotonic() - began)
+            page.close()
+    return [
+        {"model": "t2b training", "nodes": nodes, "n": repeats, "nodes_drawn_s": statistics.median(painted),
+         "nodes_drawn_s_max": max(painted), "click_answered_s": statistics.median(answered),
+         "click_answered_s_max": max(answered)}
+    ]  # fmt: skip
+
+
+# -- curves ---------------------------------------------------------------------------------------------
+def curves(repeats: int, plans: int = PLANS) -> list[Row]:
+    """The same search without a page, and with one that shows its curves or its tree."""
+    from toast_lab.app.session import Session
+
+    modes = ("no page", "curves", "tree")
+    rate: dict[str, list[float]] = {m: [] for m in modes}
+    updates: dict[str, list[float]] = {m: [] for m in modes}
+    cores: dict[str, list[dict[str, float]]] = {m: [] for m in modes}
+    counts: set[int] = set()
+    with serving() as url, chromium() as browser:
+        session = Session(method="mcts", seed=0, seconds=None, evaluations=plans, mesh="data=4,model=2")
+        session.options = {"refine": 0, "restarts": 10**6}  # trajectories only, all the time
+        session.load("t2b")
+        _search(session)  # the machine has read everything once
+        for turn in range(repeats):
+            for mode in modes if turn % 2 == 0 else reversed(modes):
+                page = None if mode == "no page" else browser.new_page(viewport=SIZE)
+                found, changes = _search(session, lambda job, page=page, mode=mode: _watch(page, url, job, mode))
+                rate[mode].append(found.simulations / found.elapsed_s)
+                cores[mode].append(found.cpu_s)
+                counts.add(found.simulations)
+                if page is not None:
+                    updates[mode].append(changes)
+                    page.close()
+                    time.sleep(1.0)
+    rows: list[Row] = []
+    for mode in modes:
+        losses = [1 - a / b for a, b in zip(rate[mode], rate["no page"], strict=True)]
+        rows.append({
+            "page": mode, "n": repeats, "simulations": sorted(counts), "per_s": statistics.median(rate[mode]),
+            "per_s_min": min(rate[mode]), "per_s_max": max(rate[mode]), "loss": statistics.median(losses),
+            "loss_min": min(losses), "loss_max": max(losses),
+            "updates_per_s": statistics.median(updates[mode]) if updates[mode] else None,
+            **{f"{who}_cpu_s": statistics.median(c[who] for c in cores[mode]) for who in cores[mode][0]},
+        })  # fmt: skip
+    return rows
+
+
+class Found(NamedTuple):
+    """What one search did, and what it and those who watched it took of the machine's cores."""
+
+    simulations: int
+    elapsed_s: float
+    cpu_s: dict[str, float]  #: of "search", "server" and "browser"
+
+
+def _search(session: Any, watch: Callable[[Any], Callable[[], float] | None] | None = None) -> tuple[Found, float]:
+    """Run the session's search to its end; gives what it did and how many updates a second the page had."""
+    before = cpu_s()
+    session.start_search()
+    job = session.job
+    finish = watch(job) if watch is not None else None
+    after = dict(before)
+    while job.running:
+        after |= cpu_s()  # asking costs a few milliseconds
+        job.finished.wait(1.0)
+    took = dict.fromkeys(("search", "server", "browser"), 0.0)
+    for key, seconds in after.items():
+        took[key[0]] += seconds - before.get(key, 0.0)
+    changes = finish() if finish is not None else 0.0
+    while session.busy:
+        session.tick()
+    assert job.result is not None, job.message
+    return Found(job.mirror.n, job.result.found.elapsed_s, took), changes
+
+
+def cpu_s() -> dict[tuple[str, int], float]:
+    """CPU seconds of this process and of those below it, by what they are and their number."""
+    parents: dict[int, int] = {}
+    found: dict[tuple[str, int], float] = {}
+    spent: dict[int, float] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents[int(folder.name)] = int(words[1])
+            spent[int(folder.name)] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    for pid, seconds in spent.items():
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid():
+            with contextlib.suppress(OSError):
+                words_of = (Path("/proc") / str(pid) / "cmdline").read_bytes()
+                kind = "browser" if b"chrom" in words_of else "search" if b"isolate" in words_of else "server"
+                found[kind if pid != above else "server", pid] = seconds
+    return found
+
+
+def _watch(page: Page | None, url: str, job: Any, mode: str) -> Callable[[], float] | None:
+    if page is None:
+        return None
+    page.goto(f"{url}?step=search&job={job.id}")
+    if mode == "tree":
+        page.get_by_role("button", name="Tree", exact=True).click()
+    name = "search tree" if mode == "tree" else "curve cost"
+    page.wait_for_function(COUNT, arg=name, timeout=WAIT_MS)
+
+    def finish() -> float:
+        page.wait_for_timeout(500)
+        at = page.evaluate("window.counted.at")
+        return (len(at) - 1) / (at[-1] - at[0]) * 1e3 if len(at) > 1 else 0.0
+
+    return finish
+
+
+# -- report ---------------------------------------------------------------------------------------------
+PARTS: dict[str, tuple[Callable[[int], list[Row]], int]] = {
+    "first_paint": (first_paint, 9), "graph": (graph, 5), "curves": (curves, 5),
+}  # fmt: skip
+
+
+def missed(part: str, rows: list[Row]) -> list[str]:
+    """The targets that were missed, in words."""
+    found = []
+    for row in rows:
+        if part == "first_paint":
+            for key in ("first_contentful_paint_s", "buttons_s"):
+                if row[key] > PAINT_TARGET_S:
+                    found.append(f"{key}, {row['cache']} cache: {row[key]:.2f} s (target {PAINT_TARGET_S})")
+        elif part == "graph" and row["click_answered_s"] > GRAPH_TARGET_S:
+            found.append(f"graph of {row['model']}: {row['click_answered_s']:.2f} s (target {GRAPH_TARGET_S})")
+        elif part == "curves" and row["page"] != "no page":
+            if row["loss"] > LOSS_TARGET:
+                found.append(f"{row['page']}: the search loses {row['loss']:.1%} (target {LOSS_TARGET:.0%})")
+            if row["page"] == "curves" and row["updates_per_s"] < UPDATES_TARGET:
+                found.append(f"curves: {row['updates_per_s']:.1f} updates a second (target {UPDATES_TARGET:g})")
+    return found
+
+
+def setting() -> Row:
+    """What the numbers depend on."""
+    versions = {p: importlib.metadata.version(p) for p in ("panel", "bokeh", "jax", "numpy", "numba", "playwright")}
+    with chromium() as browser:
+        versions["chromium"] = browser.version
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores", "python": platform.python_version(),
+        "versions": versions, "load_before": os.getloadavg()[0],
+        "command": "python -m tests.benchmarks.explorer_speed " + " ".join(sys.argv[1:]),
+    }  # fmt: skip
+
+
+def show(rows: list[Row]) -> None:
+    """Print rows as a table."""
+    texts = [[_cell(k, v) for k, v in row.items()] for row in rows]
+    heads = list(rows[0])
+    widths = [max(len(heads[i]), *(len(t[i]) for t in texts)) for i in range(len(heads))]
+    for line in (heads, *texts):
+        print("  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)))
+
+
+def _cell(key: str, value: Any) -> str:
+    if key.startswith("loss"):
+        return f"{value:.1%}"
+    return f"{value:.2f}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def run() -> list[str]:
+    """Every part, for ``python -m tests.benchmarks``."""
+    return _run(list(PARTS), None, None)
+
+
+def _run(parts: list[str], repeats: int | None, file: Path | None) -> list[str]:
+    about, result, wrong = setting(), {}, []
+    print(f"{about['machine']}, Python {about['python']}, load {about['load_before']:.1f}, {about['versions']}")
+    for part in parts:
+        measure, usual = PARTS[part]
+        print(f"\n{part}")
+        result[part] = rows = measure(repeats or usual)
+        show(rows)
+        wrong += missed(part, rows)
+    if file is not None:
+        file.write_text(json.dumps({**about, "parts": result}, indent=1) + "\n")
+    return wrong
+
+
+def main() -> int:
+    """Status 1: a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.explorer_speed", description=__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="of " + ", ".join(PARTS))
+    parser.add_argument("--repeats", type=int, help="of each measurement")
+    parser.add_argument("--json", type=Path, help="write what was measured there")
+    options = parser.parse_args()
+    unknown = [p for p in options.parts.split(",") if p not in PARTS]
+    if unknown:
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    wrong = _run(options.parts.split(","), options.repeats, options.json)
+    for line in wrong:
+        print(f"MISSED  {line}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

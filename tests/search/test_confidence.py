@@ -1,0 +1,71 @@
+"""The scores that people are shown are those that the search chooses by."""
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed
+from toast_lab.cost.problem import Problem
+from toast_lab.search import mcts, tree, walk
+from toast_lab.search.confidence import WARMTHS, Steering, priors, rewards, upper_bounds
+from toast_lab.search.contract import Budget, Recorder, search
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(analysed("attention"), {"data": 4, "model": 2})
+
+
+def test_the_highest_score_is_what_the_kernel_walks(problem):
+    """Of a search's own tree, with the counts that it chooses by."""
+    recorder = Recorder(problem, Budget(seconds=None, evaluations=10_000), None, None)
+    recorder.add_node(-1, "", 0, 0)
+    from toast_lab.sharding.state import State
+
+    recorder.record(State(problem.space), (), (0,))
+    made = {}
+    original = mcts._Search.end_round
+
+    def end_round(self, patience):
+        made["search"] = self
+        raise KeyboardInterrupt
+
+    mcts._Search.end_round = end_round
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mcts.run(recorder, 3, threads=1)
+    finally:
+        mcts._Search.end_round = original
+    t = made["search"]._tree()
+    settings = made["search"].settings
+    steering = Steering(settings.exploration, settings.length_penalty, settings.prior_visits)
+    with np.errstate(invalid="ignore"):
+        prior = priors(t.seen[:, 1] / t.seen[:, 0])
+    highest = tree.level(t)
+    compared = 0
+    for node in np.flatnonzero(t.choices[: t.number[tree.NODES]] > 1)[:40].tolist():
+        span = slice(t.choice[node], t.choice[node] + t.choices[node])
+        open_ = ~np.array([c >= 0 and t.closed[c] for c in t.child[span].tolist()])
+        for warmth in WARMTHS:
+            n = t.tried[span]
+            with np.errstate(invalid="ignore"):
+                mean = t.total[span] / n
+            scores = upper_bounds(n, mean, t.best[span], prior[t.action[span]], t.elite_reward[0], steering, (warmth,))
+            chosen = walk._choose(t, settings, node, warmth, highest)
+            if chosen >= 0:
+                compared += 1
+                best = np.where(open_, scores, -np.inf)
+                assert best[chosen - span.start] == pytest.approx(best.max(), rel=1e-12)
+    assert compared > 20
+
+
+def test_rewards_are_those_of_the_search(problem):
+    trace = search(problem, seed=0, budget=Budget(seconds=None, evaluations=200), refine=0).trace
+    found = rewards(trace, trace.row.n, Steering().length_penalty)
+    for i in (0, 7, trace.row.n - 1):
+        s = trace.simulation(i)
+        assert found[i] == pytest.approx(-np.log(s.score) - 0.0001 * len(s.actions) - (0 if s.fits else 0.5))
+
+
+def test_what_is_not_known_counts_fully():
+    assert priors(np.array([np.nan, -1.0, 0.0])).tolist() == [1.0, np.exp(-1.0), 1.0]
+    assert priors(np.array([np.nan])).tolist() == [1.0]

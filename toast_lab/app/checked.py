@@ -1,0 +1,110 @@
+"""A text field that says what is wrong with what is typed, while it is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.markup import h
+from toast_lab.errors import ToastError
+
+
+class Checked(pn.viewable.Viewer):
+    """A field whose text is parsed at every key.
+
+    Attributes:
+        value: what the text means; what was there last, while it is wrong.
+        error: why the text is wrong; empty: it is right.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        parse: Callable[[str], Any],
+        on_value: Callable[[Any], None] | None = None,
+        *,
+        on_check: Callable[[], None] | None = None,
+        placeholder: str = "",
+        description: str | None = None,
+        **params: Any,
+    ) -> None:
+        super().__init__(**params)
+        self._parse, self._on_value, self._on_check = parse, on_value, on_check
+        self.input = pn.widgets.TextInput(
+            name=name, value=text, placeholder=placeholder, description=description, sizing_mode="stretch_width",
+            margin=(3, 0), stylesheets=[look.INPUT],
+        )  # fmt: skip
+        self._words = look.text(visible=False)
+        self.value: Any = None
+        self.error = ""
+        self._check(text)
+        self.input.param.watch(lambda e: self._check(e.new), "value_input")
+        self.input.param.watch(lambda e: self._entered(e.new), "value")
+        self._box = pn.Column(self.input, self._words, sizing_mode="stretch_width", margin=0)
+
+    def _check(self, text: str) -> None:
+        self._typed = text
+        try:
+            self.value, error = self._parse(text.strip()), ""
+        except (ToastError, ValueError, OverflowError) as failure:
+            error = str(failure)
+        if error != self.error:
+            self.error = error
+            self._words.object = h("p", error, cls="red", role="alert") if error else ""
+            self._words.visible = bool(error)
+        if self._on_check is not None:
+            self._on_check()
+
+    def _entered(self, text: str) -> None:
+        self._check(text)
+        if not self.error and self._on_value is not None:
+            self._on_value(self.value)
+
+    def put(self, text: str) -> None:
+        """Put another text in."""
+        if self.input.value != text:
+            self.input.value = text
+
+    def again(self) -> None:
+        """Check what is there once more, since what it is checked against has changed."""
+        self._check(self._typed)
+
+    def __panel__(self) -> Any:
+        return self._box
+
+
+def number(
+    least: float, most: float, *, whole: bool = False, unit: str = "", empty: str | None = None
+) -> Callable[[str], float | int | None]:
+    """A parser of numbers from ``least`` to ``most``; ``empty`` says what no number means, None: it is refused.
+
+    >>> number(0.5, 100, unit=" seconds")("20")
+    20.0
+    >>> number(0, 9, whole=True)("1.5")
+    Traceback (most recent call last):
+    ValueError: '1.5' is no whole number; give one from 0 to 9
+    >>> number(1, 9, unit=" GiB", empty="the machine's")("")
+    """
+    span = f"from {least:,g} to {most:,g}{unit}"
+    kind = "whole number" if whole else "number"
+
+    def parse(text: str) -> float | int | None:
+        if not text:
+            if empty is None:
+                raise ValueError(f"give a {kind} {span}")
+            return None
+        plain = text.replace(",", "").replace("_", "")
+        try:
+            found = int(plain) if whole else float(plain)
+        except ValueError:
+            raise ValueError(f"{text!r} is no {kind}; give one {span}") from None
+        if not least <= found <= most:
+            or_none = f", or nothing: {empty}" if empty else ""
+            raise ValueError(f"{text} is out of range; give a {kind} {span}{or_none}")
+        return found
+
+    return parse

@@ -1,0 +1,100 @@
+"""A search in a child that leaves its trace behind, and one that goes on from a trace."""
+
+from __future__ import annotations
+
+import functools
+import zipfile
+from typing import Any, NamedTuple
+
+from toast_lab import isolate
+from toast_lab.app.worker import Batch, Control, Found, search_problem
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.machine_model import Machine
+from toast_lab.errors import InvalidProblem
+from toast_lab.search import contract
+from toast_lab.search.trace import Trace
+
+RECALLED = 3000  #: of the search that goes on, so many simulations stand in the curves
+MOST_UNPACKED = 4 * 2**30  #: bytes that the file of a trace may hold
+
+
+class Kept(NamedTuple):
+    """Outcome of a search, with the method and seed that were in force: a trace brings its own."""
+
+    found: Found
+    method: str
+    seed: int
+
+
+def search(
+    analysis: Analysis,
+    mesh: str,
+    machine: Machine | str,
+    method: str,
+    seed: int,
+    seconds: float | None,
+    evaluations: int | None,
+    options: dict[str, Any],
+    control: str,
+    keep: str,
+    limit_bytes: float | None = None,
+    resume: str | None = None,
+) -> Kept:
+    """Search for a plan, under the control of a file.
+
+    Args:
+        analysis: of the program.
+        mesh: as text.
+        machine: one, or its name.
+        method: name of the search; not looked at with ``resume``, nor are ``seed`` and ``options``.
+        seed: of the search.
+        seconds: budget; time spent paused does not count.
+        evaluations: budget of distinct shardings.
+        options: of the method.
+        control: file that orders are read from.
+        keep: file that the trace is written to.
+        limit_bytes: memory of a device, if not the machine's.
+        resume: file of a trace to go on from.
+
+    Raises:
+        InvalidProblem: a wrong option, or the trace is of another problem.
+    """
+    from toast_lab.cost.problem import Problem
+
+    isolate.report("preparing")
+    problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
+    earlier, begin = None, _nothing
+    if resume is not None:
+        earlier = contract.reopened(problem, read_trace(resume))
+        method, seed, options = str(earlier.about["method"]), int(earlier.about["seed"]), {}
+        begin = functools.partial(recall, trace=earlier)
+    found = search_problem(
+        problem, method, seed, seconds, evaluations, options, control, resume=earlier, keep=keep, begin=begin
+    )
+    return Kept(found, method, seed)
+
+
+def _nothing(orders: Control) -> None:
+    pass
+
+
+def recall(orders: Control, trace: Trace) -> None:
+    """Send what an earlier search did, thinned to what a page can show, before it goes on."""
+    orders.done = trace.row.n
+    orders.sender.trace(trace)
+    if trace.row.n:
+        sample = trace.simulations.sample(max(1, trace.row.n // RECALLED))
+        orders.send(Batch(tuple(sample), trace.row.n))
+
+
+def read_trace(path: str) -> Trace:
+    """The trace in a file that somebody gave.  Raises InvalidProblem if it is none, or unpacks to too much."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            size = sum(part.file_size for part in file.infolist())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InvalidProblem(f"cannot read this search trace: {error}; choose a file that a search has saved") from None
+    if size > MOST_UNPACKED:
+        most = f"{MOST_UNPACKED / 2**30:.0f} GiB"
+        raise InvalidProblem(f"this search trace unpacks to {size / 2**30:.1f} GiB, at most {most} here")
+    return Trace.load(path)

@@ -1,0 +1,142 @@
+"""Trajectories of a search as a table, and the one that is looked at: its actions with the price after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.from_search import path_to_compare
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreeState
+from toast_lab.search.trace import Simulation
+from toast_lab.views.action_table import trajectory_frame
+
+KINDS = {"Improvements": "improvements", "Best trajectories": "best", "Last trajectories": "last"}
+EVERY_S = 1.0
+WIDTHS = {"number": 92, "after": 76, "C(s)": 66, "step": 74, "peak": 84, "fits": 64}
+
+
+class TrajectoryPane(pn.viewable.Viewer):
+    """The table under the curves, and what is right of it for the row that is selected."""
+
+    def __init__(self, session: Session, state: TreeState, on_pick: Callable[[], None], **params: Any) -> None:
+        super().__init__(**params)
+        self.session, self.state, self._on_pick = session, state, on_pick
+        self.picked: Simulation | None = None
+        self._rows: list[Simulation] = []
+        self._shown: tuple[Any, ...] = ()
+        self._at = 0.0
+        self._waiting = False
+        self.kind = pn.widgets.RadioButtonGroup(
+            options=KINDS, value="improvements", button_type="default", margin=(4, 0, 2, 0), height=28, width=420,
+            sizing_mode="fixed", stylesheets=[look.BUTTON],
+        )  # fmt: skip
+        self.kind.param.watch(lambda _: self.refresh(now=True), "value")
+        self.table = look.table(
+            trajectory_frame([]), height=150, sizing_mode="stretch_width", widths=WIDTHS,
+            configuration={"columnDefaults": {"headerSort": True, "minWidth": 50}},
+        )  # fmt: skip
+        self.table.on_click(lambda e: self._pick(e.row))
+        tag = look.text(h("span", "estimated", cls="tag estimated"), margin=(8, 0, 0, 8))
+        self.centre = pn.Column(
+            pn.Row(self.kind, tag, margin=0, height=34), self.table, sizing_mode="stretch_width", margin=0
+        )
+        self._facts = look.text()
+        self.tree = look.button("Show it in the tree →")
+        self.compare = look.button("Compare this plan →")
+        self.back = look.button("Back to the best plan")
+        self.compare.on_click(lambda _: self._compare())
+        self.back.on_click(lambda _: self._forget())
+        self.right = pn.Column(
+            self._facts, self.tree, self.compare, self.back, sizing_mode="stretch_width", margin=0, visible=False
+        )
+
+    def _pick(self, row: int) -> None:
+        if row < len(self._rows):
+            self.picked = self._rows[row]
+            self._show_picked()
+            self._on_pick()
+
+    def _forget(self) -> None:
+        self.picked = None
+        self.table.selection = []
+        self._show_picked()
+        self._on_pick()
+
+    def _compare(self) -> None:
+        if self.picked is not None:
+            path_to_compare(self.session, self.picked.actions, f"trajectory {self.picked.index:,}")
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Bring the table up to date, at most once a second while a search runs."""
+        state = self.state
+        best = state.best() if state.shown else None
+        shown = (
+            id(state.mirror), self.kind.value,
+            (None if best is None else best.index) if self.kind.value == "improvements" else state.shown,
+        )  # fmt: skip
+        if self.picked is not None and self._shown and self._shown[0] != shown[0]:
+            self._forget()  # of another search
+        if shown != self._shown and (now or time.monotonic() - self._at > EVERY_S or not state.shown):
+            self._shown, self._at = shown, time.monotonic()
+            self._rows = state.trajectories(str(self.kind.value))
+            self.table.selection = []
+            self.table.value = trajectory_frame(self._rows)
+        if self._waiting:
+            self._show_picked()
+
+    def _show_picked(self) -> None:
+        picked = self.picked
+        self.right.visible = picked is not None
+        if picked is None:
+            self._waiting = False
+            return
+        known = self.state.facts(picked.actions)
+        self._waiting = known is None
+        self.compare.disabled = known is None or isinstance(known.cost, str)
+        self._facts.object = _words(picked, known)
+
+    def __panel__(self) -> Any:
+        return pn.Row(self.centre, self.right)
+
+
+def _words(picked: Simulation, known: Any) -> Safe:
+    rows: list[tuple[str, object]] = [
+        ("round", f"{picked.round:,}, after {seconds_text(picked.elapsed_s)}"),
+        ("C(s)", f"{picked.score:.4f}; best by then {picked.best_score:.4f}"),
+        ("step", seconds_text(picked.time_s)),
+        ("peak", bytes_text(picked.peak_bytes) + ("" if picked.fits else ", does not fit")),
+    ]
+    return join([
+        h("h2", f"trajectory {picked.index:,} ", h("span", "estimated", cls="tag estimated")),
+        facts(rows),
+        h("h2", "its actions"),
+        steps_list(picked.actions, known),
+    ])  # fmt: skip
+
+
+def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
+    """Actions in order, with the price after each as far as it is known."""
+    if not actions:
+        return h("p", "none: unsharded", cls="quiet")
+    steps = known.steps if known is not None and len(known.steps) == len(actions) else ()
+    items = []
+    for i, text in enumerate(actions):
+        after = ""
+        if steps:
+            over = "" if steps[i].fits else " over"
+            after = (
+                f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, {bytes_text(steps[i].peak_bytes)}{over}"
+            )
+        items.append(h("li", text, h("span", after, cls="quiet")))
+    parts = [h("ol", *items, cls="chain mono")]
+    if known is None:
+        parts.append(h("p", "being priced …", cls="quiet"))
+    elif isinstance(known.cost, str):
+        parts.append(h("p", known.cost, cls="quiet"))
+    return join(parts)

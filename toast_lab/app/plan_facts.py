@@ -1,0 +1,59 @@
+"""What is worked out of a plan that somebody looks at, in a thread: prices on the way to it, and what could follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from toast_lab.cost.problem import Cost, Problem, Quick, price
+from toast_lab.errors import ToastError
+from toast_lab.search.actions import pruning_threshold
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import parse_action
+from toast_lab.sharding.state import State, legal_actions
+
+_THREAD = ThreadPoolExecutor(1, "facts of a plan")
+
+
+class PlanFacts(NamedTuple):
+    """What is known of a row of actions."""
+
+    cost: Cost | str  #: price of the plan, or why it has none
+    steps: tuple[Quick, ...]  #: price after each action
+    legal: tuple[str, ...]  #: actions that a search might take next
+
+
+def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
+    """Price a plan and each step to it; ``legal`` are the actions that the tree search takes up there."""
+    try:
+        taken = [parse_action(problem.analysis, problem.mesh, text) for text in actions]
+        cost = price(problem, ShardingPlan.from_actions(problem, taken))
+    except ToastError as error:
+        odd = next((text for text in actions if "->" not in text), None)
+        why = f"it has {odd!r}" if odd is not None else str(error)
+        return PlanFacts(f"Not made of actions alone, so its steps cannot be priced one by one: {why}.", (), ())
+    pricer, state, steps = problem.pricer(), State(problem.space), []
+    for action in taken:
+        state.apply(action)
+        steps.append(pricer.quick(state))
+    legal = tuple(problem.space.text(a) for a in legal_actions(state, pruning_threshold(problem)))
+    return PlanFacts(cost, tuple(steps), legal)
+
+
+class Lookup:
+    """The facts of the plan that was asked for last."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[Problem, tuple[str, ...], Future[PlanFacts]] | None = None
+
+    def get(self, problem: Problem | None, actions: tuple[str, ...]) -> PlanFacts | None:
+        """The facts; None while a thread works them out, or if there is no problem."""
+        if problem is None:
+            return None
+        asked = self._asked
+        if asked is None or asked[0] is not problem or asked[1] != actions:
+            if asked is not None:
+                asked[2].cancel()
+            asked = self._asked = problem, actions, _THREAD.submit(plan_facts, problem, actions)
+        return asked[2].result() if asked[2].done() else None

@@ -1,0 +1,76 @@
+"""The score by which the tree search chooses, worked out from counts: for people who look at a search.
+
+The search itself has the same formula in a kernel (``walk._choose``).  Reference: TOAST section 4.2.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.search.trace import Trace
+
+WARMTHS = tuple(0.03 * 4.0**k for k in range(4))  #: widths that walks take in turn
+OVER_LIMIT = 0.5  #: as in ``rollout``
+
+
+class Steering(NamedTuple):
+    """Options of ``mcts`` that the score depends on, at their defaults."""
+
+    exploration: float = 0.3
+    length_penalty: float = 0.0001
+    prior_visits: float = 2.0
+
+
+DEFAULTS = Steering()
+
+
+def rewards(trace: Trace, n: int, length_penalty: float) -> np.ndarray:
+    """[n] rewards of the first ``n`` simulations: -log C(s), less for every action and where a plan does not fit."""
+    row = trace.row
+    length = np.diff(row["action_end"][:n], prepend=0)
+    found: np.ndarray = -np.log(np.maximum(row["score"][:n], 1e-12)) - length_penalty * length
+    return found - OVER_LIMIT * ~row["fits"][:n]
+
+
+def priors(mean_reward: np.ndarray) -> np.ndarray:
+    """What an action counts for before it was tried in a place, 0 to 1; 1 where nothing is known of it.
+
+    Args:
+        mean_reward: [words] mean reward of the simulations that took the action, wherever; NaN: none did.
+    """
+    known = np.isfinite(mean_reward)
+    highest = mean_reward[known].max() if known.any() else 0.0
+    return np.where(known, np.exp(np.minimum(0.0, np.where(known, mean_reward, highest) - highest)), 1.0)
+
+
+def upper_bounds(
+    visits: np.ndarray,
+    mean_reward: np.ndarray,
+    best_reward: np.ndarray,
+    prior: np.ndarray,
+    top: float,
+    steering: Steering = DEFAULTS,
+    warmths: tuple[float, ...] = WARMTHS,
+) -> np.ndarray:
+    """Upper confidence bounds of the actions at one place, the mean over ``warmths``; the largest is walked next.
+
+    Args:
+        visits: [C] trajectories that took the action here.
+        mean_reward: [C] mean reward of these; anything where there are none.
+        best_reward: [C] best reward of these.
+        prior: [C] as ``priors``.
+        top: best reward of the whole search.
+        steering: weights.
+        warmths: rewards count by ``exp((reward - top) / warmth)``.
+    """
+    n = np.asarray(visits, float)
+    tried = n > 0
+    mean, best = np.where(tried, mean_reward, top), np.where(tried, best_reward, top)
+    bonus = steering.exploration * np.sqrt(np.log(n.sum() + 1.0) / (n + 1.0))
+    bounds = np.zeros(len(n))
+    for warmth in warmths:
+        near = 0.5 * (np.exp((mean - top) / warmth) + np.exp((best - top) / warmth))
+        bounds += (steering.prior_visits * prior + n * near) / (n + steering.prior_visits) + bonus
+    return bounds / len(warmths)
