@@ -1,13 +1,13 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling]``; status 1: a target missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [sessions]``; status 1: a target missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import memory, scaling, speed, zoo
+from tests.benchmarks import memory, scaling, sessions, speed, zoo
 
-PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run}
+PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run, "sessions": sessions.run}
 
 
 def main(names: list[str]) -> int:
