@@ -55,19 +55,13 @@ def breakdown_frame(entries: Iterable[Entry], rates: Mapping[str, Rates], by: st
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table twin: a row for each plan, a column for each part."""
-    parts = list(dict.fromkeys(frame["part"]))
+    """The table twin: a row for each plan and part, after the parts of a plan all of them together."""
     rows = []
     for plan, group in frame.groupby("plan", sort=False):
-        seconds = dict(zip(group["part"], group["time_s"], strict=True))
-        rows.append(
-            {
-                "plan": plan,
-                **{p: seconds_text(seconds[p]) if p in seconds else "–" for p in parts},
-                "together": seconds_text(float(group["time_s"].sum())),
-            }
-        )
-    return pd.DataFrame(rows, columns=["plan", *parts, "together"])
+        whole = float(group["time_s"].sum())
+        for part, seconds in [*zip(group["part"], group["time_s"], strict=True), ("together", whole)]:
+            rows.append((plan, part, seconds_text(seconds), f"{seconds / whole:.1%}" if whole else "–"))
+    return pd.DataFrame(rows, columns=["plan", "part", "time", "share"])
 
 
 def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:

@@ -67,9 +67,7 @@ class Picture:
         entries = self.entries()
         self._frame = self.frame(entries)
         self._pane.object = self.draw(entries)
-        twin = self.twin_frame(entries)
-        self.twin.formatters = {c: {"type": "plaintext"} for c in twin.columns}
-        self.twin.value = twin
+        self.twin.value = self.twin_frame(entries)
 
     def follow(self, _: PlanItem | None) -> None:
         """Another plan was selected; most pictures show all of them alike."""
