@@ -252,7 +252,7 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
         if tabs is not None:
             tabs.active = ("listing", "collectives", "devices", "beside").index(step.tab)
         if tiles is not None and step.tensor is not None:
-            look.later(_show_tensor, tiles, step.tensor(session))  # the page offers tensors after its first paint
+            _show_tensor(tiles, step.tensor(session))
     if step.page == "search":
         view = find("search", "view")
         if view is not None:

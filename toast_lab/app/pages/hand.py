@@ -37,7 +37,6 @@ class HandPage(pn.viewable.Viewer):
         self.session = session
         self._stale = True
         self._problem: Problem | None = None
-        self._filled: Problem | None = None
         self._before: list[ListingLine] = []
         self._lines: list[ListingLine] = []
         self._shown: tuple[LocalLine, ...] = ()
@@ -114,16 +113,6 @@ class HandPage(pn.viewable.Viewer):
         self.history.refresh()
         self._show_colours()
         self._show_actions()
-        if self._filled is session.problem:
-            self._fill()
-        else:
-            look.later(self._fill)  # of a new problem: what is above is painted before the rest is worked out
-
-    def _fill(self) -> None:
-        """The panes that take longest."""
-        if not self._ready():
-            return
-        self._filled = self.session.problem
         self.board.refresh()
         self._fit_board()
         self.beside.refresh()
@@ -134,10 +123,6 @@ class HandPage(pn.viewable.Viewer):
     def _selected(self) -> None:
         if self.session.step != "hand" or not self._ready():
             self._stale = True
-            return
-        if self._filled is not self.session.problem:
-            self._show_colours()
-            self._show_actions()
             return
         self.board.show_selection()
         self._fit_board()
