@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from toast_lab.app.tour.tour import BY_KEY, STEPS
+from toast_lab.app.tour.step import Step
+from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS
 
 pytestmark = pytest.mark.browser
 
@@ -39,6 +40,13 @@ def on(page: Page, key: str) -> None:
     expect(page.locator(".words p").first).not_to_contain_text("One moment")
 
 
+def jump(page: Page, figure: str) -> None:
+    """Go to the step of a figure by way of the index."""
+    press(page, "Figures")
+    row = page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=figure, exact=True))
+    row.locator("visible=true").click()
+
+
 def outlined(page: Page) -> int:
     """How many parts of the page have an outline and can be seen."""
     return page.evaluate(
@@ -63,9 +71,9 @@ def wait_for_outlines(page: Page, where: str) -> None:
         page.wait_for_timeout(100)
 
 
-def test_the_tour_is_followed_to_its_end(page: Page) -> None:
-    page.get_by_role("button", name=re.compile("^Guided tour")).click()
-    for step in STEPS:
+def follow(page: Page, steps: Sequence[Step]) -> None:
+    """Do what each step asks for, and go on."""
+    for step in steps:
         on(page, step.key)
         if step in FOLLOWED and (step.task is not None or step.quiz is not None):
             press(page, "Do it for me")
@@ -73,16 +81,32 @@ def test_the_tour_is_followed_to_its_end(page: Page) -> None:
             expect(page.locator(".said")).to_be_visible()
         wait_for_outlines(page, step.key)
         press(page, "Finish" if step is STEPS[-1] else "Next →")
+
+
+@pytest.mark.slow
+def test_the_tour_is_followed_to_its_end(page: Page) -> None:
+    page.get_by_role("button", name=re.compile("^Guided tour")).click()
+    follow(page, STEPS)
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
     assert outlined(page) == 0
-    expect(page.locator(".tabulator-row", has_text="manual").locator("visible=true").first).to_be_visible()
+
+
+def test_a_chapter_and_the_end_of_the_tour_are_followed(page: Page) -> None:
+    press(page, "Tour")
+    on(page, STEPS[0].key)
+    jump(page, "listing in section 2.2")
+    follow(page, CHAPTERS[1].steps)
+    on(page, CHAPTERS[2].steps[0].key)
+    jump(page, "Figure 10")
+    follow(page, STEPS[-2:])
+    expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
+    assert outlined(page) == 0
 
 
 def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(page: Page) -> None:
     press(page, "Tour")
     on(page, "mlp.system")
-    press(page, "Figures")
-    page.locator(".tabulator-row", has_text="Figure 2b").locator("visible=true").click()
+    jump(page, "Figure 2b")
     on(page, "mlp.batch")
     expect(page.get_by_text("6 lines, 0 collectives")).to_be_visible()
     page.locator(".tabulator-row", has=page.get_by_role("gridcell", name="B", exact=True)).locator(

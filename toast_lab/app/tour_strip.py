@@ -252,12 +252,17 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
         if tabs is not None:
             tabs.active = ("listing", "collectives", "devices", "beside").index(step.tab)
         if tiles is not None and step.tensor is not None:
-            name = step.tensor(session)
-            tiles.tensor.value = next((v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")), None)
+            _show_tensor(tiles, step.tensor(session))
     if step.page == "search":
         view = find("search", "view")
         if view is not None:
             view.value = "race" if step.tab == "race" else "curves"
+
+
+def _show_tensor(tiles: Any, name: str) -> None:
+    found = [v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")]
+    if found:
+        tiles.tensor.value = found[0]
 
 
 def _index() -> pd.DataFrame:

@@ -111,14 +111,14 @@ class HandPage(pn.viewable.Viewer):
             self._problem, self._before, self._lines, self._plan = session.problem, [], [], None
             self.short.value = session.analysis.program.n_ops > MANY_OPS
         self.history.refresh()
-        self.beside.refresh()
-        self.board.refresh()
-        self._fit_board()
         self._show_colours()
         self._show_actions()
-        self.tiles.refresh()
-        self._show_collectives()
+        self.board.refresh()
+        self._fit_board()
+        self.beside.refresh()
         self._make_listing()
+        self._show_collectives()
+        self.tiles.refresh()
 
     def _selected(self) -> None:
         if self.session.step != "hand" or not self._ready():
