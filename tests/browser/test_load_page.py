@@ -16,6 +16,7 @@ from toast_lab.cost.machines import MACHINES
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
+expect.set_options(timeout=30_000)  # a busy machine takes its time
 GOOD = """
 module @dropped {
   func.func public @main(%arg0: tensor<64x32xf32>, %arg1: tensor<32x16xf32>) -> tensor<64x16xf32> {

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
+expect.set_options(timeout=30_000)  # a busy machine takes its time
 FIELD = {"Load": "axes and sizes", "Graph": "find a value", "Search": "memory limit", "Compare": "name of that plan"}
 
 
