@@ -52,6 +52,9 @@ cb_obj.tags.push('fitted')
 const most = Math.max(6, Math.floor(height / row))
 if (rows > most) y.start = y.end + most + 0.45
 """
+TAPPED = """
+setTimeout(() => { tapped.tags = [[...nodes.selected.indices], [...red.selected.indices], Date.now()] }, 0)
+"""
 OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
@@ -96,7 +99,6 @@ class GraphPlot:
     ) -> None:
         self.layout = layout
         self.on_select, self.on_row = on_select, on_row
-        self._quiet = False
         self.nodes = ColumnDataSource(_node_columns(layout, overlay))
         self.conflicts = ColumnDataSource(
             {
@@ -107,6 +109,7 @@ class GraphPlot:
         )
         self.edges = ColumnDataSource(_edge_columns(layout))
         self.chain = ColumnDataSource({"xs": [], "ys": []})
+        self.tapped = ColumnDataSource()  #: its tags are what a tap hit: [markers, red lines, time]
         self._width = max(sum(lane.width for lane in layout.lanes), 2.0)
         self.figure = self._draw()
 
@@ -122,14 +125,10 @@ class GraphPlot:
         picked = sorted({int(self.layout.node_of[n]) for n in names} - {-1})
         wanted = set(conflicts)
         red = [i for i, c in enumerate(self.layout.conflicts) if not wanted.isdisjoint(c.conflicts)] if wanted else []
-        self._quiet = True
-        try:
-            self.nodes.selected.indices = picked
-            self.conflicts.selected.indices = red
-            self._show_chain(chain)
-            self._bring_into_view([self.layout.nodes[i].y for i in picked])
-        finally:
-            self._quiet = False
+        self.nodes.selected.indices = picked
+        self.conflicts.selected.indices = red
+        self._show_chain(chain)
+        self._bring_into_view([self.layout.nodes[i].y for i in picked])
 
     def _show_chain(self, names: Sequence[int]) -> None:
         path = [self.layout.nodes[i] for i in chain_path(self.layout, names)]
@@ -148,14 +147,14 @@ class GraphPlot:
         middle = rows[0]
         view.start, view.end = middle + half, middle - half
 
-    def _picked(self, _attr: str, _old: Any, _new: Any) -> None:
-        if self._quiet or self.on_select is None:
+    def _picked(self, _attr: str, _old: Any, new: Any) -> None:
+        if self.on_select is None or not new:
             return
-        red = [self.layout.conflicts[i] for i in self.conflicts.selected.indices]
-        names = [n for i in self.nodes.selected.indices for n in self.layout.nodes[i].names]
-        if not names:
-            names = [n for c in red for node in (c.source, c.target) for n in self.layout.nodes[node].names]
-        self.on_select(tuple(names), tuple(k for c in red for k in c.conflicts))
+        nodes, red = ([int(i) for i in found] for found in new[:2])
+        names = [n for i in nodes for n in self.layout.nodes[i].names]
+        conflicts = [] if names else [self.layout.conflicts[i] for i in red]  # a marker stands on its red line
+        names += [n for c in conflicts for node in (c.source, c.target) for n in self.layout.nodes[node].names]
+        self.on_select(tuple(names), tuple(k for c in conflicts for k in c.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
         row = round(event.y) if event.y is not None else -1
@@ -312,8 +311,10 @@ class GraphPlot:
         plot.toolbar.autohide = False
         plot.js_on_change("inner_height", CustomJS(args={"y": plot.y_range, "rows": shown, "row": ROW_PX}, code=FIT))
         plot.on_event(DoubleTap, self._tapped_twice)
-        self.nodes.selected.on_change("indices", self._picked)
-        self.conflicts.selected.on_change("indices", self._picked)
+        # One message a tap: the two sources would tell of it one after the other, and half of it is another selection.
+        args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
+        plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
+        self.tapped.on_change("tags", self._picked)
         return plot
 
     def _axes(self, plot: figure) -> None:
