@@ -16,7 +16,7 @@ import toast_lab as tl
 from tests.helpers import analysed, small_transformer
 from toast_lab.errors import InvalidInput, InvalidProblem, RunFailed
 
-PATIENCE_S = 90.0
+PATIENCE_S = 400.0  # kernels that were never compiled on this machine take minutes
 
 
 def until(condition, what: str) -> None:

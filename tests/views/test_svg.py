@@ -7,6 +7,9 @@ import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pytest
+
+pytest.importorskip("bokeh")
 
 from tests.helpers import analysed
 from toast_lab.sharding.mesh import make_mesh

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toast_lab.app import frames
-from toast_lab.app.markup import Safe, h
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import Model, from_jax
 from toast_lab.frontends import load as load_model
@@ -30,13 +28,18 @@ class InCell:
         if self._server is not None:
             self._server.stop()
         else:
+            from toast_lab.app import frames
+
             frames.remove(self.url)
 
     def _repr_html_(self) -> str:
         if self._server is not None:
             size = f'width="100%" height="{CELL_HEIGHT}" style="border: 0"'
             return f'<iframe src="{self.url}" {size} title="TOAST Lab"></iframe>'
-        words: Safe = h("p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here.")
+        from toast_lab.app import frames
+        from toast_lab.app.markup import h
+
+        words = h("p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here.")
         return frames.html(self.url, CELL_HEIGHT, "TOAST Lab", words)
 
     def __repr__(self) -> str:
@@ -64,7 +67,7 @@ def explore(
     """
     import panel as pn
 
-    from toast_lab.app import serve, theme
+    from toast_lab.app import frames, serve, theme
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
     from toast_lab.app.worker import Loaded, analyse

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from toast_lab.app.items import PlanItem
 from toast_lab.app.worker import Raced, RaceEnd, RacePoint
 from toast_lab.cost.problem import Problem
 from toast_lab.search.child import Outcome, Point
 from toast_lab.search.race import Row, rows
+
+if TYPE_CHECKING:
+    from toast_lab.app.items import PlanItem
 
 
 class RaceState:
@@ -78,6 +80,8 @@ class RaceState:
         """The best plan of each method, for the comparison."""
         if self.found is None or self.problem is None:
             return []
+        from toast_lab.app.items import PlanItem  # tables and pictures, which a race in the background does not need
+
         plans: dict[str, Any] = self.found.race.plans
         return [
             PlanItem(f"{m} (race, seed {self.seed})", "race", plan, self.problem, self.found.costs[m])

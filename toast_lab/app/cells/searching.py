@@ -248,7 +248,7 @@ class Controls(pn.viewable.Viewer):
     def __init__(self, run: Running | None) -> None:
         super().__init__()
         self.run = run
-        small: dict[str, Any] = {"sizing_mode": "fixed", "width": 86, "height": 30, "margin": (0, 6, 6, 0)}
+        small: dict[str, Any] = {"sizing_mode": "fixed", "width": 76, "height": 30, "margin": (0, 5, 6, 0)}
         self.pause, self.stop = look.button("Pause", **small), look.button("Stop", **small)
         self.step = look.button("Step", **small)
         buttons: list[Any] = [self.pause, self.stop]

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 
-from toast_lab.app import frames, look
+from toast_lab.app import frames, look, theme
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.errors import InvalidInput
 
@@ -63,8 +63,12 @@ class View:
     def url(self) -> str:
         """The view's page; the server starts with the first one that is asked for."""
         if not self._url:
-            self._url = frames.add(lambda: self.page("100vh"))
+            self._url = frames.add(self._framed)
         return self._url
+
+    def _framed(self) -> Any:
+        theme.dress(pn.state.curdoc)
+        return self.page("100vh")
 
     @property
     def table(self) -> pd.DataFrame:
