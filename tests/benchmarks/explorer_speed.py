@@ -384,11 +384,6 @@ def _cell(key: str, value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def run() -> list[str]:
-    """Every part, for ``python -m tests.benchmarks``."""
-    return _run(list(PARTS), None, None)
-
-
 def _run(parts: list[str], repeats: int | None, file: Path | None) -> list[str]:
     about, result, wrong = setting(), {}, []
     print(f"{about['machine']}, Python {about['python']}, load {about['load_before']:.1f}, {about['versions']}")

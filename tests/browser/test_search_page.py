@@ -188,6 +188,7 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(served: Callable[..., s
     assert simulations(page) == one  # it stands still
     page.get_by_role("button", name="Stop and keep the best").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+    page.get_by_label("plans", exact=True).fill("10")  # far fewer than the round had
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\) #2: ")).first).to_be_visible(timeout=SLOW)
     assert simulations(page) > one
