@@ -81,10 +81,10 @@ def test_cancel_loses_the_result_but_not_the_curve(problem: tl.Problem) -> None:
 
 
 def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:
-    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=1.0))
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=4.0))
     until(lambda: run.simulations > 0, "the first simulation")
     run.pause()
-    time.sleep(1.5)
+    time.sleep(4.5)
     assert run.running
     held = run.simulations
     run.go_on()

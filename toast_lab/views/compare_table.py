@@ -83,6 +83,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
         run, compiled = e.run, e.compiled
         made, peak = compiled if compiled is not None else run, e.compiled_peak_bytes
         measured = getattr(run, "median_s", None)
+        limit = getattr(e.cost, "memory_limit_bytes", None)  # a saved comparison knows no machine
         allocator = getattr(run, "allocator_peak_bytes", None)
         held = allocator or (run.peak_bytes if run is not None else None)
         rows.append(
@@ -91,7 +92,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
                 "actions": ", ".join(e.actions) or "none",
                 "time_s": float(e.cost.time_s),
                 "peak_bytes": float(e.cost.peak_bytes),
-                "free_bytes": float(e.cost.memory_limit_bytes) - float(e.cost.peak_bytes),
+                "free_bytes": None if limit is None else float(limit) - float(e.cost.peak_bytes),
                 "fits": bool(e.cost.fits),
                 "collectives": collectives_text(e.cost),
                 "compiled_peak_bytes": float(peak) if peak else None,
