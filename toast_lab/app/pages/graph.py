@@ -22,6 +22,7 @@ from toast_lab.views.overlay import OF_A_PLAN, Overlay, overlay
 MANY_NAMES = 4000  #: from here on a layout is made in a thread, since it takes more than 50 ms
 LAYOUTS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="layout")
 ALL = "*"
+TELL_AFTER_MS = 50
 
 
 class GraphPage(pn.viewable.Viewer):
@@ -33,7 +34,7 @@ class GraphPage(pn.viewable.Viewer):
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
-        self._drawing = False
+        self._drawing = self._telling = False
         self._making: tuple[Any, Future[GraphLayout]] | None = None
         self._finding: tuple[str, Future[tuple[int, ...]]] | None = None
         self.controls = GraphControls()
@@ -259,10 +260,22 @@ class GraphPage(pn.viewable.Viewer):
             return
         if self.plot is not None:
             look.later(self._mark)
-        group = session.selected_group
-        self.controls.mark_colour(session.analysis.groups[group].name if group is not None else None)
-        self.inspector.show_selection()
-        self._enable()
+        document = pn.state.curdoc
+        if document is None or document.session_context is None:
+            self._tell()
+        elif not self._telling:
+            self._telling = True
+            document.add_timeout_callback(self._tell, TELL_AFTER_MS)
+
+    def _tell(self) -> None:
+        """Words and prices of the selection: they make the browser lay out the page, so the picture goes first."""
+        self._telling = False
+        session = self.session
+        if session.analysis is not None:
+            group = session.selected_group
+            self.controls.mark_colour(session.analysis.groups[group].name if group is not None else None)
+            self.inspector.show_selection()
+            self._enable()
 
     def _mark(self) -> None:
         """Mark what is selected by now: another tap may have come since this was put off."""
