@@ -10,7 +10,7 @@ import pytest
 import toast_lab as tl
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
-from toast_lab.lowering.listing import listing_lines
+from toast_lab.lowering.listing import ListingLine, listing_lines
 from toast_lab.runtime.diff import compare, predicted
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.breakdown import Rates, breakdown_frame, breakdown_plot, shown_breakdown
@@ -170,3 +170,17 @@ def test_ops_and_collectives_share_the_step(entries: list[Entry]) -> None:
     assert frame["share"].sum() == pytest.approx(1)
     assert frame["time_s"].is_monotonic_decreasing
     assert len(shown_ops(frame, 3)) == 3
+
+
+def test_within_an_op_equal_lines_meet_and_so_do_those_that_compute() -> None:
+    def line(right: str, collective: bool) -> ListingLine:
+        return ListingLine(1, 0, "y", "[4]", right, collective)
+
+    gather, slow, fast = line("all_gather x", True), line("add(x_, z)", False), line("add(x, z)", False)
+    after = line("all_reduce y", True)
+    pairs = side_by_side([gather, slow, after], [fast, after], [])
+    assert [(p.left[10:], p.right[10:], p.differs) for p in pairs] == [
+        (gather.text[10:], "", True),
+        (slow.text[10:], fast.text[10:], True),
+        (after.text[10:], after.text[10:], False),
+    ]
