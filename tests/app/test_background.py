@@ -81,15 +81,17 @@ def test_cancel_loses_the_result_but_not_the_curve(problem: tl.Problem) -> None:
 
 
 def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:
-    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=4.0))
+    budget_s, pause_s = 4.0, 5.0
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=budget_s))
     until(lambda: run.simulations > 0, "the first simulation")
     run.pause()
-    time.sleep(4.5)
+    time.sleep(0.2)  # for it to stand still
+    time.sleep(pause_s)
     assert run.running
-    held = run.simulations
     run.go_on()
-    run.result(PATIENCE_S)
-    assert run.simulations > held
+    found = run.result(PATIENCE_S)
+    assert found.status is tl.Status.BUDGET
+    assert found.elapsed_s >= budget_s + 0.8 * pause_s
 
 
 def test_race(problem: tl.Problem) -> None:

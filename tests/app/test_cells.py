@@ -176,7 +176,7 @@ def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
 
 def test_tree(result: tl.SearchResult, problem: tl.Problem) -> None:
     view = tl.views.tree(result, problem)
-    assert view.table["visits"].sum() <= len(result.trace.simulations)
+    assert view.table["N"].sum() <= len(result.trace.simulations)
     assert view.table["best C(s)"].min() == pytest.approx(
         min(s.score for s in result.trace.simulations if s.actions), abs=1e-4
     )
@@ -277,7 +277,7 @@ def comparison(problem: tl.Problem, plan: tl.Plan) -> tl.Comparison:
 
     cost = tl.price(problem, plan)
     fields: dict[str, Any] = {f: None for f in Row.__dataclass_fields__}
-    sent = SimpleNamespace(kind="all_reduce")
+    sent = SimpleNamespace(kind="all_reduce", axes=("data",), times=1)
     assert "kind" in Collective._fields
     row = Row(
         **{

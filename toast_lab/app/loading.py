@@ -19,7 +19,7 @@ MAX_UPLOAD_BYTES = 64 * 2**20  #: of a file dropped on the page
 READ_LIMIT_S = 120.0
 MAX_MACHINES = 16
 Then = Callable[[Any], None]
-SMALL = ("mlp", "xxt", "attention")
+SMALL = ("mlp", "xxt", "crossed", "attention")
 
 
 @functools.lru_cache(maxsize=16)
