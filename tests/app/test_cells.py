@@ -184,13 +184,13 @@ def test_tree(result: tl.SearchResult, problem: tl.Problem) -> None:
     cell: TreeCell = view._make()
     cell.pane._tapped(1)
     end = time.monotonic() + 30
-    while not hasattr(cell.pane.state.price(cell.pane._plan), "time_s"):
+    while not hasattr(getattr(cell.pane.state.facts(cell.pane._plan), "cost", None), "time_s"):
         assert time.monotonic() < end
         time.sleep(0.02)
-    found = cell.pane.state.price(cell.pane._plan)
+    found = cell.pane.state.facts(cell.pane._plan).cost
     assert found.time_s == tl.price(problem, tl.Plan.from_actions(problem, cell.pane._plan)).time_s
     bare: TreeCell = tl.views.tree(result)._make()
-    assert "Give the problem" in bare.pane.state.price(())
+    assert "Give the problem" in bare.pane.state.facts(()).cost
 
 
 def test_search_live(problem: tl.Problem) -> None:
