@@ -109,9 +109,9 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     chain = bokeh(page, GRAPH, "plot.model.renderers.find((r) => r.name === 'chain').data_source.get_length()")
     assert chain == 7  # eight names in a row
     page.get_by_text("Source", exact=True).click()
-    expect(page.locator(".listing .row.on").locator("visible=true")).to_contain_text("b = jnp.sum(a, axis=0)")
+    expect(page.locator(".source .row.on")).to_contain_text("b = jnp.sum(a, axis=0)")
     # a line of the source -> graph, and its conflict is marked in the table
-    line(page, "a = k @ qt").click()
+    page.locator(".source .row", has_text="a = k @ qt").click()
     selected(page, "names", 3)
     page.get_by_text("Conflicts", exact=True).click()
     expect(page.locator(".tabulator-selected", has_text="attention.py:17").locator("visible=true")).to_be_visible()

@@ -24,14 +24,15 @@ class ListingPane(JSComponent):
     packed = param.String(default="[]", doc="JSON of [[op, [[text, hue], ...], where], ...]")
     chosen = param.List(default=[], doc="ops that are selected")
     picked = param.List(default=[], doc="[op, counter] of the last click")
+    kind: Any = param.Selector(default="listing", objects=["listing", "source"], doc="what the lines are")
 
     _esm = """
 const ROW = 20, SPARE = 24
 export function render({ model }) {
   const root = document.createElement('div')
-  root.className = 'listing'
+  root.className = model.kind
   root.setAttribute('role', 'listbox')
-  root.setAttribute('aria-label', 'program listing')
+  root.setAttribute('aria-label', model.kind === 'listing' ? 'program listing' : 'source code')
   const sheet = document.createElement('div')
   sheet.className = 'sheet'
   root.appendChild(sheet)
@@ -136,7 +137,7 @@ export function render({ model }) {
     _stylesheets = [  # noqa: RUF012
         f"""
 :host {{ display: block; height: 100%; }}
-.listing {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px;
+.listing, .source {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px;
   line-height: 20px; color: var(--tl-ink, #1c2430); contain: strict; }}
 .sheet {{ position: relative; width: 100%; }}
 .row {{ position: absolute; left: 0; right: 0; height: 20px; display: flex; background: var(--tl-card, #fff); gap: 24px;

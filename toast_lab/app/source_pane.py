@@ -23,7 +23,7 @@ class SourcePane(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        self.lines = listing_pane()
+        self.lines = listing_pane(kind="source")
         self.lines.param.watch(lambda e: self._picked(e.new), "picked")
         self._title = look.text()
         self._file = ""
