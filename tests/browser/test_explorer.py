@@ -239,7 +239,7 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
 
 def test_coverage_and_divisibility_stand_below_the_graph(explorer: Page) -> None:
     expect(
-        explorer.get_by_text("Every axis of data=4,model=2 divides every size; every argument can be cut.")
+        explorer.get_by_text("Every axis of data=4,model=2 divides every size; every argument can be cut.").first
     ).to_be_visible()
     explorer.get_by_text("Coverage (0)").click()
     expect(explorer.get_by_text("Every op can be split along every dim.")).to_be_visible()

@@ -76,6 +76,7 @@ class Explorer(pn.viewable.Viewer):
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
         tour_button = start_button(self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8))
+        tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
         self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
         header = pn.Row(
             self._head,

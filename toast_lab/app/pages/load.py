@@ -80,6 +80,8 @@ class LoadPage(pn.viewable.Viewer):
             width=290,
         )
         self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=160)
+        # Hidden by its box: a figure that comes into a hidden pane would be seen.
+        self._graph_box = pn.Column(self._graph, sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
         self._title = look.text(height=24)
         self._reports = {name: Report(columns, REPORT_WIDTHS[name]) for name, columns in REPORT_COLUMNS.items()}
         self._tabs = pn.Tabs(
@@ -97,7 +99,7 @@ class LoadPage(pn.viewable.Viewer):
             styles={"position": "absolute", "right": "0", "top": "2px"},
         )
         self.full.stylesheets = [look.SLIM_BUTTON]
-        self.full.on_click(lambda _: self.show_full(self._graph.visible))
+        self.full.on_click(lambda _: self.show_full(self._graph_box.visible))
         self._below = pn.Column(
             self._tabs, self.full, sizing_mode="stretch_both", margin=0, styles={"position": "relative"},
             stylesheets=[BELOW],
@@ -105,7 +107,7 @@ class LoadPage(pn.viewable.Viewer):
         menu = figure_menu("dimension graph", "dimension graph")
         head = pn.Row(self._title, menu, sizing_mode="stretch_width", margin=0)
         self.centre = pn.Column(
-            head, self._graph, self._below, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+            head, self._graph_box, self._below, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
         )
         self._facts = look.text(margin=(10, 0, 0, 0))
         go = look.button("Open the graph and its conflicts →", button_type="primary")
@@ -120,7 +122,7 @@ class LoadPage(pn.viewable.Viewer):
 
     def show_full(self, full: bool) -> None:
         """Give the reports the whole middle, or the graph its place back."""
-        self._graph.visible = not full
+        self._graph_box.visible = not full
         self.full.name = "Back to the graph" if full else "Reports in full"
         self._below.stylesheets = [look.FILL if full else BELOW]
 
