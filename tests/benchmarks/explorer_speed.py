@@ -26,8 +26,6 @@ import logging
 import os
 import platform
 import re
-import shutil
-import socket
 import statistics
 import sys
 import threading
@@ -38,10 +36,8 @@ from typing import Any, NamedTuple
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+from tests.browser.serving import free_port, launch_arguments
+
 SIZE: Any = {"width": 1440, "height": 900}
 PAINT_TARGET_S, GRAPH_TARGET_S, UPDATES_TARGET, LOSS_TARGET = 1.5, 3.0, 5.0, 0.05
 PLANS = 40_000  #: budget of a search of the part "curves"
@@ -95,9 +91,7 @@ def serving(model: str | None = None) -> Iterator[str]:
     warm(model)
     for name in ("bokeh", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # pages are closed in the middle of what they are told
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ready = threading.Event()
     kept: dict[str, Any] = {}
 
@@ -122,11 +116,8 @@ def serving(model: str | None = None) -> Iterator[str]:
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """The system's browser, without a window."""
-    found = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-    if found is None:
-        raise SystemExit("no Chromium on PATH; scripts/ensure_chromium.sh installs it")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, headless=True, args=list(FLAGS))
+        browser = playwright.chromium.launch(**launch_arguments())
         yield browser
         browser.close()
 

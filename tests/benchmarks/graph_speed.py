@@ -10,30 +10,20 @@ whichever is later, plus the frame that shows them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.serving import launch_arguments, serving
 
 SIZES = {"d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "sequence": 32}
 MODELS = ("names_100", "names_1000", "names_10000", "t2b_training")
 CLICKS = 8
 FIRST_TARGET_S, SELECT_TARGET_MS = 3.0, 150.0
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 
 WATCH = """() => {
   const deep = (root, test) => {
@@ -98,35 +88,6 @@ def t2b_training() -> Any:
     from toast_lab.models import registry
 
     return registry.make("t2b", mode="train")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@contextlib.contextmanager
-def served(model: str) -> Iterator[str]:
-    """The explorer with one of the models; gives its address."""
-    port = free_port()
-    words = [sys.executable, "-m", "toast_lab.cli", "serve", f"tests.benchmarks.graph_speed:{model}"]
-    process = subprocess.Popen([*words, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline:
-            try:
-                direct.open(url, timeout=30).close()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def opened(browser: Browser, url: str) -> Page:
@@ -248,15 +209,14 @@ def said(rows: list[tuple[float, float, float]]) -> str:
 
 def main(models: list[str]) -> int:
     """Print the table; status 1 if a target is missed."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
     missed = 0
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ms: median, worst (graph painted, listing marked)")
     head = f"{'model':<14} {'nodes':>8} {'first s':>8}  {'level':<8}"
     print(f"{head} {'press on the graph':>28} {'click in the listing':>28}")
     with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, headless=True, args=list(FLAGS))
+        browser = p.chromium.launch(**launch_arguments())
         for model in models or MODELS:
-            with served(model) as url:
+            with serving(f"tests.benchmarks.graph_speed:{model}") as url:
                 page = opened(browser, url)
                 first = first_picture_s(page)
                 page.wait_for_timeout(1000)

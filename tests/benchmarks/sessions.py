@@ -10,13 +10,9 @@ from __future__ import annotations
 import asyncio
 import html
 import json
-import os
 import random
 import re
-import socket
 import statistics
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -24,6 +20,8 @@ from typing import Any, NamedTuple
 
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from tests.browser.serving import serving
 
 CLIENTS = 24
 CLICKS = 12  #: of each client and phase
@@ -200,33 +198,10 @@ def p95(values: list[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
 
 
-def _serve() -> tuple[subprocess.Popen[bytes], str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "toast_lab.cli", "serve", "--port", str(port)],
-        stdout=subprocess.DEVNULL, env=os.environ,
-    )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    for _ in range(600):
-        try:
-            _get(url)
-            return process, url
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    process.kill()
-    raise SystemExit("the server did not start")
-
-
 def run() -> list[str]:
     """Print the table; gives the missed targets."""
-    process, url = _serve()
-    try:
+    with serving() as url:
         found = asyncio.run(measure(url))
-    finally:
-        process.terminate()
-        process.wait()
     print(f"\n{CLIENTS} sessions of the explorer, {CLICKS} clicks of each, in milliseconds")
     for name in ("open", "idle", "searching"):
         values = found[name]

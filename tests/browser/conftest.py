@@ -7,20 +7,16 @@ exceptions and requests to other hosts fail the test). Wait for visible text, ne
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import ConsoleMessage, Error, Page
+
+from tests.browser.serving import free_port, launch_arguments, wait_until_answers
 
 LOCAL_SCHEMES = {"about", "blob", "data"}
 # Panel's table puts its scroll place back one frame later; where the table has been taken away by then, it says so.
@@ -60,31 +56,6 @@ class Troubles:
             self.found.append(f"request leaves 127.0.0.1: {url}")
 
 
-def launch_arguments() -> dict[str, Any]:
-    """The system's Chromium, quietly: nothing of the browser's own may use the network.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
-    names = ("chromium", "chromium-browser", "google-chrome")
-    executable = next((path for path in map(shutil.which, names) if path), None)
-    if executable is None:
-        raise FileNotFoundError("No Chromium on PATH; scripts/ensure_chromium.sh installs it.")
-    return {
-        "executable_path": executable,
-        "headless": True,
-        "args": [
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-        ],
-    }
-
-
 @pytest.fixture(scope="session")
 def browser_type_launch_args() -> dict[str, Any]:
     """How every test's browser is started."""
@@ -105,28 +76,6 @@ def strict_page(page: Page) -> Iterator[Page]:
     # A closed page sends no more: what is collected now is complete.
     page.close()
     assert not troubles.found, "\n".join(troubles.found)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_until_answers(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            pytest.fail(f"the server ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
-        try:
-            with direct.open(url, timeout=30):
-                return
-        except urllib.error.HTTPError as error:
-            pytest.fail(f"{url} answers {error.code}:\n{log.read_text()[-4000:]}")
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"no answer from {url} within {seconds:.0f} s:\n{log.read_text()[-4000:]}")
 
 
 @pytest.fixture(scope="session")

@@ -1,30 +1,27 @@
 """Pictures of every step of the explorer: ``python -m tests.browser.screens [FOLDER] [STEP ...]``.
 
 Each step is taken at 1280x720 and 1440x900, light and dark, as a person would come there; pictures are made half as
-wide and reduced to 64 colours, which keeps text readable and files small.
+wide, which keeps text readable and files small.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.browser.conftest import free_port, launch_arguments, wait_until_answers
+from tests.browser.serving import launch_arguments, serving
 
 SIZES = ((1280, 720), (1440, 900))
 THEMES = ("light", "dark")
 SLOW = 90_000
 SHARE = 0.5  #: of the width that is kept
-COLOURS = 64
+QUALITY = 60  #: of WebP; fewer colours in a PNG would take the red from the conflicts
 
 
 def load(page: Page) -> None:
@@ -34,24 +31,42 @@ def load(page: Page) -> None:
 
 def graph(page: Page) -> None:
     """A Transformer's graph, one conflict picked in the table."""
-    _transformer(page)
-    page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
+    _load(page, "transformer")
+    _go(page, "2 Graph & conflicts")
     page.get_by_text("Conflicts", exact=True).click()
     page.locator(".tabulator-row", has_text="scores_1").locator("visible=true").first.click()
 
 
+def attention(page: Page) -> None:
+    """Attention's names, its compatibility set outlined."""
+    _go(page, "2 Graph & conflicts")
+    expect(page.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
+
+
 def hand(page: Page) -> None:
-    """Attention, sharded by hand along its sequence."""
-    page.get_by_role("button", name=re.compile("^attention")).click()
-    expect(page.get_by_text("Loaded attention").first).to_be_visible(timeout=SLOW)
-    page.get_by_role("button", name=re.compile("By hand")).click()
+    """Attention with its sequence on one axis, side 1."""
+    _go(page, "3 By hand")
+    page.locator(".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)).first.click()
+    page.get_by_role("button", name=re.compile("^data, side 1")).first.click()
+    expect(page.get_by_text("manual plan: S@1->data").first).to_be_visible(timeout=SLOW)
+
+
+def tour(page: Page) -> None:
+    """A step of the guided tour."""
+    page.get_by_role("button", name="Tour", exact=True).click()
+    page.get_by_role("button", name="Figures", exact=True).click()
+    page.locator(".tabulator-row:visible", has_text="Figure 2b").first.click()
+    page.get_by_role("button", name="Do it for me").click()
 
 
 def search(page: Page) -> None:
-    """Curves of a search."""
-    _transformer(page)
-    page.get_by_role("button", name=re.compile("^4.*Search")).click()
-    page.get_by_role("button", name="Search", exact=True).click()
+    """Curves of a search of five seconds."""
+    _load(page, "transformer")
+    _go(page, "4 Search")
+    field = page.get_by_label("seconds", exact=True)
+    field.fill("5")
+    field.press("Enter")
+    page.get_by_role("button", name="Run the search").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 
 
@@ -64,47 +79,38 @@ def tree(page: Page) -> None:
 def compare(page: Page) -> None:
     """What was found beside data parallel."""
     search(page)
-    page.get_by_role("button", name=re.compile("Compare & run")).click()
+    _go(page, "5 Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
+    expect(page.locator(".tabulator-row:visible", has_text="data parallel").first).to_be_visible(timeout=SLOW)
 
 
-def _transformer(page: Page) -> None:
-    page.get_by_role("button", name=re.compile("^transformer")).click()
-    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
+def _load(page: Page, model: str) -> None:
+    page.get_by_role("button", name=re.compile(f"^{model}")).click()
+    expect(page.get_by_text(f"Loaded {model}").first).to_be_visible(timeout=SLOW)
+
+
+def _go(page: Page, title: str) -> None:
+    number, _, words = title.partition(" ")
+    page.get_by_role("button", name=re.compile(rf"^{number}\s+{re.escape(words)}")).click()
 
 
 STEPS: dict[str, Callable[[Page], None]] = {
-    "load": load, "graph": graph, "hand": hand, "search": search, "tree": tree, "compare": compare,
+    "load": load, "graph": graph, "attention": attention, "hand": hand, "tour": tour, "search": search, "tree": tree,
+    "compare": compare,
 }  # fmt: skip
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The explorer on a free port."""
-    port, log = free_port(), folder / "server.log"
-    with log.open("wb") as output:
-        words = [sys.executable, "-m", "toast_lab.cli", "serve", "--port", str(port)]
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(os.environ))
-    try:
-        wait_until_answers(f"http://127.0.0.1:{port}", process, log, 120)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        log.unlink()
 
 
 def small(png: bytes) -> Image.Image:
     """The picture as it is kept."""
     whole = Image.open(io.BytesIO(png)).convert("RGB")
     part = whole.resize((int(whole.width * SHARE), int(whole.height * SHARE)), Image.Resampling.LANCZOS)
-    return part.quantize(COLOURS, dither=Image.Dither.NONE)
+    return part
 
 
 def main(folder: Path, names: list[str]) -> None:
     """Take the pictures of the steps named, all of them by default."""
     folder.mkdir(parents=True, exist_ok=True)
-    with served(folder) as url, sync_playwright() as play:
+    with serving() as url, sync_playwright() as play:
         browser = play.chromium.launch(**launch_arguments())
         for name in names or list(STEPS):
             for theme in THEMES:
@@ -113,9 +119,10 @@ def main(folder: Path, names: list[str]) -> None:
                     page = browser.new_page(viewport=screen, color_scheme=theme)
                     page.goto(url)
                     STEPS[name](page)
+                    page.mouse.move(width - 2, height - 2)  # away from buttons, whose tips would lie over the page
                     page.wait_for_timeout(2500)  # what moves has come to rest, and what is drawn late is there
-                    file = folder / f"{name}-{width}-{theme}.png"
-                    small(page.screenshot()).save(file, optimize=True)
+                    file = folder / f"{name}-{width}-{theme}.webp"
+                    small(page.screenshot()).save(file, "WEBP", quality=QUALITY, method=6)
                     print(file, file.stat().st_size, flush=True)
                     page.close()
         browser.close()

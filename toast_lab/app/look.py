@@ -156,6 +156,9 @@ select:not([multiple]).bk-input {{ background-image: {CARET}; }}
 .noUi-connect {{ background: var(--tl-accent, #1f6feb); }}
 .noUi-handle {{ background: var(--tl-card, #fff); border-color: var(--tl-edge, #c6cfda); box-shadow: none; }}
 input[type=checkbox], input[type=radio] {{ accent-color: var(--tl-accent, #1f6feb); }}
+input[type=file] {{ color: var(--tl-quiet, #5b6675); }}
+input[type=file]::file-selector-button {{ background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430);
+  border: 1px solid var(--tl-edge, #c6cfda); border-radius: 6px; padding: 4px 10px; }}
 """
 TABS = """
 :host { color: var(--tl-ink, #1c2430); }

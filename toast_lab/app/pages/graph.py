@@ -50,15 +50,14 @@ class GraphPage(pn.viewable.Viewer):
             self.whole,
             self.unfold,
             self.fold,
-            pn.HSpacer(),
-            figure_menu("dimension graph", "dimension graph"),
             sizing_mode="stretch_width",
             margin=(2, 0),
             height=26,
         )
-        self.centre = pn.Column(
-            self._note, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
-        )
+        head = pn.Row(
+            self._note, figure_menu("dimension graph", "dimension graph"), sizing_mode="stretch_width", margin=0
+        )  # fmt: skip
+        self.centre = pn.Column(head, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
         self._watch()
         self.show_model()
 
