@@ -32,7 +32,7 @@ TITLES = {
     "search": "4  Search",
     "compare": "5  Compare & run",
 }
-TICK_MS = 150  # curves have to come five times a second or more, and each time costs the search a little
+TICK_MS = 180  # curves have to come five times a second or more, and each time costs the search a little
 IDLE_MS = 250  #: while nothing runs; two dozen pages that tick for nothing cost a sixth of a core
 
 

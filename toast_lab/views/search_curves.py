@@ -70,7 +70,7 @@ def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
     )
 
 
-MOST_DRAWN = 2000
+MOST_DRAWN = 800
 IN_VIEW = 3.0  #: times the unsharded memory, up to which the limit is drawn whatever the curve does
 SCORE = "C(s) against simulations, estimated: step time over unsharded, plus memory over the limit"
 
