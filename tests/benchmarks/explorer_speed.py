@@ -355,9 +355,8 @@ def missed(part: str, rows: list[Row]) -> list[str]:
             found.append(f"graph of {row['model']}: {row['click_answered_s']:.2f} s (target {GRAPH_TARGET_S})")
         elif part == "curves" and row["page"] != "no page":
             if row["loss"] > LOSS_TARGET:
-                found.append(
-                    f"{row['page']}, {row['threads']} threads: the search loses {row['loss']:.1%} (target {LOSS_TARGET:.0%})"
-                )
+                where = f"{row['page']}, {row['threads']} threads"
+                found.append(f"{where}: the search loses {row['loss']:.1%} (target {LOSS_TARGET:.0%})")
             if row["page"] == "curves" and row["updates_per_s"] < UPDATES_TARGET:
                 found.append(f"curves: {row['updates_per_s']:.1f} updates a second (target {UPDATES_TARGET:g})")
     return found
