@@ -28,7 +28,7 @@ def holds(name: str) -> None:
         assert card.parameters == facts.parameter_count
 
 
-@pytest.mark.parametrize("name", ["mlp", "xxt", "attention", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "xxt", "crossed", "attention", "transformer"])
 def test_cards_of_small_models(name: str) -> None:
     holds(name)
 

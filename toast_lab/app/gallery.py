@@ -29,6 +29,7 @@ class Solved(NamedTuple):
 CARDS = {
     "mlp": Card(5, 8, 16, 0),
     "xxt": Card(2, 3, 7, 1),
+    "crossed": Card(6, 7, 13, 4),
     "attention": Card(10, 14, 31, 5),
     "transformer": Card(1502, 1565, 3040, 56, 24_250_880),
     "t2b": Card(11598, 12093, 24640, 504, 2_506_434_560),
