@@ -20,8 +20,8 @@ from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
 
 WIDTHS = {
-    "show": 48, "plan": 100, "step": 58, "peak": 78, "fits": 122, "compiled": 76, "compiled ratio": 48,
-    "measured": 58, "spread": 74, "steps": 30, "ratio": 48, "error": 58, "on": 54, "collectives": 110,
+    "show": 48, "plan": 100, "step": 70, "peak": 88, "fits": 122, "compiled": 88, "compiled ratio": 48,
+    "measured": 70, "spread": 74, "steps": 30, "ratio": 48, "error": 58, "on": 54, "collectives": 110,
     "compiled collectives": 110,
 }  # fmt: skip
 HELP = (
