@@ -11,7 +11,7 @@ from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import Entry, seconds_text, time_unit
 from toast_lab.views.palette import NEUTRAL, style
-from toast_lab.views.time_memory import quiet
+from toast_lab.views.time_memory import legend_above, quiet
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
 BY = {"by kind": "kind", "by mesh axis": "axis"}
@@ -111,14 +111,7 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
         )  # fmt: skip
     plot.x_range.start = 0
     if parts:
-        plot.add_layout(plot.legend[0], "above")
-        plot.legend.orientation = "horizontal"
-        plot.legend.border_line_color = None
-        plot.legend.background_fill_color = None
-        plot.legend.padding = plot.legend.margin = 0
-        plot.legend.label_text_font_size = "11px"
-        plot.legend.label_text_color = NEUTRAL
-        plot.legend.ncols = 4
+        legend_above(plot, 4)
     plot.add_tools(
         HoverTool(renderers=drawn, tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")])
     )

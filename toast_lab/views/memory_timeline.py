@@ -13,8 +13,8 @@ from bokeh.plotting import figure
 
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import Entry, byte_unit, bytes_text
-from toast_lab.views.palette import CONFLICT, NEUTRAL
-from toast_lab.views.time_memory import quiet
+from toast_lab.views.palette import CONFLICT
+from toast_lab.views.time_memory import legend_above, quiet
 
 MAX_POINTS = 1500  #: of a line; more are drawn as the largest of their neighbours
 _DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
@@ -147,14 +147,7 @@ def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Se
         plot.y_range.end = 1.15 * highest / scale
     plot.y_range.start = 0
     if shown:
-        plot.add_layout(plot.legend[0], "above")
-        plot.legend.orientation = "horizontal"
-        plot.legend.border_line_color = None
-        plot.legend.background_fill_color = None
-        plot.legend.padding = plot.legend.margin = 0
-        plot.legend.label_text_font_size = "11px"
-        plot.legend.label_text_color = NEUTRAL
-        plot.legend.ncols = 4
+        legend_above(plot, 4)
     tips = [("plan", "@plan"), ("op", "@x"), ("memory", f"@y {unit}"), ("line", "@where")]
     plot.add_tools(
         HoverTool(renderers=[drawn, *hover], tooltips=tips), TapTool(renderers=[drawn]), PanTool(), WheelZoomTool(),

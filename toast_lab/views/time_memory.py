@@ -149,18 +149,25 @@ def time_memory_plot(frame: pd.DataFrame, entries: Sequence[Entry], memory_limit
         plot.y_range.start = -0.08 * slowest / scale
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25
     if len(frame):
-        plot.add_layout(plot.legend[0], "above")
-        plot.legend.orientation = "horizontal"
-        plot.legend.border_line_color = None
-        plot.legend.padding = plot.legend.margin = 0
-        plot.legend.background_fill_color = None
-        plot.legend.label_text_font_size = "11px"
-        plot.legend.label_text_color = NEUTRAL
+        legend_above(plot)
     tips = [("plan", "@plan"), ("", "@kind"), ("time", f"@y {unit}"), ("memory", f"@x {memory_unit}")]
     plot.add_tools(
         HoverTool(renderers=hover, tooltips=tips), PanTool(), WheelZoomTool(), ResetTool(), TapTool(renderers=hover)
     )
     return plot
+
+
+def legend_above(plot: Any, columns: int | None = None) -> None:
+    """Put the legend of a figure in rows above it, where it covers nothing."""
+    plot.add_layout(plot.legend[0], "above")
+    plot.legend.orientation = "horizontal"
+    plot.legend.border_line_color = None
+    plot.legend.background_fill_color = None
+    plot.legend.padding = plot.legend.margin = 0
+    plot.legend.label_text_font_size = "11px"
+    plot.legend.label_text_color = NEUTRAL
+    if columns is not None:
+        plot.legend.ncols = columns
 
 
 def quiet(plot: Any) -> None:
