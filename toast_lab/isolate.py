@@ -34,6 +34,16 @@ class Cancelled(errors.ToastError):
     """The work was cancelled by its owner."""
 
 
+def in_child() -> bool:
+    """Is this a child that ``run_in_child`` or ``Worker`` started?"""
+    return _CHANNEL is not None
+
+
+def n_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def report(event: Any) -> None:
     """Send a progress event to the parent; does nothing outside a child."""
     if _CHANNEL is not None:
@@ -120,7 +130,7 @@ class Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "toast_lab.isolate", str(write_fd), str(command_fd)],
                 stdin=request, stdout=self._log, stderr=self._log, pass_fds=(write_fd, command_fd),
-                env=_environment(env), start_new_session=True,
+                env=child_environment(env), start_new_session=True,
             )  # fmt: skip
         os.close(write_fd)
         os.close(command_fd)
@@ -183,8 +193,8 @@ class Worker:
             self._command_fd = -1
 
 
-def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    # The child must find this package even where only the parent's sys.path leads to it.
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment in which a child finds this package even where only the parent's ``sys.path`` leads to it."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), home) if p)
     return {**os.environ, "PYTHONPATH": path, **(extra or {})}
@@ -240,11 +250,15 @@ def _receive(pipe: Any) -> Any:
     return pickle.loads(data) if len(data) == size else None
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with(parent: int) -> None:
     """In a child: end when the parent is gone, however it ended, since nobody is left to stop the child."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _main() -> None:
@@ -259,7 +273,7 @@ def _main() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    end_with(os.getppid())
     module, _, function = target.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(*args, **kwargs)

@@ -15,7 +15,7 @@ import numpy as np
 import toast_lab as tl
 from toast_lab.cost.problem import Pricer, Problem
 from toast_lab.frontends import load
-from toast_lab.search.mcts import n_cores
+from toast_lab.isolate import n_cores
 from toast_lab.sharding.state import State, legal_rows
 
 LAYERS = (2, 4, 8, 18)

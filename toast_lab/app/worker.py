@@ -158,18 +158,6 @@ class Control:
         self.send(Batch(tuple(s for i, s in enumerate(found) if s.improved or i % every == 0 or i == last), self.done))
 
 
-class _Clock(NamedTuple):
-    """A ``Budget`` whose seconds do not run while the search is paused: that time is the user's."""
-
-    base_s: float | None
-    evaluations: int | None
-    orders: Control
-
-    @property
-    def seconds(self) -> float | None:
-        return None if self.base_s is None else self.base_s + self.orders.paused_s
-
-
 def search_problem(
     problem: Any,
     method: str,
@@ -204,7 +192,7 @@ def search_problem(
     _ = problem.baseline
     orders = Control(control, isolate.report)
     begin(orders)
-    budget: Any = _Clock(seconds, evaluations, orders)
+    budget = contract.Budget(seconds, evaluations)
     isolate.report("searching")
     result = contract.search(
         problem, method, seed, budget, orders.hand_on, lambda: orders.stopped, resume=resume, **options

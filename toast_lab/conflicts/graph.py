@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import scipy.sparse
 
+from toast_lab.kernels import compiled
 from toast_lab.nda.names import Names
+from toast_lab.packs import Int32Array, Int64Array
 
 
 def colour_names(names: Names) -> np.ndarray:
@@ -67,14 +68,14 @@ def _repeats_a_colour(ptr: np.ndarray, names_of_dims: np.ndarray, names: Names, 
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def has_path(
-    ptr: np.ndarray,
-    successor: np.ndarray,
-    op: np.ndarray,
+    ptr: Int64Array,
+    successor: Int32Array,
+    op: Int32Array,
     start: int,
     goal: int,
-    stamp: np.ndarray,
+    stamp: Int64Array,
     mark: int,
 ) -> bool:
     """Is there a directed path in M from name ``start`` to name ``goal``?

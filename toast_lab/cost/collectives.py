@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from toast_lab.cost.layout import (
@@ -55,12 +54,14 @@ from toast_lab.cost.layout import (
     SPREAD,
     WAYS,
 )
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
 from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
 _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def axis_time_s(
     kind: int,
     n: float,
@@ -98,16 +99,16 @@ def axis_time_s(
     return 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def collective_time_s(
     kind: int,
     mask: int,
     in_bytes: float,
-    axis_size: np.ndarray,
-    rate: np.ndarray,
-    latency: np.ndarray,
-    switched: np.ndarray,
-    shape: np.ndarray,
+    axis_size: Int64Array,
+    rate: Float64Array,
+    latency: Float64Array,
+    switched: BoolArray,
+    shape: Float64Matrix,
 ) -> float:
     """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
 
@@ -134,7 +135,7 @@ def collective_time_s(
     return _several(kind, big, total, entries[:count], on_switch[:count])
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _entries(
     mask: int,
     axis_size: np.ndarray,
@@ -178,14 +179,14 @@ def _entries(
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) -> float:
     return axis_time_s(
         kind, row[_N], local_bytes, row[_RATE], row[_LATENCY], switched, row[_HOPS], row[_SPREAD], row[_PERMUTED]
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np.ndarray) -> float:
     """Seconds over all ``rows`` (slowest first); ``big``: local bytes of the larger side, ``total``: devices."""
     count = rows.shape[0]
@@ -221,7 +222,7 @@ def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np
     return min(2 * best, each) if kind == ALL_REDUCE else best
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _simultaneous_s(total: float, rows: np.ndarray) -> float:
     """Seconds for each byte of an all_gather's result when pieces visit the axes in different orders."""
     worst = 0.0

@@ -16,83 +16,89 @@ from toast_lab.cost.fusion import STYLES, fuse
 from toast_lab.cost.narrow import narrow, plain
 from toast_lab.cost.tiles import products
 from toast_lab.ir import program as p
+from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
 
 _SLICES = ("slice", "dynamic_slice", "gather")
 _UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # kind -> operand that is brought in
 
 
+@packed
 class OpFacts(NamedTuple):
     """What prices may know of each op apart from the plan; ops that differ here are never folded into one."""
 
-    flops: np.ndarray  #: [O] whole op, times trips
-    peak: np.ndarray  #: [O] FLOP/s of the op's element type
-    trips: np.ndarray  #: [O]
-    op_class: np.ndarray  #: [O]
-    free: np.ndarray  #: [O] bool: op costs nothing (constants, views, arguments)
-    slices: np.ndarray  #: [O] bool: reads no more of its first operand than it delivers
-    brings: np.ndarray  #: [O] position of the operand whose size is what the op writes, -1: its whole result
-    starts: np.ndarray  #: [O] bool: a kernel of its own, which takes time to start
-    cuts: np.ndarray  #: [O] bool: a local slice of its result is all that it computes
-    rows: np.ndarray  #: [O] float64 these five: see ``tiles.Products``
-    columns: np.ndarray
-    depth: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
+    flops: Float64Array  #: [O] whole op, times trips
+    peak: Float64Array  #: [O] FLOP/s of the op's element type
+    trips: Float64Array  #: [O]
+    op_class: Int32Array  #: [O]
+    free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
+    slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
+    brings: Int32Array  #: [O] position of the operand whose size is what the op writes, -1: its whole result
+    starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
+    cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
+    rows: Float64Array  #: [O] float64 these five: see ``tiles.Products``
+    columns: Float64Array
+    depth: Float64Array
+    left: Int64Array
+    right: Int64Array
 
 
+@packed
 class UseFacts(NamedTuple):
     """What prices may know of each use."""
 
-    reads: np.ndarray  #: [U] float64 how often it reads memory: 0 if fused or updated in place
-    delivered: np.ndarray  #: [U] bool: reads no more than the op's result
-    sent: np.ndarray  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``narrow``
+    reads: Float64Array  #: [U] float64 how often it reads memory: 0 if fused or updated in place
+    delivered: BoolArray  #: [U] bool: reads no more than the op's result
+    sent: Float64Array  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``narrow``
 
 
+@packed
 class ValueFacts(NamedTuple):
     """What prices may know of each value."""
 
-    bytes: np.ndarray  #: [V] float64
-    written: np.ndarray  #: [V] bool: the value is in memory (not fused away, not a view)
-    moved: np.ndarray  #: [V] float64 factor on the bytes of collectives where the value is made, see ``narrow``
+    bytes: Float64Array  #: [V] float64
+    written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
+    moved: Float64Array  #: [V] float64 factor on the bytes of collectives where the value is made, see ``narrow``
 
 
+@packed
 class Facts(NamedTuple):
     """A program on a machine apart from the plan, op by op or folded.  Only ``root`` holds indices."""
 
     op: OpFacts
     use: UseFacts
     value: ValueFacts
-    root: np.ndarray  #: [U] value in whose memory the used value is (views show another one's)
+    root: Int32Array  #: [U] value in whose memory the used value is (views show another one's)
 
 
+@packed
 class Memory(NamedTuple):
     """When what is in memory: for the whole program in its order, however its prices are folded.
 
     ``B`` buffers are written values; sizes come from the value that stands for each (itself, if nothing is folded).
     """
 
-    buffer_value: np.ndarray  #: [B] value that it is like
-    buffer_start: np.ndarray  #: [B] first op at which it is alive
-    buffer_end: np.ndarray  #: [B] last op at which it is alive; O: to the end
-    buffer_heir: np.ndarray  #: [B] value like the result that may take its place at its last op if of equal size, or -1
-    member_ptr: np.ndarray  #: [U'+1] row starts into member
-    member: np.ndarray  #: uses that are like each use that is priced
-    like_use: np.ndarray  #: [U] the use that is priced for each
-    like_op: np.ndarray  #: [O]
-    op_member_ptr: np.ndarray  #: [O'+1]
-    op_member: np.ndarray  #: ops that are like each op that is priced
-    use_op: np.ndarray  #: [U]
-    use_value: np.ndarray  #: [U]
-    use_until: np.ndarray  #: [U] see ``Tables``
-    use_from: np.ndarray  #: [U] op from which on what is brought to the use is in memory
-    value_use_ptr: np.ndarray  #: [V+1]
-    value_use: np.ndarray
-    runs_at: np.ndarray  #: [O] op at which a fused op really runs
-    region: np.ndarray  #: [O] innermost region, -1 outside all
-    region_parent: np.ndarray  #: [R + 1]
-    region_begin: np.ndarray  #: [R + 1]
-    region_end: np.ndarray  #: [R + 1]; 0 for all but loops, which alone make things live longer
+    buffer_value: Int32Array  #: [B] value that it is like
+    buffer_start: Int32Array  #: [B] first op at which it is alive
+    buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
+    buffer_heir: Int32Array  #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    member_ptr: Int32Array  #: [U'+1] row starts into member
+    member: Int32Array  #: uses that are like each use that is priced
+    like_use: Int32Array  #: [U] the use that is priced for each
+    like_op: Int32Array  #: [O]
+    op_member_ptr: Int32Array  #: [O'+1]
+    op_member: Int32Array  #: ops that are like each op that is priced
+    use_op: Int32Array  #: [U]
+    use_value: Int32Array  #: [U]
+    use_until: Int32Array  #: [U] see ``Tables``
+    use_from: Int32Array  #: [U] op from which on what is brought to the use is in memory
+    value_use_ptr: Int64Array  #: [V+1]
+    value_use: Int32Array
+    runs_at: Int32Array  #: [O] op at which a fused op really runs
+    region: Int32Array  #: [O] innermost region, -1 outside all
+    region_parent: Int32Array  #: [R + 1]
+    region_begin: Int32Array  #: [R + 1]
+    region_end: Int32Array  #: [R + 1]; 0 for all but loops, which alone make things live longer
 
 
 def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu") -> tuple[Facts, Memory]:

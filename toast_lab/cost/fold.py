@@ -22,12 +22,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from toast_lab.cost.facts import Facts, Memory, OpFacts, UseFacts, ValueFacts
 from toast_lab.hashing import Ragged, classes, gather, numbers
 from toast_lab.ir.program import Program
+from toast_lab.kernels import compiled, copy_row
+from toast_lab.packs import BoolArray, Int32Array, Int64Array
 from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import Tables
 
@@ -177,14 +178,14 @@ def _earlier(t: Tables, want: np.ndarray) -> Ragged:
     return _ptr(length[place]), data[gather(made, place)]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _earlier_sets(
-    value_use_ptr: np.ndarray,
-    value_use: np.ndarray,
-    want: np.ndarray,
-    use_op: np.ndarray,
-    use_until: np.ndarray,
-    constant: np.ndarray,
+    value_use_ptr: Int64Array,
+    value_use: Int32Array,
+    want: Int32Array,
+    use_op: Int32Array,
+    use_until: Int32Array,
+    constant: BoolArray,
 ) -> tuple[np.ndarray, np.ndarray]:
     length = np.zeros(value_use.shape[0], np.int64)
     data = np.empty(max(16, 2 * value_use.shape[0]), np.int64)
@@ -203,7 +204,7 @@ def _earlier_sets(
                     last = seen[j, 0]
                     if n == data.shape[0]:
                         more = np.empty(2 * n, np.int64)
-                        more[:n] = data
+                        copy_row(more[:n], data)
                         data = more
                     data[n] = last
                     n += 1

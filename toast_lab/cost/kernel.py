@@ -36,50 +36,60 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, tiles
 from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.tiles import CONTRACTED, FREE, ROLE_BITS, busy
 from toast_lab.ir import program as p
-from toast_lab.sharding import steps as st
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import (
+    BoolArray,
+    Float64Array,
+    Float64Matrix,
+    Int8Array,
+    Int32Array,
+    Int32Matrix,
+    Int64Array,
+    packed,
+)
 from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, LAYOUT_BITS, REDUCE_SCATTER, SLICE, Steps, Tables, ways
 
 
+@packed
 class Rates(NamedTuple):
     """A machine as numbers."""
 
     memory_bytes_per_s: float
-    link_bytes_per_s: np.ndarray  #: [A] for each mesh axis
-    link_latency_s: np.ndarray  #: [A]
-    switched: np.ndarray  #: [A] bool
-    link_shape: np.ndarray  #: [A, 9], see layout.HOPS
+    link_bytes_per_s: Float64Array  #: [A] for each mesh axis
+    link_latency_s: Float64Array  #: [A]
+    switched: BoolArray  #: [A] bool
+    link_shape: Float64Matrix  #: [A, 9], see layout.HOPS
     op_overhead_s: float
     paper_mode: bool
     tile: float  #: side of the matrix unit's array, 0: any size is as good
 
 
+@packed
 class Prices(NamedTuple):
     """What the steps of a state cost, by op and by use; arrays that the kernel fills."""
 
-    op_time_s: np.ndarray  #: [O] compute and collectives of the op's steps
-    copied: np.ndarray  #: [U] int8 how a use gets its value: AS_KEPT, BROUGHT or REUSED
-    copy_bytes: np.ndarray  #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
-    passing_bytes: np.ndarray  #: [O] what is in memory at the op alone
+    op_time_s: Float64Array  #: [O] compute and collectives of the op's steps
+    copied: Int8Array  #: [U] int8 how a use gets its value: AS_KEPT, BROUGHT or REUSED
+    copy_bytes: Float64Array  #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
+    passing_bytes: Float64Array  #: [O] what is in memory at the op alone
 
 
 AS_KEPT, BROUGHT, REUSED = range(3)
 
 
+@packed
 class StepPrices(NamedTuple):
     """What each step costs; scratch of the kernel."""
 
-    time_s: np.ndarray  #: [S]
-    flops: np.ndarray  #: [S]
-    bytes: np.ndarray  #: [S] read and written
+    time_s: Float64Array  #: [S]
+    flops: Float64Array  #: [S]
+    bytes: Float64Array  #: [S] read and written
 
 
 def step_prices(rows: int) -> StepPrices:
@@ -93,17 +103,16 @@ def prices(t: Tables) -> Prices:
     return Prices(np.zeros(n_ops), np.zeros(n_uses, np.int8), np.zeros(n_uses), np.zeros(n_ops))
 
 
-@depends_on(st, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def price_steps(
     f: Facts,
     r: Rates,
     t: Tables,
-    ops: np.ndarray,
+    ops: Int32Array,
     steps: Steps,
     n_steps: int,
-    op_axis: np.ndarray,
-    axis_size: np.ndarray,
+    op_axis: Int32Matrix,
+    axis_size: Int64Array,
     each: StepPrices,
     found: Prices,
 ) -> None:
@@ -220,7 +229,7 @@ def price_steps(
         found.op_time_s[op] += time_s
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
     """Layout in which the op writes a result: before its reshard if one follows, else as kept."""
     op = steps.op[row]
@@ -232,9 +241,8 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
     return steps.layout[value]
 
 
-@depends_on(st, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[float, float, float]:
+@compiled
+def clocks(t: Tables, steps: Steps, n_steps: int, time_s: Float64Array) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
 
     Overlapped: collectives run beside compute, one after the other, and everything waits for what it needs.
@@ -277,19 +285,18 @@ def clocks(t: Tables, steps: Steps, n_steps: int, time_s: np.ndarray) -> tuple[f
     return compute_s, comm_s, max(compute_clock, link_clock)
 
 
-@depends_on(st, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def live_bytes(
     f: Facts,
     m: Memory,
     t: Tables,
-    layout: np.ndarray,
-    wanted: np.ndarray,
+    layout: Int64Array,
+    wanted: Int64Array,
     found: Prices,
-    axis_size: np.ndarray,
-    size: np.ndarray,
-    last: np.ndarray,
-    live: np.ndarray,
+    axis_size: Int64Array,
+    size: Float64Array,
+    last: Int32Array,
+    live: Float64Array,
 ) -> tuple[float, int]:
     """(peak bytes, op at the peak) of a state; fills ``live`` (bytes alive at each op, [O + 2]).
 
@@ -352,7 +359,7 @@ def live_bytes(
     return peak, peak_op
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _needed_until(m: Memory, use: int, made: int) -> int:
     """Op until which a use needs a copy made at op ``made``: one from outside a loop is read in every round."""
     when = m.runs_at[m.use_op[use]]

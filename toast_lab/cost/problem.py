@@ -24,6 +24,7 @@ from toast_lab.cost.machines import machine as find_machine
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.reprice import Repricer
 from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.prepare import prepare
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
@@ -288,6 +289,7 @@ class Pricer:
     """Prices states and plans of one problem.  May be used by several threads at once."""
 
     def __init__(self, problem: Problem, *, scored: bool = True) -> None:
+        prepare("price")
         self.problem = problem
         self._tables, self._rates = problem._tables, problem._rates
         self._facts, self._memory = problem._static

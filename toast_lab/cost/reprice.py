@@ -14,36 +14,38 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel, tiles
+from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.fold import Folded
 from toast_lab.cost.kernel import Prices, Rates, StepPrices
+from toast_lab.kernels import compiled, copy_row, copy_rows, helper
+from toast_lab.packs import Float64Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import Steps, Tables
 
 
+@packed
 class Snapshot(NamedTuple):
     """A state that was priced (folded): what prices depend on, and the prices.  Never changed once it was made."""
 
-    op_axis: np.ndarray  #: [K, A]
-    wanted: np.ndarray  #: [W]
-    kept: np.ndarray  #: [V]
+    op_axis: Int32Matrix  #: [K, A]
+    wanted: Int64Array  #: [W]
+    kept: Int64Array  #: [V]
     prices: Prices
 
 
+@packed
 class Scratch(NamedTuple):
     """Memory that pricing writes in; one for each thread."""
 
     steps: Steps
     each: StepPrices
-    ops: np.ndarray  #: [O] ops to price again
-    size: np.ndarray
-    last: np.ndarray
-    live: np.ndarray
+    ops: Int32Array  #: [O] ops to price again
+    size: Float64Array
+    last: Int32Array
+    live: Float64Array
 
 
 def make_scratch(folded: Folded, axis_size: np.ndarray) -> Scratch:
@@ -90,17 +92,16 @@ class Repricer:
         return time_s, peak_bytes, n_ops, after
 
 
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def reprice(
     f: Facts,
     r: Rates,
     t: Tables,
     m: Memory,
-    times: np.ndarray,
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
-    axis_size: np.ndarray,
+    times: Float64Array,
+    op_axis: Int32Matrix,
+    value_axis: Int8Matrix,
+    axis_size: Int64Array,
     enough_s: float,
     all_ops: bool,
     before: Snapshot,
@@ -116,19 +117,19 @@ def reprice(
     steps = scratch.steps
     st.wanted_layouts(t, op_axis, n_axes, steps.wanted)
     st.kept_layouts_into(t, op_axis, value_axis, n_axes, steps.wanted, steps.layout)
-    after.op_axis[:] = op_axis
-    after.wanted[:] = steps.wanted
-    after.kept[:] = steps.layout
+    copy_rows(after.op_axis, op_axis)
+    copy_row(after.wanted, steps.wanted)
+    copy_row(after.kept, steps.layout)
     n = 0
     if all_ops:
         for op in range(t.n_arguments, n_ops):
             scratch.ops[n] = op
             n += 1
     else:
-        after.prices.op_time_s[:] = before.prices.op_time_s
-        after.prices.copied[:] = before.prices.copied
-        after.prices.copy_bytes[:] = before.prices.copy_bytes
-        after.prices.passing_bytes[:] = before.prices.passing_bytes
+        copy_row(after.prices.op_time_s, before.prices.op_time_s)
+        copy_row(after.prices.copied, before.prices.copied)
+        copy_row(after.prices.copy_bytes, before.prices.copy_bytes)
+        copy_row(after.prices.passing_bytes, before.prices.passing_bytes)
         n = changed_ops(f, t, before, after, scratch.ops)
     ops = scratch.ops[:n]
     n_steps = st.lower_into(t, ops, op_axis, axis_size, steps)
@@ -144,7 +145,7 @@ def reprice(
     return time_s, peak, n
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def changed_ops(f: Facts, t: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray) -> int:
     """Fill ``ops`` with those that see a difference between two snapshots, and give their number."""
     n_rows, n_axes = after.op_axis.shape
@@ -153,11 +154,12 @@ def changed_ops(f: Facts, t: Tables, before: Snapshot, after: Snapshot, ops: np.
         for a in range(n_axes):
             if before.op_axis[i, a] != after.op_axis[i, a]:
                 row[i] = True
-    want = before.wanted != after.wanted
-    value = before.kept != after.kept
-    for v in range(value.shape[0]):  # made in another layout
-        if row[t.value_owner[v]]:
-            value[v] = True
+    want = np.empty(after.wanted.shape[0], np.bool_)
+    for w in range(want.shape[0]):
+        want[w] = before.wanted[w] != after.wanted[w]
+    value = np.empty(after.kept.shape[0], np.bool_)
+    for v in range(value.shape[0]):  # kept, or made, in another layout
+        value[v] = before.kept[v] != after.kept[v] or row[t.value_owner[v]]
     n = 0
     for op in range(t.n_arguments, t.op_row.shape[0]):
         changed = row[t.op_row[op]]

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from toast_lab.ir import program as p
+from toast_lab.kernels import compiled, helper
 
 BATCH, FREE, CONTRACTED = range(3)
 ROLE_BITS = 2
@@ -59,7 +59,7 @@ def products(program: p.Program) -> Products:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def busy(rows: float, columns: float, depth: float, tile: float) -> float:
     """Share of the matrix unit that works, for local sizes; 1 where ``tile`` is 0."""
     if tile <= 0.0:
@@ -69,6 +69,6 @@ def busy(rows: float, columns: float, depth: float, tile: float) -> float:
     return max(one, other) * _filled(depth, tile)
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _filled(size: float, tile: float) -> float:
     return size / (np.ceil(size / tile) * tile) if size > 0.0 else 1.0

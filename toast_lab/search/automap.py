@@ -37,11 +37,12 @@ import hashlib
 import math
 from collections import OrderedDict
 
-import numba
 import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
 from toast_lab.errors import InvalidProblem
+from toast_lab.kernels import compiled
+from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
 from toast_lab.sharding.propagate import Propagation, Sharding
@@ -162,16 +163,16 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _legal(
-    value_axis: np.ndarray,
-    member_ptr: np.ndarray,
-    member: np.ndarray,
-    dims: np.ndarray,
-    axes: np.ndarray,
-    value_dim: np.ndarray,
-    value_size: np.ndarray,
-    axis_size: np.ndarray,
+    value_axis: Int8Matrix,
+    member_ptr: Int64Array,
+    member: Int32Array,
+    dims: Int32Array,
+    axes: Int32Array,
+    value_dim: Int32Array,
+    value_size: Int64Matrix,
+    axis_size: Int64Array,
 ) -> np.ndarray:
     found = np.empty(dims.shape[0], np.int32)
     n = 0
@@ -462,8 +463,8 @@ class Evaluator:
         return Quick(score, totals.time_s, totals.peak_bytes, totals.peak_bytes <= self.problem.memory_limit_bytes)
 
 
-@numba.njit(cache=True, nogil=True)
-def _print(op_axis: np.ndarray, value_axis: np.ndarray) -> np.uint64:
+@compiled
+def _print(op_axis: Int32Matrix, value_axis: Int8Matrix) -> np.uint64:
     """Hash of a whole sharding."""
     h = np.uint64(14695981039346656037)
     for array in (op_axis.reshape(-1), value_axis.reshape(-1).astype(np.int32)):

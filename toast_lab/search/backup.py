@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.search import rollout, tree
+from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.search.rollout import Pricing, reward_of, score_of
 from toast_lab.search.tree import (
     BEST,
@@ -25,7 +23,7 @@ from toast_lab.search.tree import (
 )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@helper
 def _remember(t: Tree, key: np.uint64, price: np.ndarray) -> None:
     """Keep the price of a state, if it is not there."""
     at = slot(t.price_key, nonzero(key))
@@ -35,7 +33,7 @@ def _remember(t: Tree, key: np.uint64, price: np.ndarray) -> None:
         t.number[PRICED] += 1
 
 
-@numba.njit(nogil=True)
+@helper
 def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
     """Keep a state among the best distinct ones."""
     n = t.number[ELITES]
@@ -46,22 +44,24 @@ def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> Non
             if reward <= t.elite_reward[e]:
                 return
             for k in range(e, n - 1):  # found again by a shorter way: take it out and put it in anew
-                t.elite[k], t.elite_length[k] = t.elite[k + 1], t.elite_length[k + 1]
+                copy_row(t.elite[k], t.elite[k + 1])
+                t.elite_length[k] = t.elite_length[k + 1]
                 t.elite_key[k], t.elite_reward[k] = t.elite_key[k + 1], t.elite_reward[k + 1]
             n -= 1
             break
     n = min(n + 1, KEEP)
     at = n - 1
     while at > 0 and t.elite_reward[at - 1] < reward:
-        t.elite[at], t.elite_length[at] = t.elite[at - 1], t.elite_length[at - 1]
+        copy_row(t.elite[at], t.elite[at - 1])
+        t.elite_length[at] = t.elite_length[at - 1]
         t.elite_key[at], t.elite_reward[at] = t.elite_key[at - 1], t.elite_reward[at - 1]
         at -= 1
-    t.elite[at, : actions.shape[0]] = actions
+    copy_row(t.elite[at], actions)
     t.elite_length[at], t.elite_key[at], t.elite_reward[at] = actions.shape[0], key, reward
     t.number[ELITES] = n
 
 
-@numba.njit(nogil=True)
+@helper
 def _write(t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarray, length: int, round_: int) -> None:
     """Add a simulation to the trace."""
     i = t.number[SIMULATIONS]
@@ -87,8 +87,7 @@ def _write(t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarra
     t.number[SIMULATIONS] += 1
 
 
-@depends_on(tree, rollout)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def back_up(t: Tree, p: Pricing, s: Settings, rows: Rows, jobs: Jobs, round_: int) -> None:
     """Write what a batch found into the tree and the trace, in order."""
     for j in range(jobs.length.shape[0]):

@@ -39,13 +39,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
+
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import Float64Array, Int8Matrix, Int32Matrix, Int64Array, Int64Matrix, packed
 
 # Sums are rounded in another order than the evaluator's.
 _ROUNDING = 1.0 - 1e-9
 
 
+@packed
 class Bound(NamedTuple):
     """Tables of a problem.  A row of a class of ops is written as digits, one an axis: 0 unset, 1 + candidate.
 
@@ -53,30 +56,30 @@ class Bound(NamedTuple):
     one value) of ``C`` tables in all, ``A`` mesh axes.
     """
 
-    n_candidates: np.ndarray  #: [K] names that some action splits the class along
-    candidate: np.ndarray  #: [F] number of a name among those of its class, -1: none
-    group_ptr: np.ndarray  #: [G+1] row starts into the tables
-    n_kept: np.ndarray  #: [G] layouts that the value may have, (rank + 1) ** A
-    radix: np.ndarray  #: [G] rank + 1
-    group_row: np.ndarray  #: [G] row of the value in ``values``, -1: not a value
-    group_owner: np.ndarray  #: [G] class of ops that leaves the value, -1: kept as its row says
-    offered: np.ndarray  #: [G] bits of (1 + dim) that its row may still become, bit 0: whole
-    natural_ptr: np.ndarray  #: [G]
-    natural: np.ndarray  #: bits of (1 + dim) as the class leaves it, by digit; all of them for digit 0
-    table_class: np.ndarray  #: [C]
-    table_begin: np.ndarray  #: [C] row starts into table, [rows of the class, n_kept]
-    table_want: np.ndarray  #: [C] want that has to differ from ..., -1: always counts
-    other_ptr: np.ndarray  #: [C+1]
-    other: np.ndarray  #: ... each of these wants
-    want_class: np.ndarray  #: [W]
-    want_ptr: np.ndarray  #: [W]
-    want_dim: np.ndarray  #: dim on which a use wants a name, by digit
-    table: np.ndarray  #: [E] seconds
-    rest_s: np.ndarray  #: [G+1] what the groups from here on take at least in any state
-    buffer_group: np.ndarray  #: [B] group of each written value, -1: kept whole
-    buffer_bytes: np.ndarray  #: [B]
-    buffer_start: np.ndarray  #: [B]
-    buffer_end: np.ndarray  #: [B]
+    n_candidates: Int64Array  #: [K] names that some action splits the class along
+    candidate: Int64Array  #: [F] number of a name among those of its class, -1: none
+    group_ptr: Int64Array  #: [G+1] row starts into the tables
+    n_kept: Int64Array  #: [G] layouts that the value may have, (rank + 1) ** A
+    radix: Int64Array  #: [G] rank + 1
+    group_row: Int64Array  #: [G] row of the value in ``values``, -1: not a value
+    group_owner: Int64Array  #: [G] class of ops that leaves the value, -1: kept as its row says
+    offered: Int64Array  #: [G] bits of (1 + dim) that its row may still become, bit 0: whole
+    natural_ptr: Int64Array  #: [G]
+    natural: Int64Array  #: bits of (1 + dim) as the class leaves it, by digit; all of them for digit 0
+    table_class: Int64Array  #: [C]
+    table_begin: Int64Array  #: [C] row starts into table, [rows of the class, n_kept]
+    table_want: Int64Array  #: [C] want that has to differ from ..., -1: always counts
+    other_ptr: Int64Array  #: [C+1]
+    other: Int64Array  #: ... each of these wants
+    want_class: Int64Array  #: [W]
+    want_ptr: Int64Array  #: [W]
+    want_dim: Int64Array  #: dim on which a use wants a name, by digit
+    table: Float64Array  #: [E] seconds
+    rest_s: Float64Array  #: [G+1] what the groups from here on take at least in any state
+    buffer_group: Int64Array  #: [B] group of each written value, -1: kept whole
+    buffer_bytes: Float64Array  #: [B]
+    buffer_start: Int64Array  #: [B]
+    buffer_end: Int64Array  #: [B]
     n_ops: int
     base_time_s: float
     base_bytes: float
@@ -85,12 +88,13 @@ class Bound(NamedTuple):
     memory_matters: bool  #: may anything fail to fit?
 
 
+@packed
 class Scratch(NamedTuple):
     """Arrays that ``lower_bound`` writes to."""
 
-    row: np.ndarray  #: [K]
-    allowed: np.ndarray  #: [G, A]
-    live: np.ndarray  #: [O + 2]
+    row: Int64Array  #: [K]
+    allowed: Int64Matrix  #: [G, A]
+    live: Float64Array  #: [O + 2]
 
 
 def scratch_of(b: Bound, n_axes: int) -> Scratch:
@@ -100,9 +104,9 @@ def scratch_of(b: Bound, n_axes: int) -> Scratch:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def lower_bound(
-    b: Bound, ops: np.ndarray, values: np.ndarray, axis_size: np.ndarray, cutoff: float, s: Scratch
+    b: Bound, ops: Int32Matrix, values: Int8Matrix, axis_size: Int64Array, cutoff: float, s: Scratch
 ) -> tuple[float, float]:
     """(score, peak bytes) that no state reached by further actions is below.
 
@@ -162,7 +166,7 @@ def lower_bound(
     return max(time_s, 0.0) / b.base_time_s * _ROUNDING + penalty, peak
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _least_s(b: Bound, g: int, ops: np.ndarray, s: Scratch) -> float:
     """Least that the tables of a group add up to, over the layouts in ``s.allowed``."""
     n_axes = s.allowed.shape[1]
@@ -194,8 +198,8 @@ def _least_s(b: Bound, g: int, ops: np.ndarray, s: Scratch) -> float:
     return best
 
 
-@numba.njit(cache=True, nogil=True)
-def least_of_groups(b: Bound, ops: np.ndarray, s: Scratch) -> np.ndarray:
+@compiled
+def least_of_groups(b: Bound, ops: Int32Matrix, s: Scratch) -> np.ndarray:
     """[G] seconds that each group takes at least in any state; ``ops`` is the unsharded state's."""
     s.row[:] = 0
     found = np.zeros(b.n_kept.shape[0])
@@ -205,7 +209,7 @@ def least_of_groups(b: Bound, ops: np.ndarray, s: Scratch) -> np.ndarray:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _differs(b: Bound, c: int, ops: np.ndarray, n_axes: int) -> bool:
     """Is what the use of table ``c`` wants known to differ from what each earlier use wants?"""
     own = b.table_want[c]

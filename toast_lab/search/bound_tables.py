@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel, tiles
+from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts
 from toast_lab.cost.kernel import Prices, Rates, StepPrices
 from toast_lab.cost.problem import Problem
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import Float64Matrix, Int32Matrix, Int64Array
 from toast_lab.search.bound import Bound, least_of_groups, scratch_of
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
@@ -228,8 +228,7 @@ def _fill(
             )  # fmt: skip
 
 
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _fill_one(
     f: Facts,
     r: Rates,
@@ -238,17 +237,17 @@ def _fill_one(
     op: int,
     item: int,
     k: int,
-    names: np.ndarray,
-    axis_size: np.ndarray,
-    name_size: np.ndarray,
+    names: Int64Array,
+    axis_size: Int64Array,
+    name_size: Int64Array,
     radix: int,
     offered: int,
     times: float,
     steps: Steps,
     each: StepPrices,
     found: Prices,
-    op_axis: np.ndarray,
-    out: np.ndarray,
+    op_axis: Int32Matrix,
+    out: Float64Matrix,
 ) -> None:
     """Add one term to a table ``out[rows of class k, layouts of the value]``; rows that do not divide are infinite.
 
@@ -339,7 +338,7 @@ def _fill_one(
     op_axis[k, :] = -1
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _least_by_kept(b: Bound, c: int, n_kept: int, out: np.ndarray) -> None:
     """Add to ``out[n_kept]`` the least of each column of table ``c``."""
     rows = (b.table_begin[c + 1] if c + 1 < b.table_begin.shape[0] else b.table.shape[0]) - b.table_begin[c]
@@ -351,8 +350,8 @@ def _least_by_kept(b: Bound, c: int, n_kept: int, out: np.ndarray) -> None:
         out[kept] += best
 
 
-@numba.njit(cache=True, nogil=True)
-def _agree(b: Bound, by_class: np.ndarray, ptr: np.ndarray, group_of: np.ndarray, n_axes: int) -> None:
+@compiled
+def _agree(b: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int) -> None:
     """One round of min-sum diffusion: make the least price of every row of a class of ops the same in all its tables.
 
     What one table loses another gains, so that the sum over tables is kept for every row.  Only tables that always
@@ -399,8 +398,8 @@ def _agree(b: Bound, by_class: np.ndarray, ptr: np.ndarray, group_of: np.ndarray
                     b.table[b.table_begin[c] + row * n_kept + kept] += mean - least[i, row]
 
 
-@numba.njit(cache=True, nogil=True)
-def _envelopes(b: Bound, group_of: np.ndarray, n_axes: int) -> None:
+@compiled
+def _envelopes(b: Bound, group_of: Int64Array, n_axes: int) -> None:
     """Put into rows with unset axes the least of what they may become."""
     for c in range(group_of.shape[0]):
         n_kept, base = b.n_kept[group_of[c]], b.n_candidates[b.table_class[c]] + 1

@@ -20,6 +20,7 @@ import numpy as np
 from toast_lab import isolate
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import RunFailed, ToastError
+from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
 from toast_lab.search.methods import METHODS
@@ -32,7 +33,6 @@ FAILED = "FAILED"  # the method refused its input; no search has such a status
 GRACE_S = 10.0  # that a search which was told to stop has before it is killed
 START_S = 400.0  # for starting Python, reading the problem and compiling kernels for the first time
 WARM = Budget(seconds=0.5)
-WARM_ROUNDS = 4  # at most: kernels that were never compiled on this machine take minutes
 
 
 class Point(NamedTuple):
@@ -103,7 +103,9 @@ def search_in_child(
     os.close(handle)
     told_at: list[float] = []
 
-    def on_event(point: Point) -> None:
+    def on_event(point: Point | str) -> None:
+        if isinstance(point, str):
+            return  # kernels are being prepared
         points.append(point)
         if on_point is not None:
             on_point(point)
@@ -165,12 +167,8 @@ def run_one(
             looked_at, stopped = now, not os.path.exists(stop_file)
         return stopped
 
-    copy = pickle.loads(pickled)
-    for _ in range(WARM_ROUNDS):
-        warm = contract.search(copy, method, seed=seed, budget=WARM, cancel=cancel, **options)
-        if stopped or warm.elapsed_s < (WARM.seconds or 0.0) + 1.0:
-            break  # else it was busy compiling, and did not come to all that it will need
-    del copy
+    prepare(*FIRST, method, cancel=cancel)
+    contract.search(pickle.loads(pickled), method, seed=seed, budget=WARM, cancel=cancel, **options)
     problem = pickle.loads(pickled)
     problem.pricer().quick(State(problem.space))
     prepare_s = time.monotonic() - started

@@ -11,6 +11,7 @@ Start reading at ``search``.  Reference: TOAST section 4.1.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import hashlib
@@ -18,13 +19,14 @@ import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
 from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.prepare import prepare
 from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan, pinned_texts
@@ -50,7 +52,11 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: only a look at the start."""
+    """Limits of a search; whichever is reached first ends it.  None: no such limit; 0: only a look at the start.
+
+    Seconds are those of searching: the clock starts when kernels are ready (``toast_lab.prepare``), and stands while
+    the search is paused or whoever listens to its progress takes time.
+    """
 
     seconds: float | None = 30.0
     evaluations: int | None = None
@@ -139,11 +145,26 @@ class Recorder:
         self._before_evaluations = int(self.trace.about.get("evaluations", 0))
         self._reported, self._reported_at = self.trace.row.n, -math.inf
         self.started = time.monotonic()
+        self._stood_s = 0.0
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the search has taken, those before it was resumed included."""
-        return self._before_s + time.monotonic() - self.started
+        """Seconds that the search has taken, those before it was resumed included, pauses and preparations not."""
+        return self._before_s + time.monotonic() - self.started - self._stood_s
+
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[None]:
+        """Stop the clock: what is done meanwhile is no searching."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._stood_s += time.monotonic() - began
+
+    def prepare(self, *needs: str) -> None:
+        """Make sure of further kernels (see ``toast_lab.prepare``) while the clock stands."""
+        with self.standing():
+            prepare(*needs, cancel=self.cancel)
 
     @property
     def evaluations(self) -> int:
@@ -249,7 +270,8 @@ class Recorder:
         if last or now - self._reported_at >= REPORT_EVERY_S:
             news = Simulations(self.trace, self._reported, self.trace.row.n)
             self._reported, self._reported_at = self.trace.row.n, now
-            self.on_progress(news)
+            with self.standing():  # who listens may pause the search, or draw
+                self.on_progress(news)
 
     def plan(self) -> ShardingPlan:
         """The best plan."""
@@ -336,6 +358,7 @@ def search(
     seed = int(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
     run = check_options(method, options)
+    prepare("price", method, cancel=cancel)
     recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
     try:
         if recorder.resumed:

@@ -17,19 +17,26 @@ from __future__ import annotations
 import heapq
 import math
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
 from toast_lab.errors import InvalidProblem
-from toast_lab.search import bound as bound_file
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import (
+    Int8Array,
+    Int8Matrix,
+    Int32Array,
+    Int32Matrix,
+    Int64Array,
+    Int64Cube,
+    Int64Matrix,
+    UInt64Array,
+)
 from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.beam import Beam
 from toast_lab.search.bound import Bound, Scratch, lower_bound, scratch_of
 from toast_lab.search.bound_tables import make_bound
 from toast_lab.search.contract import Recorder, Status, Stop
 from toast_lab.search.trace import Columns
-from toast_lab.sharding import state as state_file
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
 
@@ -189,7 +196,7 @@ class _Tree:
             heapq.heappush(self.open, (rank, float(scores[i]), float(peaks[i]), first + j))
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _is_new(seen: np.ndarray, key: np.uint64) -> bool:
     """Add a key to the table unless it is there."""
     mask = np.uint64(seen.shape[0] - 1)
@@ -202,8 +209,8 @@ def _is_new(seen: np.ndarray, key: np.uint64) -> bool:
     return key != 0
 
 
-@numba.njit(cache=True, nogil=True)
-def _larger(seen: np.ndarray) -> np.ndarray:
+@compiled
+def _larger(seen: UInt64Array) -> np.ndarray:
     found = np.zeros(4 * seen.shape[0], np.uint64)
     for key in seen:
         if key != 0:
@@ -211,23 +218,22 @@ def _larger(seen: np.ndarray) -> np.ndarray:
     return found
 
 
-@depends_on(state_file)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _new_states(
-    ops: np.ndarray,
-    values: np.ndarray,
-    key: np.ndarray,
-    pairs: np.ndarray,
-    seen: np.ndarray,
-    axis_size: np.ndarray,
-    op_span: np.ndarray,
-    op: np.ndarray,
-    op_name: np.ndarray,
-    name_size: np.ndarray,
-    value_span: np.ndarray,
-    value: np.ndarray,
-    value_dim: np.ndarray,
-    value_dim_size: np.ndarray,
+    ops: Int32Matrix,
+    values: Int8Matrix,
+    key: UInt64Array,
+    pairs: Int64Matrix,
+    seen: UInt64Array,
+    axis_size: Int64Array,
+    op_span: Int64Cube,
+    op: Int32Array,
+    op_name: Int32Array,
+    name_size: Int64Array,
+    value_span: Int64Cube,
+    value: Int32Array,
+    value_dim: Int8Array,
+    value_dim_size: Int64Array,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows of ``pairs`` that lead to states not in ``seen``, their keys); these are added to ``seen``."""
     kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
@@ -244,26 +250,25 @@ def _new_states(
     return kept[:n], keys[:n]
 
 
-@depends_on(state_file, bound_file)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _new_bounds(
     b: Bound,
     scratch: Scratch,
     cutoff: float,
-    ops: np.ndarray,
-    values: np.ndarray,
-    key: np.ndarray,
-    pairs: np.ndarray,
-    seen: np.ndarray,
-    axis_size: np.ndarray,
-    op_span: np.ndarray,
-    op: np.ndarray,
-    op_name: np.ndarray,
-    name_size: np.ndarray,
-    value_span: np.ndarray,
-    value: np.ndarray,
-    value_dim: np.ndarray,
-    value_dim_size: np.ndarray,
+    ops: Int32Matrix,
+    values: Int8Matrix,
+    key: UInt64Array,
+    pairs: Int64Matrix,
+    seen: UInt64Array,
+    axis_size: Int64Array,
+    op_span: Int64Cube,
+    op: Int32Array,
+    op_name: Int32Array,
+    name_size: Int64Array,
+    value_span: Int64Cube,
+    value: Int32Array,
+    value_dim: Int8Array,
+    value_dim_size: Int64Array,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``_new_states`` with the bounds of score and peak of each."""
     kept, keys = _new_states(

@@ -37,7 +37,6 @@ names.  Reference: TOAST sections 4.1 to 4.3.  Start reading at ``run``.
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -47,6 +46,7 @@ import numpy as np
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import make_scratch
 from toast_lab.errors import InvalidProblem
+from toast_lab.isolate import n_cores
 from toast_lab.search import backup, rollout, walk
 from toast_lab.search import tree as tr
 from toast_lab.search.actions import pruning_threshold
@@ -140,11 +140,6 @@ def run(
             search.keep()
 
 
-def n_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Search:
     """The arrays of one search and what happens to them batch by batch."""
 
@@ -222,10 +217,10 @@ class _Search:
         t = self.tree
         t["number"][[tr.NODES, tr.ELITES]] = 1
         t["number"][tr.BEST] = 0
-        reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
+        reward = rollout.reward_of.py_func(self.pricing, self.settings, time_s, peak_bytes, 0)
         t["reward"][0] = t["elite_reward"][0] = reward
         node = trace.node.array
-        node["score"][0] = node["best_score"][0] = rollout.score_of(self.pricing, time_s, peak_bytes)
+        node["score"][0] = node["best_score"][0] = rollout.score_of.py_func(self.pricing, time_s, peak_bytes)
         at = tr.slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
         t["slot_key"][at], t["slot_node"][at] = 1, 0
         at = tr.slot(t["price_key"], np.uint64(1))
@@ -293,6 +288,7 @@ class _Search:
         self.stale = 0
         t = self.tree
         elites = [t["elite"][e, : t["elite_length"][e]] for e in range(int(t["number"][tr.ELITES]))]
+        self.recorder.prepare("refine")
         self.improvement.begin(elites, int(t["number"][tr.START]))
         if not self.improvement.under_way:
             self._begin_anew()
@@ -349,12 +345,12 @@ class _Search:
         )  # fmt: skip
         for keys, rows, n in (("slot_key", "slot_node", tr.NODES), ("price_key", "price", tr.PRICED)):
             if 2 * (int(number[n]) + 2 * BATCH) > len(t[keys]):
-                bigger = (
-                    np.zeros(4 * len(t[keys]), np.uint64),
-                    np.zeros((4 * len(t[keys]), *t[rows].shape[1:]), t[rows].dtype),
-                )
-                tr.rehash(t[keys], t[rows], *bigger)
-                t[keys], t[rows] = bigger
+                more_keys = np.zeros(4 * len(t[keys]), np.uint64)
+                more_rows = np.zeros((4 * len(t[keys]), *t[rows].shape[1:]), t[rows].dtype)
+                place = np.empty(len(t[keys]), np.int64)
+                tr.rehash(t[keys], more_keys, place)
+                more_rows[place[place >= 0]] = t[rows][place >= 0]
+                t[keys], t[rows] = more_keys, more_rows
 
     def _tree(self) -> tr.Tree:
         node = self.recorder.trace.node.array

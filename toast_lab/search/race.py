@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from toast_lab import text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import child
 from toast_lab.search.child import Outcome, Point
 from toast_lab.search.contract import Budget
@@ -128,6 +129,7 @@ def race(
     check(methods, options)
     if parallel < 1:
         raise InvalidProblem(f"parallel must be at least 1, got {parallel}")
+    prepare(*FIRST, *methods, cancel=cancel)  # told here once, rather than waited for in each child
     stop = threading.Event()
 
     def one(method: str) -> Outcome:

@@ -25,20 +25,28 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel, reprice, tiles
 from toast_lab.cost.fold import fold
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.reprice import Repricer
 from toast_lab.hashing import classes
 from toast_lab.ir.program import Program
-from toast_lab.search import rollout, tree
+from toast_lab.kernels import compiled, copy_row, copy_rows, helper
+from toast_lab.packs import (
+    BoolArray,
+    Float64Matrix,
+    Int8Cube,
+    Int8Matrix,
+    Int32Cube,
+    Int32Matrix,
+    Int64Array,
+    Int64Matrix,
+    UInt64Matrix,
+    packed,
+)
 from toast_lab.search.rollout import Pricing, Worker, price_from, score_of
 from toast_lab.search.tree import Moves, random
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike, by_classes
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
@@ -51,35 +59,37 @@ EXCHANGES = 8  #: times that the worst begin again where the best are
 MIXES = 32  #: times that what may be taken over becomes the best that each came by
 
 
+@packed
 class Near(NamedTuple):
     """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
 
     layer: int  #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart, else 0
-    op_name: np.ndarray  #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
-    value_dim: np.ndarray  #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
-    value_size: np.ndarray  #: [M or A * M, L] size of that dim
-    ptr: np.ndarray  #: [K+L+1] row starts into near
-    near: np.ndarray  #: rows that share a definition or a use
-    move_ptr: np.ndarray  #: [K+L+1] row starts into move
-    move: np.ndarray  #: moves that touch the row
-    free: np.ndarray  #: rows that may be changed
-    is_free: np.ndarray  #: [K+L] the same as flags
+    op_name: Int32Matrix  #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
+    value_dim: Int8Matrix  #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    value_size: Int64Matrix  #: [M or A * M, L] size of that dim
+    ptr: Int64Array  #: [K+L+1] row starts into near
+    near: Int64Array  #: rows that share a definition or a use
+    move_ptr: Int64Array  #: [K+L+1] row starts into move
+    move: Int64Array  #: moves that touch the row
+    free: Int64Array  #: rows that may be changed
+    is_free: BoolArray  #: [K+L] the same as flags
 
 
+@packed
 class Chains(NamedTuple):
     """A few states (``K``) that are changed side by side, each with the best that it came by."""
 
-    ops: np.ndarray  #: [K, rows, A]
-    values: np.ndarray  #: [K, rows, A]
-    price: np.ndarray  #: [K, 2] time_s, peak_bytes
-    best_ops: np.ndarray  #: [K, rows, A]
-    best_values: np.ndarray  #: [K, rows, A]
-    best: np.ndarray  #: [K, 2] time_s, peak_bytes
-    random: np.ndarray  #: [K, 1] uint64
-    pool_ops: np.ndarray  #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
-    pool_values: np.ndarray  #: [P, rows, A]
-    origin: np.ndarray  #: [K] the state that it began with
-    priced: np.ndarray  #: [K] states priced
+    ops: Int32Cube  #: [K, rows, A]
+    values: Int8Cube  #: [K, rows, A]
+    price: Float64Matrix  #: [K, 2] time_s, peak_bytes
+    best_ops: Int32Cube  #: [K, rows, A]
+    best_values: Int8Cube  #: [K, rows, A]
+    best: Float64Matrix  #: [K, 2] time_s, peak_bytes
+    random: UInt64Matrix  #: [K, 1] uint64
+    pool_ops: Int32Cube  #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
+    pool_values: Int8Cube  #: [P, rows, A]
+    origin: Int64Array  #: [K] the state that it began with
+    priced: Int64Array  #: [K] states priced
 
 
 class Fine(NamedTuple):
@@ -175,7 +185,7 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@helper
 def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
     """Parts that ``what`` would be cut into if it had ``axis`` too."""
     ways = axis_size[axis]
@@ -185,7 +195,7 @@ def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
     return ways
 
 
-@numba.njit(nogil=True)
+@helper
 def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Could and did a row give ``axis`` to the move's name?"""
     n_ops = ops.shape[0]
@@ -207,7 +217,7 @@ def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move
     return True
 
 
-@numba.njit(nogil=True)
+@helper
 def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Does a row have the move's name on ``axis``, so that it could be taken away?"""
     n_ops = ops.shape[0]
@@ -224,7 +234,7 @@ class Flood(NamedTuple):
     far: np.ndarray  #: [rows] steps through the program to each
 
 
-@numba.njit(nogil=True)
+@helper
 def _from(middle: int, n_rows: int) -> Flood:
     """A change that begins in one row."""
     f = Flood(np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64))
@@ -232,7 +242,7 @@ def _from(middle: int, n_rows: int) -> Flood:
     return f
 
 
-@numba.njit(nogil=True)
+@helper
 def _reach(n: Near, f: Flood, row: int, distance: int, last: int) -> int:
     """Put the free rows near ``row`` that were not seen yet into the queue; gives its new end."""
     for k in range(n.ptr[row], n.ptr[row + 1]):
@@ -244,14 +254,14 @@ def _reach(n: Near, f: Flood, row: int, distance: int, last: int) -> int:
     return last
 
 
-@numba.njit(nogil=True)
+@helper
 def _hops(drawn: np.ndarray, least: int, ends: int, n_rows: int) -> int:
     """How far a change may spread: ``least`` to ``ends - 1`` steps, or, as likely as each of these, everywhere."""
     hops = least + int((ends - least + 1) * random(drawn))
     return n_rows if hops == ends else hops
 
 
-@numba.njit(nogil=True)
+@helper
 def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None:
     """Let a row have nothing on ``axis``."""
     if row < ops.shape[0]:
@@ -260,7 +270,7 @@ def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None
         values[row - ops.shape[0], axis] = -1
 
 
-@numba.njit(nogil=True)
+@helper
 def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
     """Change a state in one neighbourhood; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -296,7 +306,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     return changed
 
 
-@numba.njit(nogil=True)
+@helper
 def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
     """Let another move have an axis where one has it now, and none where the other cannot; gives the rows changed."""
     n_rows = ops.shape[0] + values.shape[0]
@@ -326,7 +336,7 @@ def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.
     return changed
 
 
-@numba.njit(nogil=True)
+@helper
 def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, c: Chains) -> int:
     """Take a neighbourhood over from another good state; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
@@ -352,7 +362,7 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
     return changed
 
 
-@numba.njit(nogil=True)
+@helper
 def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -> bool:
     """Is a price lower than another, or above it by no more than the allowance?  What fits is better than what not."""
     fits, fit = there[1] <= p.limit_bytes, here[1] <= p.limit_bytes
@@ -361,7 +371,7 @@ def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -
     return score_of(p, there[0], there[1]) < score_of(p, here[0], here[1]) * (1.0 + allowance)
 
 
-@numba.njit(nogil=True)
+@helper
 def _enough_s(p: Pricing, here: np.ndarray, allowance: float) -> float:
     """Time from which on a state is not ``_better``, whatever its memory; C(s) is never below its relative time."""
     if here[1] > p.limit_bytes or p.base_time_s <= 0:
@@ -369,8 +379,7 @@ def _enough_s(p: Pricing, here: np.ndarray, allowance: float) -> float:
     return score_of(p, here[0], here[1]) * (1.0 + allowance) * p.base_time_s
 
 
-@depends_on(tree, rollout, reprice, kernel, st, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def anneal(
     n: Near, m: Moves, p: Pricing, w: Worker, c: Chains, begin: int, end: int, steps: int, warmth: float
 ) -> None:
@@ -382,10 +391,10 @@ def anneal(
     price = np.empty(2)
     for j in range(begin, end):
         now, then = w.near, w.far
-        price_from(p, m, w, c.ops[j], c.values[j], p.root, now)
+        price_from(p, m, w, c.ops[j], c.values[j], p.root, now, math.inf)
         for _ in range(steps):
-            ops[:] = c.ops[j]
-            values[:] = c.values[j]
+            copy_rows(ops, c.ops[j])
+            copy_rows(values, c.values[j])
             if random(c.random[j]) < TAKEN_OVER:
                 changed = _take_over(n, c.random[j], ops, values, c)
             elif random(c.random[j]) < RECOLOURED:
@@ -403,13 +412,13 @@ def anneal(
             if not _better(p, price, c.price[j], allowance):
                 continue
             now, then = then, now
-            c.ops[j] = ops
-            c.values[j] = values
-            c.price[j] = price
+            copy_rows(c.ops[j], ops)
+            copy_rows(c.values[j], values)
+            copy_row(c.price[j], price)
             if _better(p, price, c.best[j], -1e-9):
-                c.best_ops[j] = ops
-                c.best_values[j] = values
-                c.best[j] = price
+                copy_rows(c.best_ops[j], ops)
+                copy_rows(c.best_values[j], values)
+                copy_row(c.best[j], price)
 
 
 Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows

@@ -8,23 +8,21 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel, reprice, tiles
+from toast_lab.cost import reprice
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.kernel import Rates
 from toast_lab.cost.reprice import Scratch, Snapshot
-from toast_lab.search import tree
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import Float64Array, Int64Array, packed
 from toast_lab.search.tree import ELITES, Jobs, Moves, Settings, Tree, apply, legal, level, nonzero, random, slot
-from toast_lab.sharding import state as sharding_state
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import Tables
 
 OVER_LIMIT = 0.5  #: reward lost by a state that does not fit, besides the penalty that C(s) has for it
 
 
+@packed
 class Pricing(NamedTuple):
     """What pricing reads."""
 
@@ -32,7 +30,7 @@ class Pricing(NamedTuple):
     rates: Rates
     tables: Tables
     memory: Memory
-    times: np.ndarray
+    times: Float64Array
     base_time_s: float
     base_peak_bytes: float
     limit_bytes: float
@@ -40,6 +38,7 @@ class Pricing(NamedTuple):
     root: Snapshot  #: of the unsharded program
 
 
+@packed
 class Worker(NamedTuple):
     """Memory that one thread writes in."""
 
@@ -48,7 +47,7 @@ class Worker(NamedTuple):
     far: Snapshot  #: of the end of the rollout
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def score_of(p: Pricing, time_s: float, peak_bytes: float) -> float:
     """C(s), as ``Pricer.score``."""
     relative = time_s / p.base_time_s if p.base_time_s > 0 else 1.0
@@ -58,14 +57,14 @@ def score_of(p: Pricing, time_s: float, peak_bytes: float) -> float:
     return relative
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def reward_of(p: Pricing, s: Settings, time_s: float, peak_bytes: float, length: int) -> float:
     """-log C(s), less a little for every action and more where the state does not fit."""
     reward = -math.log(max(score_of(p, time_s, peak_bytes), 1e-12)) - s.length_penalty * length
     return reward if peak_bytes <= p.limit_bytes else reward - OVER_LIMIT
 
 
-@numba.njit(nogil=True)
+@helper
 def price_from(
     p: Pricing,
     m: Moves,
@@ -74,7 +73,7 @@ def price_from(
     values: np.ndarray,
     before: Snapshot,
     after: Snapshot,
-    enough_s: float = math.inf,
+    enough_s: float,
 ) -> tuple[float, float]:
     """(time_s, peak_bytes) of a state that differs little from that of ``before``; fills ``after``.
 
@@ -98,7 +97,7 @@ def price_from(
     return time_s, peak_bytes
 
 
-@numba.njit(nogil=True)
+@helper
 def _draw(t: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndarray) -> int:
     """One of the legal rows: those that did well elsewhere more often than others."""
     weight = np.empty(rows.shape[0])
@@ -117,7 +116,22 @@ def _draw(t: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndar
     return rows.shape[0] - 1
 
 
-@numba.njit(nogil=True)
+@helper
+def _take_out(row: Int64Array, at: int, n: int) -> None:
+    """Close the gap that the entry ``at`` of the first ``n`` leaves."""
+    for i in range(at, n - 1):
+        row[i] = row[i + 1]
+
+
+@helper
+def _put_in(row: Int64Array, at: int, n: int, entry: int) -> None:
+    """Let the first ``n`` entries make room for one more."""
+    for i in range(n, at, -1):
+        row[i] = row[i - 1]
+    row[at] = entry
+
+
+@helper
 def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
     """Take the actions of an elite with a few changes: left out, replaced, moved or put in.  Gives their number."""
     drawn = jobs.random[j]
@@ -128,25 +142,24 @@ def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
     while changes < 6 and random(drawn) < s.boldness:
         changes += 1
     wanted = np.empty(n + changes, np.int64)
-    wanted[:n] = t.elite[e, :n]
+    for i in range(n):
+        wanted[i] = t.elite[e, i]
     for _ in range(changes):
         kind = int(4 * random(drawn))
         at = int(n * random(drawn)) if n else 0
         if kind == 0 and n > 0:
-            wanted[at : n - 1] = wanted[at + 1 : n].copy()
+            _take_out(wanted, at, n)
             n -= 1
         elif kind == 1 and n > 0:
             wanted[at] = m.usable[int(n_usable * random(drawn))]
         elif kind == 2 and n > 1:
             to = int(n * random(drawn))
             code = wanted[at]
-            wanted[at : n - 1] = wanted[at + 1 : n].copy()
-            wanted[to + 1 : n] = wanted[to : n - 1].copy()
-            wanted[to] = code
+            _take_out(wanted, at, n)
+            _put_in(wanted, to, n - 1, code)
         else:
             to = int((n + 1) * random(drawn))
-            wanted[to + 1 : n + 1] = wanted[to:n].copy()
-            wanted[to] = m.usable[int(n_usable * random(drawn))]
+            _put_in(wanted, to, n, m.usable[int(n_usable * random(drawn))])
             n += 1
     length = 0
     for i in range(n):
@@ -158,8 +171,7 @@ def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
     return length
 
 
-@depends_on(tree, sharding_state, reprice, kernel, st, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, begin: int, end: int) -> None:
     """Price the new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.  The tree is only read."""
     highest = level(t)
@@ -171,7 +183,7 @@ def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, 
             at = slot(t.price_key, nonzero(key[0]))
             jobs.near_fresh[j] = t.price_key[at] == 0
             if jobs.near_fresh[j]:
-                jobs.near[j, 0], jobs.near[j, 1] = price_from(p, m, w, ops, values, p.root, w.near)
+                jobs.near[j, 0], jobs.near[j, 1] = price_from(p, m, w, ops, values, p.root, w.near, math.inf)
                 priced_here = True
             else:
                 jobs.near[j, 0], jobs.near[j, 1] = t.price[at, 0], t.price[at, 1]
@@ -197,8 +209,8 @@ def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, 
             jobs.far_fresh[j] = t.price_key[at] == 0
             if jobs.far_fresh[j]:
                 if priced_here:
-                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, w.near, w.far)
+                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, w.near, w.far, math.inf)
                 else:
-                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, p.root, w.far)
+                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, p.root, w.far, math.inf)
             else:
                 jobs.far[j, 0], jobs.far[j, 1] = t.price[at, 0], t.price[at, 1]

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.cost import collectives, kernel, tiles
+from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts
 from toast_lab.cost.fold import Folded
 from toast_lab.cost.kernel import Prices, Rates, StepPrices
 from toast_lab.cost.problem import Problem
+from toast_lab.kernels import compiled, copy_row, helper
+from toast_lab.packs import Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
 
 
+@packed
 class Bench(NamedTuple):
     """A folded program, a machine and arrays to price one op at a time on."""
 
     facts: Facts
     rates: Rates
     tables: Tables  #: every use is brought a copy of its own; sharing copies is a matter of whoever adds prices up
-    axis_size: np.ndarray  #: [A]
-    op_axis: np.ndarray  #: [K, A] all -1 between calls
+    axis_size: Int64Array  #: [A]
+    op_axis: Int32Matrix  #: [K, A] all -1 between calls
     steps: Steps
     each: StepPrices
     found: Prices
@@ -46,7 +47,7 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
     return Bench(folded.facts, problem._rates, alone, axis_size, op_axis, steps, each, found)
 
 
-@numba.njit(nogil=True)
+@helper
 def _as_wanted(f: Facts, t: Tables, op_axis: np.ndarray, steps: Steps, op: int) -> None:
     """Let operands come as the strategy of ``op`` wants them, and results be kept as it leaves them."""
     n_axes = op_axis.shape[1]
@@ -60,7 +61,7 @@ def _as_wanted(f: Facts, t: Tables, op_axis: np.ndarray, steps: Steps, op: int) 
         steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
 
 
-@numba.njit(nogil=True)
+@helper
 def _unsplit(f: Facts, t: Tables, steps: Steps, op: int) -> None:
     """Let operands and results be whole everywhere, so that nothing is brought anywhere."""
     for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
@@ -71,7 +72,7 @@ def _unsplit(f: Facts, t: Tables, steps: Steps, op: int) -> None:
         steps.layout[t.result[k]] = 0
 
 
-@numba.njit(nogil=True)
+@helper
 def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
     """Time of the op itself, without what is brought to it."""
     total = 0.0
@@ -81,19 +82,16 @@ def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
     return total
 
 
-# A bench is taken apart once in each kernel: numba counts references of every array in it wherever a part is taken.
-
-
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def compute_times(b: Bench, op: int, menu: np.ndarray) -> np.ndarray:
+@compiled
+def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
     """[S] time of one op under each strategy, with operands and results as the strategy wants them."""
-    f, r, t, axis_size, op_axis, steps, each, found = b
+    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    steps, each, found = b.steps, b.each, b.found
     ops = np.full(1, op, np.int32)
     out = np.empty(menu.shape[0])
     row = t.op_row[op]
     for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
+        copy_row(op_axis[row], menu[s])
         _as_wanted(f, t, op_axis, steps, op)
         n = st.lower_into(t, ops, op_axis, axis_size, steps)
         kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
@@ -102,16 +100,16 @@ def compute_times(b: Bench, op: int, menu: np.ndarray) -> np.ndarray:
     return out
 
 
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def reading_times(b: Bench, op: int, use: int, menu: np.ndarray) -> np.ndarray:
+@compiled
+def reading_times(b: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
     """[S] how much longer the op itself takes under each strategy if it reads a copy instead of the value."""
-    f, r, t, axis_size, op_axis, steps, each, found = b
+    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    steps, each, found = b.steps, b.each, b.found
     ops = np.full(1, op, np.int32)
     out = np.empty(menu.shape[0])
     row, value, want = t.op_row[op], t.use_value[use], t.use_want[use]
     for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
+        copy_row(op_axis[row], menu[s])
         _as_wanted(f, t, op_axis, steps, op)
         n = st.lower_into(t, ops, op_axis, axis_size, steps)
         kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
@@ -125,14 +123,14 @@ def reading_times(b: Bench, op: int, use: int, menu: np.ndarray) -> np.ndarray:
     return out
 
 
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def use_costs(b: Bench, op: int, use: int, wanted: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@compiled
+def use_costs(b: Bench, op: int, use: int, wanted: Int64Array, kept: Int64Array) -> tuple[np.ndarray, np.ndarray]:
     """([W, T] time to bring a value from each layout it may be kept in to each that the use may want, [W, T] bytes).
 
     The bytes are those of the copy that the use is brought, 0 where the value itself will do.
     """
-    f, r, t, axis_size, op_axis, steps, each, found = b
+    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    steps, each, found = b.steps, b.each, b.found
     ops = np.full(1, op, np.int32)
     time_s = np.zeros((wanted.shape[0], kept.shape[0]))
     copy_bytes = np.empty((wanted.shape[0], kept.shape[0]))
@@ -150,14 +148,14 @@ def use_costs(b: Bench, op: int, use: int, wanted: np.ndarray, kept: np.ndarray)
     return time_s, copy_bytes
 
 
-@depends_on(st, kernel, collectives, tiles)
-@numba.njit(cache=True, nogil=True)
-def made_times(b: Bench, op: int, value: int, menu: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@compiled
+def made_times(b: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Array) -> tuple[np.ndarray, np.ndarray]:
     """[W, T] time to bring a result from how each strategy leaves it to each layout it may be kept in.
 
     And the bytes that this takes while the op runs.
     """
-    f, r, t, axis_size, op_axis, steps, each, found = b
+    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    steps, each, found = b.steps, b.each, b.found
     ops = np.full(1, op, np.int32)
     out = np.zeros((menu.shape[0], kept.shape[0]))
     size = np.zeros((menu.shape[0], kept.shape[0]))
@@ -167,7 +165,7 @@ def made_times(b: Bench, op: int, value: int, menu: np.ndarray, kept: np.ndarray
         for j in range(kept.shape[0]):
             _unsplit(f, t, steps, op)
             steps.layout[value] = kept[j]
-            op_axis[row] = menu[i]
+            copy_row(op_axis[row], menu[i])
             n = st.lower_into(t, ops, op_axis, axis_size, steps)
             kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
             op_axis[row] = -1
@@ -180,29 +178,27 @@ def made_times(b: Bench, op: int, value: int, menu: np.ndarray, kept: np.ndarray
     return out, size
 
 
-@depends_on(st)
-@numba.njit(cache=True, nogil=True)
-def want_labels(b: Bench, want: int, menu: np.ndarray) -> np.ndarray:
+@compiled
+def want_labels(b: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
     """[S] layout that each strategy wants of an operand."""
     t, op_axis = b.tables, b.op_axis
     out = np.empty(menu.shape[0], np.int64)
     row = t.use_owner[want]
     for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
+        copy_row(op_axis[row], menu[s])
         out[s] = st.use_layout(t, op_axis, want, menu.shape[1])
     op_axis[row] = -1
     return out
 
 
-@depends_on(st)
-@numba.njit(cache=True, nogil=True)
-def made_labels(b: Bench, value: int, menu: np.ndarray) -> np.ndarray:
+@compiled
+def made_labels(b: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
     """[S] layout in which each strategy leaves a result, and above it the axes over which it is partial."""
     t, op_axis = b.tables, b.op_axis
     out = np.empty(menu.shape[0], np.int64)
     row = t.value_owner[value]
     for s in range(menu.shape[0]):
-        op_axis[row] = menu[s]
+        copy_row(op_axis[row], menu[s])
         layout, partial = st.natural_layout(t, op_axis, value, menu.shape[1])
         out[s] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
     op_axis[row] = -1

@@ -22,9 +22,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import (
+    BoolArray,
+    Float64Array,
+    Float64Matrix,
+    Int8Array,
+    Int8Cube,
+    Int8Matrix,
+    Int16Array,
+    Int32Array,
+    Int32Cube,
+    Int32Matrix,
+    Int64Array,
+    Int64Cube,
+    Int64Matrix,
+    UInt64,
+    UInt64Array,
+    UInt64Matrix,
+    packed,
+)
 from toast_lab.sharding.state import _mix, apply_move, legal_pairs
 
 #: Places in ``Tree.number``.
@@ -32,29 +51,31 @@ NODES, CHOICES, SIMULATIONS, TRAJECTORIES, WORDS, PASSED, PRICED, ELITES, BEST, 
 KEEP = 16  #: elites
 
 
+@packed
 class Moves(NamedTuple):
     """What each move of the space does to a state (see ``sharding.alike.Spans``), and which moves count."""
 
-    axis_size: np.ndarray  #: [A] int64
-    op_span: np.ndarray
-    op: np.ndarray
-    op_name: np.ndarray
-    name_size: np.ndarray
-    value_span: np.ndarray
-    value: np.ndarray
-    value_dim: np.ndarray
-    value_dim_size: np.ndarray
-    n_names: np.ndarray  #: [M]
+    axis_size: Int64Array  #: [A] int64
+    op_span: Int64Cube
+    op: Int32Array
+    op_name: Int32Array
+    name_size: Int64Array
+    value_span: Int64Cube
+    value: Int32Array
+    value_dim: Int8Array
+    value_dim_size: Int64Array
+    n_names: Int32Array  #: [M]
     min_names: int
-    usable: np.ndarray  #: actions that change the state that every trajectory starts from ...
-    start_ops: np.ndarray  #: ... which has these rows of ops
-    start_values: np.ndarray  #: ... and of values
+    usable: Int64Array  #: actions that change the state that every trajectory starts from ...
+    start_ops: Int32Matrix  #: ... which has these rows of ops
+    start_values: Int8Matrix  #: ... and of values
 
 
+@packed
 class Settings(NamedTuple):
     """Numbers that steer the search; see ``mcts.run``."""
 
-    seed: np.uint64
+    seed: UInt64
     depth: int
     exploration: float
     length_penalty: float
@@ -63,87 +84,90 @@ class Settings(NamedTuple):
     boldness: float  #: chance of each further change
 
 
+@packed
 class Tree(NamedTuple):
     """Nodes (``N``), their choices (``C``), prices by key, and what is known of actions whatever their place.
 
     An action is a number ``move * A + axis``.  ``parent`` to ``score`` are columns of the trace.
     """
 
-    number: np.ndarray  #: [10] int64, how many of each there are; BEST: the best simulation; START: starts so far
-    parent: np.ndarray
-    word: np.ndarray
-    depth: np.ndarray
-    key: np.ndarray
-    visits: np.ndarray
-    value: np.ndarray
-    best_score: np.ndarray
-    score: np.ndarray
-    reward: np.ndarray  #: [N] of stopping here; NaN until the node was priced
-    choice: np.ndarray  #: [N] first choice
-    choices: np.ndarray  #: [N] number of choices, -1: not worked out yet
-    closed: np.ndarray  #: [N] every state below was priced
-    start: np.ndarray  #: [N] the start in which its choices were last reset
-    action: np.ndarray  #: [C]
-    child: np.ndarray  #: [C] node, -1: not tried
-    tried: np.ndarray  #: [C] trajectories
-    under_way: np.ndarray  #: [C] trajectories of this batch
-    total: np.ndarray  #: [C] summed reward
-    best: np.ndarray  #: [C] best reward
-    slot_key: np.ndarray  #: [H] keys of nodes, 0: free
-    slot_node: np.ndarray  #: [H]
-    price_key: np.ndarray  #: [P] keys of priced states, 0: free
-    price: np.ndarray  #: [P, 2] time_s, peak_bytes
-    seen: np.ndarray  #: [M * A, 2] trajectories that took an action, and their summed reward
-    elite: np.ndarray  #: [KEEP, D] actions of the best distinct states so far
-    elite_length: np.ndarray  #: [KEEP]
-    elite_key: np.ndarray  #: [KEEP]
-    elite_reward: np.ndarray  #: [KEEP] descending
+    number: Int64Array  #: [10] int64, how many of each there are; BEST: the best simulation; START: starts so far
+    parent: Int32Array
+    word: Int32Array
+    depth: Int32Array
+    key: UInt64Array
+    visits: Int64Array
+    value: Float64Array
+    best_score: Float64Array
+    score: Float64Array
+    reward: Float64Array  #: [N] of stopping here; NaN until the node was priced
+    choice: Int64Array  #: [N] first choice
+    choices: Int32Array  #: [N] number of choices, -1: not worked out yet
+    closed: BoolArray  #: [N] every state below was priced
+    start: Int32Array  #: [N] the start in which its choices were last reset
+    action: Int32Array  #: [C]
+    child: Int32Array  #: [C] node, -1: not tried
+    tried: Int32Array  #: [C] trajectories
+    under_way: Int16Array  #: [C] trajectories of this batch
+    total: Float64Array  #: [C] summed reward
+    best: Float64Array  #: [C] best reward
+    slot_key: UInt64Array  #: [H] keys of nodes, 0: free
+    slot_node: Int32Array  #: [H]
+    price_key: UInt64Array  #: [P] keys of priced states, 0: free
+    price: Float64Matrix  #: [P, 2] time_s, peak_bytes
+    seen: Float64Matrix  #: [M * A, 2] trajectories that took an action, and their summed reward
+    elite: Int32Matrix  #: [KEEP, D] actions of the best distinct states so far
+    elite_length: Int32Array  #: [KEEP]
+    elite_key: UInt64Array  #: [KEEP]
+    elite_reward: Float64Array  #: [KEEP] descending
 
 
+@packed
 class Rows(NamedTuple):
     """Columns of the trace that simulations are written to."""
 
-    round: np.ndarray
-    score: np.ndarray
-    time_s: np.ndarray
-    peak_bytes: np.ndarray
-    fits: np.ndarray
-    best: np.ndarray
-    action_end: np.ndarray
-    node_end: np.ndarray
-    word: np.ndarray
-    node: np.ndarray
+    round: Int32Array
+    score: Float64Array
+    time_s: Float64Array
+    peak_bytes: Float64Array
+    fits: BoolArray
+    best: Int64Array
+    action_end: Int64Array
+    node_end: Int64Array
+    word: Int32Array
+    node: Int32Array
 
 
+@packed
 class Jobs(NamedTuple):
     """A batch of ``K`` trajectories on their way; ``D`` actions at most."""
 
-    ops: np.ndarray  #: [K, rows, A] state at the node
-    values: np.ndarray  #: [K, rows, A]
-    key: np.ndarray  #: [K, 1] key of the state; after the rollout that of its end
-    random: np.ndarray  #: [K, 1] uint64
-    varies: np.ndarray  #: [K] starts from an elite instead of walking down
-    length: np.ndarray  #: [K] actions to the node
-    passed: np.ndarray  #: [K, D + 1] nodes, root first
-    taken: np.ndarray  #: [K, D] choices
-    actions: np.ndarray  #: [K, D] to the node, then of the rollout
-    new: np.ndarray  #: [K] the node is new
-    near: np.ndarray  #: [K, 2] time_s, peak_bytes of the node, if it is new
-    near_fresh: np.ndarray  #: [K] that price was not known before
-    far_length: np.ndarray  #: [K] actions to the end of the rollout
-    far: np.ndarray  #: [K, 2] time_s, peak_bytes there
-    far_fresh: np.ndarray  #: [K]
+    ops: Int32Cube  #: [K, rows, A] state at the node
+    values: Int8Cube  #: [K, rows, A]
+    key: UInt64Matrix  #: [K, 1] key of the state; after the rollout that of its end
+    random: UInt64Matrix  #: [K, 1] uint64
+    varies: BoolArray  #: [K] starts from an elite instead of walking down
+    length: Int64Array  #: [K] actions to the node
+    passed: Int32Matrix  #: [K, D + 1] nodes, root first
+    taken: Int64Matrix  #: [K, D] choices
+    actions: Int32Matrix  #: [K, D] to the node, then of the rollout
+    new: BoolArray  #: [K] the node is new
+    near: Float64Matrix  #: [K, 2] time_s, peak_bytes of the node, if it is new
+    near_fresh: BoolArray  #: [K] that price was not known before
+    far_length: Int64Array  #: [K] actions to the end of the rollout
+    far: Float64Matrix  #: [K, 2] time_s, peak_bytes there
+    far_fresh: BoolArray  #: [K]
 
 
-@numba.njit(nogil=True)
+@helper
 def random(state: np.ndarray) -> float:
     """Uniform in [0, 1); ``state[0]`` moves on."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     return float(_mix(state[0]) >> np.uint64(11)) / 9007199254740992.0
 
 
-@numba.njit(cache=True, nogil=True)
-def slot(keys: np.ndarray, key: np.uint64) -> np.int64:
+@compiled
+def slot(keys: UInt64Array, key: np.uint64) -> np.int64:
     """Where ``key`` stands, or would stand, in a table of open addressing."""
     mask = np.int64(keys.shape[0] - 1)
     at = np.int64(_mix(key) & np.uint64(mask))
@@ -152,23 +176,23 @@ def slot(keys: np.ndarray, key: np.uint64) -> np.int64:
     return at
 
 
-@numba.njit(nogil=True)
+@helper
 def nonzero(key: np.uint64) -> np.uint64:
     """The key, or 1 for the key 0, which means a free place in tables."""
     return key if key != np.uint64(0) else np.uint64(1)
 
 
-@numba.njit(cache=True, nogil=True)
-def rehash(old_keys: np.ndarray, old_rows: np.ndarray, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Move a table [P], [P, n] into a larger one."""
+@compiled
+def rehash(old_keys: UInt64Array, keys: UInt64Array, place: Int64Array) -> None:
+    """Move the keys of a table into a larger one; ``place[i]``: where the i-th key went, -1: none."""
     for i in range(old_keys.shape[0]):
+        place[i] = -1
         if old_keys[i] != 0:
-            at = slot(keys, old_keys[i])
-            keys[at] = old_keys[i]
-            rows[at] = old_rows[i]
+            place[i] = slot(keys, old_keys[i])
+            keys[place[i]] = old_keys[i]
 
 
-@numba.njit(nogil=True)
+@helper
 def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action: int) -> int:
     """Take an action in place; gives the number of rows changed."""
     n_axes = m.axis_size.shape[0]
@@ -178,7 +202,7 @@ def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action
     )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@helper
 def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state."""
     return legal_pairs(
@@ -187,7 +211,7 @@ def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
     )  # fmt: skip
 
 
-@numba.njit(nogil=True)
+@helper
 def level(t: Tree) -> float:
     """Best mean reward of any action."""
     level = -np.inf

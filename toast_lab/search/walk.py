@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
-from toast_lab.compiled import depends_on
-from toast_lab.search import tree
+from toast_lab.kernels import compiled, copy_rows, helper
 from toast_lab.search.tree import (
     CHOICES,
     ELITES,
@@ -26,11 +24,10 @@ from toast_lab.search.tree import (
     random,
     slot,
 )  # fmt: skip
-from toast_lab.sharding import state as sharding_state
 from toast_lab.sharding.state import _mix
 
 
-@numba.njit(nogil=True)
+@helper
 def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: np.ndarray) -> None:
     """Work out the choices of a node."""
     n_axes = m.axis_size.shape[0]
@@ -50,7 +47,7 @@ def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: 
         t.closed[node] = True
 
 
-@numba.njit(nogil=True)
+@helper
 def _forget(t: Tree, node: int) -> None:
     """Reset what is known of a node's choices, for a new start."""
     t.start[node] = t.number[START]
@@ -58,7 +55,7 @@ def _forget(t: Tree, node: int) -> None:
         t.tried[c], t.under_way[c], t.total[c], t.best[c] = 0, 0, 0.0, -np.inf
 
 
-@numba.njit(nogil=True)
+@helper
 def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> int:
     """Choice by upper confidence bound, or -1 if everything below was priced.
 
@@ -91,8 +88,7 @@ def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> i
     return found
 
 
-@depends_on(tree, sharding_state)
-@numba.njit(cache=True, nogil=True)
+@compiled
 def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
     """Choose where each trajectory of the batch goes; new nodes are made but not priced."""
     highest = level(t)
@@ -100,8 +96,8 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
     for j in range(n_jobs):
         trajectory = t.number[TRAJECTORIES] + j
         jobs.random[j, 0] = _mix(s.seed ^ _mix(np.uint64(trajectory + 1)))
-        jobs.ops[j] = m.start_ops
-        jobs.values[j] = m.start_values
+        copy_rows(jobs.ops[j], m.start_ops)
+        copy_rows(jobs.values[j], m.start_values)
         jobs.key[j, 0] = 0
         jobs.length[j] = 0
         jobs.passed[j, 0] = 0

@@ -33,11 +33,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import BoolMatrix, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
 from toast_lab.sharding.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ CONFLICT = -2  #: wanted in two ways
 BLOCK = 64  #: ops that wait are looked for in blocks of this size, so that a small change costs little
 
 
+@packed
 class Flow(NamedTuple):
     """Who is next to whom, for compiled code.
 
@@ -55,21 +57,21 @@ class Flow(NamedTuple):
     then the definitions (touch ``U + v`` is that of value ``v``).
     """
 
-    op_touch_ptr: np.ndarray  #: [O+1] row starts into op_touch
-    op_touch: np.ndarray  #: [U+V] touches of each op
-    value_use_ptr: np.ndarray  #: [V+1] row starts into value_use
-    value_use: np.ndarray  #: [U] uses of each value
-    touch_op: np.ndarray  #: [U+V]
-    touch_value: np.ndarray  #: [U+V]
-    touch_dim: np.ndarray  #: [U+V] row starts into dim_factor, one row for each dim of the value
-    dim_factor: np.ndarray  #: factor of the op that the dim has there
-    value_dim: np.ndarray  #: [V+1] row starts into value_size
+    op_touch_ptr: Int32Array  #: [O+1] row starts into op_touch
+    op_touch: Int32Array  #: [U+V] touches of each op
+    value_use_ptr: Int32Array  #: [V+1] row starts into value_use
+    value_use: Int32Array  #: [U] uses of each value
+    touch_op: Int32Array  #: [U+V]
+    touch_value: Int32Array  #: [U+V]
+    touch_dim: Int32Array  #: [U+V] row starts into dim_factor, one row for each dim of the value
+    dim_factor: Int32Array  #: factor of the op that the dim has there
+    value_dim: Int32Array  #: [V+1] row starts into value_size
     value_size: (
         np.ndarray
     )  #: [A, sum of ranks] sizes of dims; 1 where the axis may not be: constants, and what pins say
-    factor_size: np.ndarray  #: [F]
-    usable: np.ndarray  #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
-    axis_size: np.ndarray  #: [A]
+    factor_size: Int64Array  #: [F]
+    usable: BoolMatrix  #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
+    axis_size: Int64Array  #: [A]
 
 
 class Sharding(NamedTuple):
@@ -192,7 +194,7 @@ def _grouped(key: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
 # most of the time otherwise.
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _wanted_factor(
     op: int,
     held: np.ndarray,
@@ -217,7 +219,7 @@ def _wanted_factor(
     return want
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _wanted_dim(
     value: int,
     split: np.ndarray,
@@ -242,7 +244,7 @@ def _wanted_dim(
     return want
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _dim_of(factor: int, start: int, rank: int, dim_factor: np.ndarray) -> int:
     for dim in range(rank):
         if dim_factor[start + dim] == factor:
@@ -250,7 +252,7 @@ def _dim_of(factor: int, start: int, rank: int, dim_factor: np.ndarray) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _divides(size: int, what: int, taken: np.ndarray, axis: int, axis_size: np.ndarray) -> bool:
     """Can ``axis`` go on what has ``size``, beside the axes that ``taken`` has there already?"""
     ways = axis_size[axis]
@@ -260,16 +262,16 @@ def _divides(size: int, what: int, taken: np.ndarray, axis: int, axis_size: np.n
     return size > 1 and size % ways == 0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def shard_values(
     t: Flow,
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
-    values: np.ndarray,
+    op_axis: Int32Matrix,
+    value_axis: Int8Matrix,
+    values: Int32Array,
     dim: int,
     axis: int,
-    waiting: np.ndarray,
-    blocks: np.ndarray,
+    waiting: BoolMatrix,
+    blocks: BoolMatrix,
 ) -> int:
     """``Propagation.shard``, in place.  ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False."""
     value_size, value_dim = t.value_size[axis], t.value_dim
@@ -281,7 +283,7 @@ def shard_values(
     return changed
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _spread(
     t: Flow,
     op_axis: np.ndarray,
@@ -361,7 +363,7 @@ def _spread(
             return changed
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _tell(
     value: int,
     n_uses: int,
@@ -384,7 +386,7 @@ def _tell(
             _wait(op, 1, waiting, blocks)
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _wait(op: int, way: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
     waiting[way, op] = True
     blocks[way, op // BLOCK] = True

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import functools
 
-import numba
 import numpy as np
 
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import Int8Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Cube, UInt64Array
 from toast_lab.sharding.space import Action, Space
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@helper
 def _mix(x: np.uint64) -> np.uint64:
     """splitmix64 finaliser."""
     z = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
@@ -33,30 +34,30 @@ def _mix(x: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@helper
 def _op_hash(name: int, axis: int) -> np.uint64:
     return _mix(np.uint64(name) * np.uint64(64) + np.uint64(axis))
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@helper
 def _value_hash(value: int, dim: int, axis: int) -> np.uint64:
     return _mix(
         (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8) + np.uint64(axis) + np.uint64(1 << 62)
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _take_rows(
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
-    first_name: np.ndarray,
-    op_label: np.ndarray,
-    op_first: np.ndarray,
-    value_label: np.ndarray,
-    value_first: np.ndarray,
-    ops: np.ndarray,
-    values: np.ndarray,
-    key: np.ndarray,
+    op_axis: Int32Matrix,
+    value_axis: Int8Matrix,
+    first_name: Int32Array,
+    op_label: Int32Array,
+    op_first: Int64Array,
+    value_label: Int32Array,
+    value_first: Int64Array,
+    ops: Int32Matrix,
+    values: Int8Matrix,
+    key: UInt64Array,
 ) -> bool:
     """Fill the rows of the classes and the key from those of all ops and values; False if those of a class differ."""
     n_axes = ops.shape[1]
@@ -80,22 +81,22 @@ def _take_rows(
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def apply_move(
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
-    key: np.ndarray,
+    op_axis: Int32Matrix,
+    value_axis: Int8Matrix,
+    key: UInt64Array,
     axis: int,
-    axis_size: np.ndarray,
+    axis_size: Int64Array,
     move: int,
-    op_span: np.ndarray,
-    ops: np.ndarray,
-    op_names: np.ndarray,
-    name_size: np.ndarray,
-    value_span: np.ndarray,
-    values: np.ndarray,
-    value_dims: np.ndarray,
-    value_sizes: np.ndarray,
+    op_span: Int64Cube,
+    ops: Int32Array,
+    op_names: Int32Array,
+    name_size: Int64Array,
+    value_span: Int64Cube,
+    values: Int32Array,
+    value_dims: Int8Array,
+    value_sizes: Int64Array,
     dry: bool,
 ) -> int:
     """Take one action in place; ``key[0]`` is updated.  Gives the number of rows changed (dry: 1 if any would).
@@ -222,8 +223,8 @@ def _pinned_key(space: Space) -> np.uint64:
     return np.uint64(key[0])
 
 
-@numba.njit(cache=True, nogil=True)
-def _hash_rows(ops: np.ndarray, values: np.ndarray, key: np.ndarray) -> None:
+@compiled
+def _hash_rows(ops: Int32Matrix, values: Int8Matrix, key: UInt64Array) -> None:
     for a in range(ops.shape[1]):
         for k in range(ops.shape[0]):
             if ops[k, a] >= 0:
@@ -233,20 +234,20 @@ def _hash_rows(ops: np.ndarray, values: np.ndarray, key: np.ndarray) -> None:
                 key[0] ^= _value_hash(v, values[v, a], a)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def legal_pairs(
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
-    axis_size: np.ndarray,
-    op_span: np.ndarray,
-    ops: np.ndarray,
-    op_names: np.ndarray,
-    name_size: np.ndarray,
-    value_span: np.ndarray,
-    values: np.ndarray,
-    value_dims: np.ndarray,
-    value_sizes: np.ndarray,
-    n_names: np.ndarray,
+    op_axis: Int32Matrix,
+    value_axis: Int8Matrix,
+    axis_size: Int64Array,
+    op_span: Int64Cube,
+    ops: Int32Array,
+    op_names: Int32Array,
+    name_size: Int64Array,
+    value_span: Int64Cube,
+    values: Int32Array,
+    value_dims: Int8Array,
+    value_sizes: Int64Array,
+    n_names: Int32Array,
     min_names: int,
 ) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names`` names."""

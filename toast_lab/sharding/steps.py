@@ -25,10 +25,11 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from toast_lab.ir.program import Program
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import BoolArray, Float64Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
 
 STEP_KINDS = ("compute", "slice", "reduce_scatter", "all_reduce", "permute", "all_to_all", "all_gather")
 COMPUTE, SLICE, REDUCE_SCATTER, ALL_REDUCE, PERMUTE, ALL_TO_ALL, ALL_GATHER = range(len(STEP_KINDS))
@@ -36,6 +37,7 @@ SHARED = -2  #: in a folded program: the copy that an earlier use made, whose ro
 LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up to 30, axes up to 8
 
 
+@packed
 class Tables(NamedTuple):
     """What lowering needs of a program, as a plain tuple of arrays for compiled code.
 
@@ -45,50 +47,51 @@ class Tables(NamedTuple):
     values; unfolded: the uses), ``K`` and ``L`` rows of ``op_axis`` and ``value_axis``.
     """
 
-    shape_ptr: np.ndarray  #: [V+1]
-    value_bytes: np.ndarray  #: [V] float64, whole value
-    value_op: np.ndarray  #: [V]
-    value_constant: np.ndarray  #: [V] bool
-    value_output: np.ndarray  #: [V] bool
-    value_use_ptr: np.ndarray  #: [V+1] row starts into value_use
-    value_use: np.ndarray  #: wants of the uses of each value
-    value_row: np.ndarray  #: [V] row of value_axis
-    value_owner: np.ndarray  #: [V] row of op_axis that decides the layout in which the value is made
-    def_dim_factor: np.ndarray
-    result_ptr: np.ndarray  #: [O+1]
-    result: np.ndarray  #: values
-    op_row: np.ndarray  #: [O] row of op_axis
-    use_ptr: np.ndarray  #: [O+1]
-    use_value: np.ndarray  #: [U]
-    use_op: np.ndarray  #: [U]
-    use_want: np.ndarray  #: [U]
-    earlier_begin: np.ndarray  #: [U] row starts into earlier: what other uses wanted of the value before ...
-    earlier_end: np.ndarray  #: [U] ... and ends
-    earlier: np.ndarray  #: wants
-    use_owner: np.ndarray  #: [W] row of op_axis that decides the layout
-    use_dim_ptr: np.ndarray  #: [W+1]
-    use_dim_factor: np.ndarray
-    use_until: np.ndarray  #: [W] first op after the innermost loop body or branch that the use is in
-    factor_reduction: np.ndarray  #: [F] bool
+    shape_ptr: Int32Array  #: [V+1]
+    value_bytes: Float64Array  #: [V] float64, whole value
+    value_op: Int32Array  #: [V]
+    value_constant: BoolArray  #: [V] bool
+    value_output: BoolArray  #: [V] bool
+    value_use_ptr: Int64Array  #: [V+1] row starts into value_use
+    value_use: Int32Array  #: wants of the uses of each value
+    value_row: Int32Array  #: [V] row of value_axis
+    value_owner: Int32Array  #: [V] row of op_axis that decides the layout in which the value is made
+    def_dim_factor: Int32Array
+    result_ptr: Int32Array  #: [O+1]
+    result: Int32Array  #: values
+    op_row: Int32Array  #: [O] row of op_axis
+    use_ptr: Int32Array  #: [O+1]
+    use_value: Int32Array  #: [U]
+    use_op: Int32Array  #: [U]
+    use_want: Int32Array  #: [U]
+    earlier_begin: Int64Array  #: [U] row starts into earlier: what other uses wanted of the value before ...
+    earlier_end: Int64Array  #: [U] ... and ends
+    earlier: Int32Array  #: wants
+    use_owner: Int32Array  #: [W] row of op_axis that decides the layout
+    use_dim_ptr: Int32Array  #: [W+1]
+    use_dim_factor: Int32Array
+    use_until: Int32Array  #: [W] first op after the innermost loop body or branch that the use is in
+    factor_reduction: BoolArray  #: [F] bool
     n_arguments: int
     folded: bool
 
 
+@packed
 class Steps(NamedTuple):
     """Device-local steps, ``S`` rows in execution order, as parallel arrays."""
 
-    kind: np.ndarray  #: [S] index into STEP_KINDS
-    op: np.ndarray  #: [S] the op it computes or serves
-    value: np.ndarray  #: [S] the value it reads and writes (compute: first result or -1)
-    use: np.ndarray  #: [S] the use it serves, -1 when it belongs to the definition
-    axes: np.ndarray  #: [S] bit mask of mesh axes
-    before: np.ndarray  #: [S] packed layout of its input
-    after: np.ndarray  #: [S] packed layout of its output
-    in_bytes: np.ndarray  #: [S] float64 local bytes read
-    out_bytes: np.ndarray  #: [S] float64 local bytes written
-    copy: np.ndarray  #: [U] row of the last step that made the use's copy, -1: the value itself, SHARED: see there
-    wanted: np.ndarray  #: [W] packed layout that each use wants
-    layout: np.ndarray  #: [V] packed layout of each value as it is kept
+    kind: Int32Array  #: [S] index into STEP_KINDS
+    op: Int32Array  #: [S] the op it computes or serves
+    value: Int32Array  #: [S] the value it reads and writes (compute: first result or -1)
+    use: Int32Array  #: [S] the use it serves, -1 when it belongs to the definition
+    axes: Int32Array  #: [S] bit mask of mesh axes
+    before: Int64Array  #: [S] packed layout of its input
+    after: Int64Array  #: [S] packed layout of its output
+    in_bytes: Float64Array  #: [S] float64 local bytes read
+    out_bytes: Float64Array  #: [S] float64 local bytes written
+    copy: Int32Array  #: [U] row of the last step that made the use's copy, -1: the value itself, SHARED: see there
+    wanted: Int64Array  #: [W] packed layout that each use wants
+    layout: Int64Array  #: [V] packed layout of each value as it is kept
 
 
 @functools.lru_cache(maxsize=8)
@@ -134,13 +137,13 @@ def tables(program: Program) -> Tables:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def layout_dim(layout: int, axis: int) -> int:
     """Dim on which ``axis`` stands in a packed layout, -1 if none."""
     return ((layout >> (LAYOUT_BITS * axis)) & 31) - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def ways(layout: int, axis_size: np.ndarray) -> float:
     """Into how many pieces a layout cuts a tensor."""
     total = 1.0
@@ -150,13 +153,13 @@ def ways(layout: int, axis_size: np.ndarray) -> float:
     return total
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _put(layout: int, axis: int, dim: int) -> int:
     cleared = layout & ~(31 << (LAYOUT_BITS * axis))
     return cleared | ((dim + 1) << (LAYOUT_BITS * axis))
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
     """Layout that the op wants of one operand (``use`` counts wants)."""
     layout = 0
@@ -171,7 +174,7 @@ def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
     return layout
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> tuple[int, int]:
     """Layout in which an op leaves its result, and the mask of axes over which it is partial."""
     layout, partial = 0, 0
@@ -190,16 +193,16 @@ def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> t
     return layout, partial
 
 
-@numba.njit(cache=True, nogil=True)
-def wanted_layouts(t: Tables, op_axis: np.ndarray, n_axes: int, wanted: np.ndarray) -> None:
+@compiled
+def wanted_layouts(t: Tables, op_axis: Int32Matrix, n_axes: int, wanted: Int64Array) -> None:
     """Fill ``wanted[W]``: layout that each use wants."""
     for w in range(wanted.shape[0]):
         wanted[w] = use_layout(t, op_axis, w, n_axes)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def kept_layouts_into(
-    t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes: int, wanted: np.ndarray, kept: np.ndarray
+    t: Tables, op_axis: Int32Matrix, value_axis: Int8Matrix, n_axes: int, wanted: Int64Array, kept: Int64Array
 ) -> None:
     """Fill ``kept[V]``: layout in which each value is kept; moves that every use would undo at once are taken back.
 
@@ -245,7 +248,7 @@ def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes:
     return kept
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _moved_axes(before: int, after: int, n_axes: int) -> int:
     """Axes between which shards move because the axes kept on a dim do not lead on it before and after; 0 if none."""
     mask = 0
@@ -261,7 +264,7 @@ def _moved_axes(before: int, after: int, n_axes: int) -> int:
     return mask
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _emit(
     steps: Steps,
     n: int,
@@ -287,7 +290,7 @@ def _emit(
     return n + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@helper
 def _reshard(
     steps: Steps,
     n: int,
@@ -355,8 +358,8 @@ def _reshard(
     return n
 
 
-@numba.njit(cache=True, nogil=True)
-def lower_into(t: Tables, ops: np.ndarray, op_axis: np.ndarray, axis_size: np.ndarray, steps: Steps) -> int:
+@compiled
+def lower_into(t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int64Array, steps: Steps) -> int:
     """Fill ``steps`` (see ``buffers``) with the steps of ``ops`` (ascending, no arguments) and give their number.
 
     Reads ``steps.wanted`` and ``steps.layout``, which hold the layouts of the state (see ``wanted_layouts`` and

@@ -1,0 +1,155 @@
+"""Where compiled kernels are kept: files that may be missing, damaged, locked or not writable, and nothing breaks.
+
+The folder is ``NUMBA_CACHE_DIR`` where that is set, else the package's own ``__pycache__`` (gone with the package),
+else one in the user's cache folder, else a private one among the temporary files; the first that can be written to.
+Knows nothing of Numba, whose import takes long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import stat
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: two processes may compile the same kernel, which costs time alone
+    fcntl = None  # type: ignore[assignment]
+
+HOME = Path(__file__).parent
+WAIT_S = 300.0  #: longest wait for another process that compiles a kernel
+_DIGEST_BYTES = 32
+
+
+@functools.cache
+def folder() -> Path:
+    """The folder for compiled kernels; it exists and can be written to, if any can."""
+    for path in _candidates():
+        if _usable(path):
+            return path
+    return Path(tempfile.mkdtemp(prefix="toast-lab-"))
+
+
+def _candidates() -> Iterator[Path]:
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(given) / "toast-lab"
+    yield HOME / "__pycache__" / "kernels"
+    with contextlib.suppress(RuntimeError):  # nobody's home is known
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toast-lab" / "kernels"
+    yield Path(tempfile.gettempdir()) / f"toast-lab-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def _usable(path: Path) -> bool:
+    """Can it be written to, and by nobody else?  What is loaded from there is run."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if hasattr(os, "getuid") and found.st_uid not in (os.getuid(), 0):
+            return False
+        if found.st_mode & stat.S_IWOTH:
+            return False
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"\0")
+    except OSError:
+        return False
+    return True
+
+
+def read(path: Path) -> bytes | None:
+    """Content of a file that ``write`` wrote; None if it is not there or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return data if hashlib.sha256(data).digest() == digest else None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Keep ``data`` as a whole or not at all; older files of the same kernel go.  A full disk is only warned of."""
+    made = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+    try:
+        try:
+            made.write_bytes(hashlib.sha256(data).digest() + data)
+            made.replace(path)
+        except OSError:
+            remove(made)
+            raise
+        kernel, _, _ = path.name.rpartition("-")
+        for other in path.parent.glob(f"{kernel}-*.kernel"):
+            if other != path and other.name.rpartition("-")[0] == kernel:
+                remove(other)
+    except OSError as error:
+        _warn_once(f"compiled kernels cannot be kept in {path.parent} ({error.strerror}): they are compiled anew in "
+                   "every process. Make room there, or name another folder in NUMBA_CACHE_DIR.")  # fmt: skip
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+def remove(path: Path) -> None:
+    """Delete a file that may be gone already."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; whoever else wants it waits, at most ``WAIT_S``, and then goes on without."""
+    with contextlib.ExitStack() as stack:
+        handle = _open_lock(path)
+        if handle is not None:
+            stack.callback(os.close, handle)  # gives the lock back, as the end of the process does
+            until = time.monotonic() + WAIT_S
+            while not _lock(handle) and time.monotonic() < until:
+                time.sleep(0.05)
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Does another process hold the lock of a file?"""
+    handle = _open_lock(path)
+    if handle is None:
+        return False
+    try:
+        return not _lock(handle)
+    finally:
+        os.close(handle)
+
+
+def _open_lock(path: Path) -> int | None:
+    if fcntl is None:
+        return None
+    try:
+        # One for all versions of a kernel, so that locks do not pile up.
+        name = path.name.rpartition("-")[0] or path.name
+        return os.open(path.with_name(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+
+
+def _lock(handle: int) -> bool:
+    """Take the lock if it is free; a file system without locks counts as free."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@functools.cache
+def content(path: Path) -> bytes:
+    """What is in a source file."""
+    return path.read_bytes()

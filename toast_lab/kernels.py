@@ -1,0 +1,231 @@
+"""Functions that Numba compiles: ``compiled`` ones are called from Python and kept on disk, ``helper``s by kernels.
+
+Both are compiled once, for the types that their annotations say, whatever a caller has at hand that converts to them:
+so it is known what there is to compile before anything runs, and ``toast_lab.prepare`` does it ahead, on all cores.
+A parameter annotated as a plain ``np.ndarray`` is compiled for each type of array that it meets.
+
+What is compiled is kept in one file each (see ``toast_lab.kernel_files``), named after a digest of all sources that
+it was made from.  Numba's own cache notices edits of a function's own file only, ends in errors where its folder is
+full or damaged, and lets two processes that start together compile everything twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import pickle
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numba
+import numpy as np
+from numba.core import caching, compiler_lock, serialize
+
+from toast_lab import kernel_files
+from toast_lab.pack_types import PackType, array_type
+from toast_lab.packs import ArrayType, Pack, fields
+
+KERNELS: dict[str, Any] = {}  #: "package.module:function" of every ``compiled`` function that was imported
+_OPTIONS = {"nogil": True, "error_model": "numpy"}  # numpy: no division is checked, and kernels divide by what is not 0
+_SCALARS = {
+    bool: numba.types.boolean, int: numba.types.int64, float: numba.types.float64, np.uint64: numba.types.uint64,
+}  # fmt: skip
+
+
+def helper(function: Any) -> Any:
+    """Compile a function that kernels call."""
+    return _once(numba.njit(**_OPTIONS)(function))
+
+
+def compiled(function: Any) -> Any:
+    """Compile a function that Python calls, at its first call or by ``make_ready``, and keep it on disk."""
+    kernel = _once(numba.njit(**_OPTIONS)(function))
+    kernel._cache = _Kept(kernel)
+    KERNELS[name_of(kernel)] = kernel
+    return kernel
+
+
+def name_of(kernel: Any) -> str:
+    """What ``KERNELS`` calls it."""
+    return f"{kernel.py_func.__module__}:{kernel.py_func.__name__}"
+
+
+def make_ready(kernel: Any) -> None:
+    """Load a kernel from disk, or compile it."""
+    kernel.compile(tuple(annotated(kernel.py_func)))
+
+
+def load(kernel: Any) -> bool:
+    """Load a kernel if it was compiled before; False: it has to be compiled."""
+    if kernel.overloads:
+        return True
+    if not kernel._cache.path.exists():
+        return False
+    kernel._cache.only_load = True
+    try:
+        make_ready(kernel)
+    except _NotThere:
+        return False
+    finally:
+        kernel._cache.only_load = False
+    return True
+
+
+def _once(dispatcher: Any) -> Any:
+    """Let a function be compiled for the types of its annotations alone."""
+
+    def types_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
+        declared = annotated(dispatcher.py_func)
+        return tuple(own or numba.types.unliteral(other) for own, other in zip(declared, given, strict=True))
+
+    template, compile_ = dispatcher.get_call_template, dispatcher.compile
+
+    def get_call_template(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        assert not kws, f"{dispatcher.py_func.__name__}: kernels are called with positions only"
+        return template(types_of(args), kws)
+
+    def compile_once(signature: tuple[Any, ...]) -> Any:
+        wanted = types_of(signature)
+        if wanted in dispatcher.overloads:
+            return dispatcher.overloads[wanted].entry_point
+        # Always in this order: a thread that holds the file's lock must not wait for one that waits for the file.
+        with compiler_lock.global_compiler_lock, getattr(dispatcher._cache, "alone", contextlib.nullcontext)():
+            return compile_(wanted)
+
+    dispatcher.get_call_template = get_call_template
+    dispatcher.compile = compile_once
+    return dispatcher
+
+
+@functools.cache
+def annotated(function: Any) -> list[Any]:
+    """Numba's types of the parameters of a function; None for arrays of any type."""
+    hints = get_type_hints(function, include_extras=True)
+    return [_type(hints[name]) for name in inspect.signature(function).parameters]
+
+
+def _type(hint: Any) -> Any:
+    for extra in getattr(hint, "__metadata__", ()):
+        return array_type(extra) if isinstance(extra, ArrayType) else numba.from_dtype(np.dtype(extra))
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if isinstance(hint, type) and issubclass(hint, Pack):
+        return PackType(hint)
+    return None
+
+
+@helper
+def copy_row(target: np.ndarray, source: np.ndarray) -> None:
+    """``target[:] = source`` for arrays [N]: assigning slices makes Numba compile how its errors are worded."""
+    for i in range(source.shape[0]):
+        target[i] = source[i]
+
+
+@helper
+def copy_rows(target: np.ndarray, source: np.ndarray) -> None:
+    """``target[:] = source`` for arrays [N, M]."""
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+# -- on disk -------------------------------------------------------------------------------------------
+
+
+class _NotThere(Exception):
+    """A kernel was to be loaded, not compiled, and is not on disk, or damaged there."""
+
+
+class _Kept(caching._Cache):  # type: ignore[misc]
+    """Where one kernel is on disk, in the form that Numba's dispatchers ask for."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.only_load = kernel, False
+        self._path: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        """The kernel's file: another one for other sources, versions and processors."""
+        if self._path is None:
+            name = name_of(self.kernel).removeprefix("toast_lab.").replace(":", ".")
+            self._path = kernel_files.folder() / f"{name}-{_digest(self.kernel)}.kernel"
+        return self._path
+
+    @property
+    def cache_path(self) -> str:
+        return str(self.path.parent)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from compiling it meanwhile."""
+        return kernel_files.locked(self.path)
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        data = kernel_files.read(self.path)
+        if data is not None:
+            try:
+                return numba.core.compiler.CompileResult._rebuild(target_context, *pickle.loads(data))
+            except Exception:  # whatever is wrong with it, it can be compiled anew
+                kernel_files.remove(self.path)
+        if self.only_load:
+            raise _NotThere
+        return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        assert not result.library.has_dynamic_globals, f"{self.path}: addresses of this process cannot be kept"
+        kernel_files.write(self.path, serialize.dumps(result._reduce()))
+
+    def enable(self) -> None: ...
+
+    def disable(self) -> None: ...
+
+    def flush(self) -> None:
+        kernel_files.remove(self.path)
+
+
+def _digest(kernel: Any) -> str:
+    """16 hex digits of what a kernel is made from: sources, versions and the processor."""
+    magic = kernel.targetctx.codegen().magic_tuple()
+    digest = hashlib.sha256(repr((numba.__version__, platform.python_version(), magic)).encode())
+    for path in sorted(_sources(kernel)):
+        digest.update(path.name.encode() + b"\0" + kernel_files.content(path))
+    return digest.hexdigest()[:16]
+
+
+def _sources(kernel: Any) -> set[Path]:
+    """Files of a kernel, of all that it calls, and of the packs that these take."""
+    found: set[Path] = {Path(__file__), Path(inspect.getfile(PackType)), Path(inspect.getfile(Pack))}
+    waiting, seen = [kernel], {id(kernel)}
+    while waiting:
+        function = waiting.pop().py_func
+        found.add(Path(inspect.getfile(function)))
+        for hint in annotated(function):
+            if isinstance(hint, PackType):
+                found.update(_files_of(hint.pack))
+        for value in _named(function):
+            if isinstance(value, numba.core.dispatcher.Dispatcher) and id(value) not in seen:
+                seen.add(id(value))
+                waiting.append(value)
+    return found
+
+
+def _files_of(pack: type) -> Iterator[Path]:
+    yield Path(inspect.getfile(inspect.getmodule(pack)))  # type: ignore[arg-type]
+    for field in fields(pack):
+        if field.pack is not None:
+            yield from _files_of(field.pack)
+
+
+def _named(function: Any) -> Iterator[Any]:
+    """What the globals are that a function names, those reached through modules included (``st.ways``)."""
+    names = function.__code__.co_names
+    for name in names:
+        value = function.__globals__.get(name)
+        if inspect.ismodule(value):
+            yield from (vars(value)[inner] for inner in names if inner in vars(value))
+        elif value is not None:
+            yield value

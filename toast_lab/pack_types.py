@@ -1,0 +1,123 @@
+"""How Numba sees packs: a pointer whose fields are read where they are used (see ``toast_lab.packs``).
+
+Loads from the buffer are marked as invariant, so that the compiler moves them out of loops; arrays made from them
+belong to Python, and no references to them are counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    NativeValue,
+    infer_getattr,
+    lower_getattr_generic,
+    models,
+    register_model,
+    typeof_impl,
+    unbox,
+)
+from numba.np.arrayobj import populate_array
+
+from toast_lab.packs import ArrayType, Field, Pack, fields
+
+
+def array_type(array: ArrayType) -> Any:
+    """Numba's type of an array in a pack."""
+    return numba.types.Array(numba.from_dtype(np.dtype(array.dtype)), array.ndim, "C")
+
+
+class PackType(numba.types.Type):
+    """The type of a packed class: two classes of one name would be one type."""
+
+    def __init__(self, pack: type) -> None:
+        self.pack = pack
+        super().__init__(name=f"Pack({pack.__module__}.{pack.__qualname__})")
+
+    def field(self, name: str) -> Field | None:
+        """One of its fields."""
+        return next((f for f in fields(self.pack) if f.name == name), None)
+
+
+def field_type(field: Field) -> Any:
+    """Numba's type of a field."""
+    if field.pack is not None:
+        return PackType(field.pack)
+    return getattr(numba.types, str(field.scalar)) if field.array is None else array_type(field.array)
+
+
+@typeof_impl.register(Pack)
+def _typeof(value: Any, context: Any) -> PackType:
+    return PackType(type(value))
+
+
+@register_model(PackType)
+class _Model(models.OpaqueModel):  # type: ignore[misc]
+    """An untyped pointer."""
+
+
+@infer_getattr
+class _Attributes(AttributeTemplate):  # type: ignore[misc]
+    key = PackType
+
+    def generic_resolve(self, pack: PackType, name: str) -> Any:
+        field = pack.field(name)
+        return None if field is None else field_type(field)
+
+
+@unbox(PackType)
+def _unbox(_: PackType, value: Any, c: Any) -> NativeValue:
+    address = c.pyapi.object_getattr_string(value, "_address_")
+    failed = cgutils.is_null(c.builder, address)
+    pointer = cgutils.alloca_once(c.builder, cgutils.voidptr_t, zfill=True)
+    with c.builder.if_then(c.builder.not_(failed), likely=True):
+        c.builder.store(c.pyapi.long_as_voidptr(address), pointer)
+        c.pyapi.decref(address)
+    return NativeValue(c.builder.load(pointer), is_error=failed)
+
+
+@lower_getattr_generic(PackType)
+def _read(context: Any, builder: Any, pack: PackType, value: Any, name: str) -> Any:
+    field = pack.field(name)
+    assert field is not None
+    kind = field_type(field)
+    slots = builder.bitcast(value, ir.IntType(64).as_pointer())
+
+    def slot(k: int) -> Any:
+        return builder.gep(slots, [ir.IntType(64)(field.slot + k)], inbounds=True)
+
+    def load(at: Any) -> Any:
+        found = builder.load(at)
+        found.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return found
+
+    if field.pack is not None:
+        return builder.bitcast(slot(0), cgutils.voidptr_t)
+    if field.array is None:
+        data = context.get_value_type(kind)
+        if isinstance(kind, numba.types.Boolean):
+            return builder.icmp_unsigned("!=", load(slot(0)), ir.IntType(64)(0))
+        return load(builder.bitcast(slot(0), data.as_pointer()))
+    array = context.make_array(kind)(context, builder)
+    element = context.get_data_type(kind.dtype)
+    item_bytes = context.get_abi_sizeof(element)
+    shape = [load(slot(1 + d)) for d in range(kind.ndim)]
+    strides, stride = [], ir.IntType(64)(item_bytes)
+    for extent in reversed(shape):
+        strides.insert(0, stride)
+        stride = builder.mul(stride, extent)
+    populate_array(
+        array,
+        data=load(builder.bitcast(slot(0), element.as_pointer().as_pointer())),
+        shape=cgutils.pack_array(builder, shape),
+        strides=cgutils.pack_array(builder, strides),
+        itemsize=ir.IntType(64)(item_bytes),
+        meminfo=None,
+    )
+    return impl_ret_borrowed(context, builder, kind, array._getvalue())

@@ -1,0 +1,148 @@
+"""Packs: named tuples of arrays that compiled code takes as one pointer.
+
+Kernels read dozens of arrays.  Numba passes a named tuple by value, so that every array becomes seven or more
+arguments of every function that the tuple goes through, with its references counted at every call: compiling that
+took most of a minute, and running it several times as long as the work itself.  A class decorated with ``packed`` is
+still a named tuple for Python.  For compiled code it is the address of a buffer that says where each array is and how
+large, and what its numbers are; the field names work there as they do in Python.
+
+    @packed
+    class Rows(NamedTuple):
+        begin: Int64Array
+        item: Int32Array
+
+The annotations hold: a pack with an array of another type is refused, so that every kernel is compiled for one set of
+types, which is known before anything runs (see ``toast_lab.kernels``).  Arrays must be C-contiguous.  Fields may be
+packs themselves; their buffers are part of the outer one.
+
+This module knows nothing of Numba, whose import takes long.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+
+import numpy as np
+
+
+class ArrayType(NamedTuple):
+    """Element type and rank of an array, as an annotation has them."""
+
+    dtype: str
+    ndim: int
+
+
+BoolArray = Annotated[np.ndarray, ArrayType("bool", 1)]
+BoolMatrix = Annotated[np.ndarray, ArrayType("bool", 2)]
+Int8Array = Annotated[np.ndarray, ArrayType("int8", 1)]
+Int8Matrix = Annotated[np.ndarray, ArrayType("int8", 2)]
+Int8Cube = Annotated[np.ndarray, ArrayType("int8", 3)]
+Int16Array = Annotated[np.ndarray, ArrayType("int16", 1)]
+Int32Array = Annotated[np.ndarray, ArrayType("int32", 1)]
+Int32Matrix = Annotated[np.ndarray, ArrayType("int32", 2)]
+Int32Cube = Annotated[np.ndarray, ArrayType("int32", 3)]
+Int64Array = Annotated[np.ndarray, ArrayType("int64", 1)]
+Int64Matrix = Annotated[np.ndarray, ArrayType("int64", 2)]
+Int64Cube = Annotated[np.ndarray, ArrayType("int64", 3)]
+UInt64 = Annotated[int, np.uint64]
+UInt64Array = Annotated[np.ndarray, ArrayType("uint64", 1)]
+UInt64Matrix = Annotated[np.ndarray, ArrayType("uint64", 2)]
+Float64Array = Annotated[np.ndarray, ArrayType("float64", 1)]
+Float64Matrix = Annotated[np.ndarray, ArrayType("float64", 2)]
+
+_SCALARS = {bool: "bool", int: "int64", float: "float64"}
+
+
+class Field(NamedTuple):
+    """Where a field stands in the buffer of its pack."""
+
+    name: str
+    slot: int  #: first of its 8-byte slots
+    array: ArrayType | None
+    scalar: str | None  #: dtype of a number
+    pack: type | None  #: class of an inner pack
+
+
+@functools.cache
+def fields(pack: type) -> tuple[Field, ...]:
+    """The fields of a packed class in order.  An array takes 1 + rank slots, a number one, a pack as many as it has."""
+    found, slot = [], 0
+    for name, hint in get_type_hints(pack, include_extras=True).items():
+        field = _field(pack, name, slot, hint)
+        found.append(field)
+        slot += _slots(field)
+    return tuple(found)
+
+
+def size(pack: type) -> int:
+    """Number of 8-byte slots of a pack."""
+    return sum(map(_slots, fields(pack)))
+
+
+def _field(pack: type, name: str, slot: int, hint: Any) -> Field:
+    for extra in getattr(hint, "__metadata__", ()):
+        if isinstance(extra, ArrayType):
+            return Field(name, slot, extra, None, None)
+        return Field(name, slot, None, np.dtype(extra).name, None)
+    if hint in _SCALARS:
+        return Field(name, slot, None, _SCALARS[hint], None)
+    if isinstance(hint, type) and issubclass(hint, Pack):
+        return Field(name, slot, None, None, hint)
+    raise TypeError(f"{pack.__name__}.{name}: {hint} is no array of a known type, number or pack")
+
+
+def _slots(field: Field) -> int:
+    if field.array is not None:
+        return 1 + field.array.ndim
+    return 1 if field.pack is None else size(field.pack)
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def packed(plain: Class) -> Class:
+    """Let compiled code take instances of a named tuple as one pointer."""
+    attributes = {key: getattr(plain, key) for key in ("__module__", "__qualname__", "__doc__")}
+    return type(plain.__name__, (Pack, plain), attributes)  # type: ignore[return-value]
+
+
+class Pack:
+    """What the classes that ``packed`` makes have in common."""
+
+    @property
+    def _address_(self) -> int:
+        """Address of the buffer, made at the first use; the instance keeps it and the arrays alive."""
+        kept = self.__dict__.get("_buffer_")
+        if kept is None:
+            buffer = np.zeros(size(type(self)), np.int64)
+            _write(self, type(self), buffer, 0)
+            # Threads that come here together must agree on one: the other's would be freed under its kernel.
+            kept = self.__dict__.setdefault("_buffer_", (buffer.ctypes.data, buffer))
+        return int(kept[0])
+
+    def __getstate__(self) -> None:
+        """Addresses do not travel to other processes; the fields do, as those of any tuple."""
+
+
+def _write(values: Any, pack: type, buffer: np.ndarray, begin: int) -> None:
+    for field, value in zip(fields(pack), values, strict=True):
+        at = begin + field.slot
+        if field.pack is not None:
+            _write(value, field.pack, buffer, at)
+        elif field.array is not None:
+            if value.dtype != field.array.dtype or value.ndim != field.array.ndim or not value.flags.c_contiguous:
+                raise TypeError(
+                    f"{pack.__name__}.{field.name} is {value.dtype} of shape {value.shape}"
+                    f"{'' if value.flags.c_contiguous else ', not contiguous'}; kernels are compiled for "
+                    f"contiguous {field.array.dtype} of rank {field.array.ndim}"
+                )
+            buffer[at] = value.ctypes.data
+            buffer[at + 1 : at + 1 + value.ndim] = value.shape
+        elif field.scalar == "float64":
+            buffer[at] = struct.unpack("q", struct.pack("d", value))[0]
+        elif field.scalar == "uint64":
+            buffer[at] = np.uint64(value).astype(np.int64)
+        else:
+            buffer[at] = int(value)
