@@ -39,7 +39,10 @@ NEEDS = {
 }  # fmt: skip
 FIRST = ("price", "mcts", "refine")  #: what a first search needs
 #: What takes longest and what others are made of goes first, so that all cores end at about the same time.
-_LONGEST = ("reprice", "select", "evaluate", "back_up", "anneal", "_fill_one", "_earlier_sets")
+_LONGEST = (
+    "price_steps", "lower_into", "kept_layouts_into", "live_bytes", "select", "reprice", "evaluate", "back_up",
+    "anneal", "_fill_one", "_earlier_sets", "use_costs",
+)  # fmt: skip
 _LOOK_EVERY_S = 0.05
 _MOST_CHILDREN = 8
 

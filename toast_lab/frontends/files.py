@@ -16,6 +16,7 @@ from toast_lab import _jaxlib
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends.model import Model, identifier, in_child
 from toast_lab.ir import canonical, read, unsupported
+from toast_lab.prepare import start_early
 
 MAX_BYTES = 256 * 2**20  #: larger inputs are refused: 100,000 ops with locations are about 60 MB of text
 _MLIR = b"ML\xefR"
@@ -64,6 +65,7 @@ def from_stablehlo(
             "holds weights as constants: export the program with its parameters as arguments. "
             "Or read it all the same, with from_stablehlo(..., max_bytes=...) and about 20 times its size of memory."
         )
+    start_early()
     program, text, trees, notes = in_child(
         "toast_lab.frontends.files:_read",
         data,

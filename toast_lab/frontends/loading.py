@@ -13,7 +13,9 @@ from toast_lab import isolate
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import stages, user_code
 from toast_lab.frontends.model import Model, Recipe, Traced, build, in_child
+from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.tracing import from_jax, trace
+from toast_lab.prepare import start_early
 
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")  #: what a user's make may add
 
@@ -29,6 +31,8 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
     if ":" not in which:
         from toast_lab.models import registry
 
+        start_early()
+        look_for_devices()
         example = registry.make(which, **sizes)
         model = from_jax(
             example.fn,
@@ -47,6 +51,7 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
             parameter_count=example.parameter_count,
             paper_parameters=facts.paper_parameters if facts and at_paper_size else "",
         )
+    start_early()
     traced, name, options = in_child(
         "toast_lab.frontends.loading:_make_foreign",
         which,

@@ -11,6 +11,8 @@ from typing import Any
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import arguments, stages, user_code
 from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
+from toast_lab.frontends.quiet import look_for_devices
+from toast_lab.prepare import start_early
 
 
 def from_jax(
@@ -38,6 +40,8 @@ def from_jax(
         FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for JAX, or ``fn`` calls
             back to the host (all offenders are listed).
     """
+    start_early()  # beside the tracing, the kernels of a first search
+    look_for_devices()
     traced = trace(fn, args, donate_argnums)
     called = user_code.function_name(fn)
     return build(traced, name or called, dim_names or {}, f"function {called}")

@@ -38,7 +38,7 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import BoolMatrix, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
+from toast_lab.packs import BoolMatrix, Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix, packed
 from toast_lab.sharding.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Flow(NamedTuple):
     dim_factor: Int32Array  #: factor of the op that the dim has there
     value_dim: Int32Array  #: [V+1] row starts into value_size
     value_size: (
-        np.ndarray
-    )  #: [A, sum of ranks] sizes of dims; 1 where the axis may not be: constants, and what pins say
+        Int64Matrix  #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
+    )
     factor_size: Int64Array  #: [F]
     usable: BoolMatrix  #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
     axis_size: Int64Array  #: [A]
