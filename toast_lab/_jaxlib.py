@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 # As ``import jax`` sets it: XLA's notes on devices are let out or not from the moment that jaxlib is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
-from jaxlib.mlir import ir, passmanager  # noqa: E402
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # noqa: E402
-from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo  # noqa: E402
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
 __all__ = ["chlo", "func", "ir", "make_context", "parse_module", "rule_of", "run_passes", "sdy", "stablehlo"]
 

@@ -21,12 +21,13 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from toast_lab import errors
 
 _CHANNEL: Any = None  # in a child: the pipe to the parent
+_DOING: list[str] = []  # in a child: the last text that was reported
 _COMMANDS: Any = None  # in a child: the pipe from the parent
 
 
@@ -45,9 +46,20 @@ def n_cores() -> int:
 
 
 def report(event: Any) -> None:
-    """Send a progress event to the parent; does nothing outside a child."""
+    """Send a progress event to the parent; does nothing outside a child.  A text says what is done from now on."""
+    if isinstance(event, str):
+        _DOING[:] = [event]
     if _CHANNEL is not None:
         _send(_CHANNEL, ("event", event))
+
+
+@contextlib.contextmanager
+def meanwhile() -> Iterator[None]:
+    """Whatever is reported inside, afterwards that is being done again which was reported before."""
+    before = list(_DOING)
+    yield
+    for text in before:
+        report(text)
 
 
 def next_command() -> Any:

@@ -144,7 +144,7 @@ class _Kept(caching._Cache):  # type: ignore[misc]
     """Where one kernel is on disk, in the form that Numba's dispatchers ask for."""
 
     def __init__(self, kernel: Any) -> None:
-        self.kernel, self.only_load = kernel, False
+        self.kernel, self.only_load, self.hits = kernel, False, 0
         self._path: Path | None = None
 
     @property
@@ -168,9 +168,12 @@ class _Kept(caching._Cache):  # type: ignore[misc]
         data = kernel_files.read(self.path)
         if data is not None:
             try:
-                return numba.core.compiler.CompileResult._rebuild(target_context, *pickle.loads(data))
+                found = numba.core.compiler.CompileResult._rebuild(target_context, *pickle.loads(data))
             except Exception:  # whatever is wrong with it, it can be compiled anew
                 kernel_files.remove(self.path)
+            else:
+                self.hits += 1
+                return found
         if self.only_load:
             raise _NotThere
         return None

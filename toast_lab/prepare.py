@@ -215,7 +215,8 @@ def _shown(listener: Listener | None) -> Iterator[Listener]:
     if listener is not None:
         yield listener
     elif isolate.in_child():
-        yield lambda done, total: isolate.report(progress_text(done, total))
+        with isolate.meanwhile():
+            yield lambda done, total: isolate.report(progress_text(done, total))
     elif (display := _notebook()) is not None:
         handle = display("", display_id=True)
         yield lambda done, total: handle.update(_Text(progress_text(done, total)))

@@ -157,10 +157,16 @@ def serve(
     refusal = own_model(address, model if model and ":" in model else None)[1]
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
-    warm()
-    print(f"TOAST Lab on http://{address}:{port} (stop with Ctrl-C)", flush=True)
+    from toast_lab.prepare import prepare as prepare_kernels
+    from toast_lab.prepare import start_early
+
+    start_early()
+    print(f"TOAST Lab starts; in some seconds it answers on http://{address}:{port} (stop with Ctrl-C)", flush=True)
     if refusal:
         print(refusal, flush=True)
+    prepare_kernels("price")
+    warm()
+    print(f"TOAST Lab on http://{address}:{port}", flush=True)
     start(page(address, model), port, address, show=show, origins=origins)
 
 

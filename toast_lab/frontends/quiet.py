@@ -15,6 +15,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from toast_lab.errors import FrontendError
+
 _LOGGERS = (
     "jax._src.xla_bridge",
     "jax._src.cloud_tpu_init",
@@ -28,20 +30,24 @@ _LOGGERS = (
 def look_for_devices() -> None:
     """Let JAX find its devices, once in a process, and say nothing of those that are not there.
 
-    Where that fails altogether nothing is hidden: what was written comes out, and whoever needs a device next gets
-    the error.
+    Raises FrontendError where it finds none at all; what libraries wrote comes out then.
     """
     import jax
 
+    error: Exception | None = None
     with _no_records(), _kept_back() as written:
         try:
             jax.devices()
-        except Exception:
-            failed = True
-        else:
-            failed = False
-    if failed:
+        except Exception as caught:
+            error = caught
+    if error is not None:
         sys.stderr.write(written[0])
+        asked = os.environ.get("JAX_PLATFORMS")
+        raise FrontendError(
+            f"JAX finds no device: {error or type(error).__name__}. "
+            + (f"JAX_PLATFORMS={asked} asks for these alone; unset it, or" if asked else "For tracing a CPU will do:")
+            + " set JAX_PLATFORMS=cpu"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -217,10 +217,10 @@ class _Search:
         t = self.tree
         t["number"][[tr.NODES, tr.ELITES]] = 1
         t["number"][tr.BEST] = 0
-        reward = rollout.reward_of.py_func(self.pricing, self.settings, time_s, peak_bytes, 0)
+        reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
         t["reward"][0] = t["elite_reward"][0] = reward
         node = trace.node.array
-        node["score"][0] = node["best_score"][0] = rollout.score_of.py_func(self.pricing, time_s, peak_bytes)
+        node["score"][0] = node["best_score"][0] = rollout.score_of(self.pricing, time_s, peak_bytes)
         at = tr.slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
         t["slot_key"][at], t["slot_node"][at] = 1, 0
         at = tr.slot(t["price_key"], np.uint64(1))

@@ -47,7 +47,7 @@ class Worker(NamedTuple):
     far: Snapshot  #: of the end of the rollout
 
 
-@helper
+@compiled
 def score_of(p: Pricing, time_s: float, peak_bytes: float) -> float:
     """C(s), as ``Pricer.score``."""
     relative = time_s / p.base_time_s if p.base_time_s > 0 else 1.0
@@ -57,7 +57,7 @@ def score_of(p: Pricing, time_s: float, peak_bytes: float) -> float:
     return relative
 
 
-@helper
+@compiled
 def reward_of(p: Pricing, s: Settings, time_s: float, peak_bytes: float, length: int) -> float:
     """-log C(s), less a little for every action and more where the state does not fit."""
     reward = -math.log(max(score_of(p, time_s, peak_bytes), 1e-12)) - s.length_penalty * length

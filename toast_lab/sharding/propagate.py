@@ -66,9 +66,7 @@ class Flow(NamedTuple):
     touch_dim: Int32Array  #: [U+V] row starts into dim_factor, one row for each dim of the value
     dim_factor: Int32Array  #: factor of the op that the dim has there
     value_dim: Int32Array  #: [V+1] row starts into value_size
-    value_size: (
-        Int64Matrix  #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
-    )
+    value_size: Int64Matrix  #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
     factor_size: Int64Array  #: [F]
     usable: BoolMatrix  #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
     axis_size: Int64Array  #: [A]

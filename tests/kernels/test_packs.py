@@ -1,0 +1,116 @@
+"""Packs: what compiled code reads of them is what Python wrote, and what does not fit their annotations is refused."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from toast_lab.kernels import helper
+from toast_lab.packs import BoolArray, Float64Matrix, Int32Array, UInt64, fields, packed, size
+
+
+@packed
+class Inner(NamedTuple):
+    """A pack within a pack."""
+
+    flags: BoolArray
+    scale: float
+
+
+@packed
+class Outer(NamedTuple):
+    """Every kind of field."""
+
+    rows: Float64Matrix
+    inner: Inner
+    seed: UInt64
+    count: int
+    yes: bool
+    place: Int32Array
+
+
+@helper
+def total(o: Outer) -> float:
+    """Reads every field; writes one array."""
+    found = 0.0
+    for i in range(o.rows.shape[0]):
+        for j in range(o.rows.shape[1]):
+            found += o.rows[i, j] * (i + 1)
+    for k in range(o.place.shape[0]):
+        o.place[k] += k
+        if o.inner.flags[k]:
+            found += o.inner.scale
+    return found + o.count + (1000.0 if o.yes else 0.0) + float(o.seed >> np.uint64(60))
+
+
+def made(**changes: object) -> Outer:
+    inner = Inner(np.array([True, False, True]), 0.5)
+    whole = Outer(np.arange(6.0).reshape(2, 3), inner, 2**63 + 5, -7, True, np.zeros(3, np.int32))
+    return whole._replace(**changes)
+
+
+def test_compiled_code_reads_and_writes_what_python_sees() -> None:
+    outer = made()
+    assert total(outer) == (0 + 1 + 2) + 2 * (3 + 4 + 5) + 2 * 0.5 - 7 + 1000 + 8
+    assert outer.place.tolist() == [0, 1, 2]
+
+
+def test_read_only_arrays_are_of_the_same_type() -> None:
+    outer = made()
+    outer.rows.flags.writeable = False
+    total(outer)
+    assert len(total.signatures) == 1
+
+
+def test_a_pack_is_still_a_named_tuple() -> None:
+    outer = made()
+    assert isinstance(outer, tuple)
+    assert outer._replace(count=3).count == 3
+    assert type(outer._replace(count=3)) is Outer
+    total(outer)
+    again = pickle.loads(pickle.dumps(outer))
+    assert type(again) is Outer
+    assert "_buffer_" not in vars(again), "an address of another process"
+    assert total(again) == total(outer)
+
+
+def test_slots_follow_one_another() -> None:
+    assert [(f.name, f.slot) for f in fields(Outer)] == [
+        ("rows", 0), ("inner", 3), ("seed", 6), ("count", 7), ("yes", 8), ("place", 9),
+    ]  # fmt: skip
+    assert size(Outer) == 11
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rows": np.zeros((2, 3), np.float32)}, "Outer.rows is float32"),
+        ({"rows": np.zeros(3)}, "of rank 2"),
+        ({"rows": np.zeros((3, 2)).T}, "not contiguous"),
+        ({"inner": Inner(np.zeros(3, np.int8), 1.0)}, "Inner.flags is int8"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        total(made(**change))
+
+
+def test_threads_that_ask_at_once_get_one_buffer() -> None:
+    """Else one thread's buffer would be freed while its kernel reads it."""
+    for _ in range(200):
+        outer, found, go = made(), [], threading.Barrier(4)
+
+        def ask(outer: Outer = outer, found: list[int] = found, go: threading.Barrier = go) -> None:
+            go.wait()
+            found.append(outer._address_)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(found) == {outer._address_}

@@ -1,0 +1,198 @@
+"""Preparing: budgets count searching alone, nothing is compiled behind a user's back, and children may die."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from toast_lab import isolate, prepare
+from toast_lab.search.methods import METHODS
+
+SEARCH = """
+import json, sys, time
+from numba.core import event
+import toast_lab as tl
+from toast_lab import kernels, prepare
+
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, ev): compiled.append(ev.data["dispatcher"].py_func.__name__)
+    def on_end(self, ev): pass
+
+method, warm = sys.argv[1], sys.argv[2] == "warm"
+problem = tl.Problem(tl.analyse(tl.load("mlp")), "4x2", memory_limit_bytes=2000.0)
+if warm:
+    prepare.prepare("price", method, *(["refine"] if method == "mcts" else []))
+    event.register("numba:compile", Listener())
+began = time.monotonic()
+options = {"trajectories": 32} if method == "mcts" else {}
+result = tl.search(problem, method, budget=tl.Budget(seconds=3.0), **options)
+wrong = {
+    name: [str(s) for s in kernel.signatures]
+    for name, kernel in kernels.KERNELS.items()
+    if any(s != tuple(kernels.annotated(kernel.py_func)) for s in kernel.signatures)
+}
+print(json.dumps({"compiled": compiled, "wrong": wrong, "evaluations": result.evaluations, "status": result.status.name,
+                  "elapsed_s": result.elapsed_s, "wall_s": time.monotonic() - began}))
+"""
+
+
+def run(code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *words],
+        env={**isolate.child_environment(), "JAX_PLATFORMS": "cpu", **env},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_prepared_search_compiles_nothing_and_each_kernel_has_one_signature(method: str) -> None:
+    found = json.loads(run(SEARCH, method, "warm").stdout)
+    assert found["compiled"] == []
+    assert found["wrong"] == {}
+
+
+def test_a_first_search_on_a_machine_spends_its_budget_on_searching(tmp_path: Path) -> None:
+    done = run(SEARCH, "random", "cold", NUMBA_CACHE_DIR=str(tmp_path))
+    found = json.loads(done.stdout)
+    assert "preparing kernels, once on this machine" in done.stderr
+    assert found["elapsed_s"] < 4.0
+    assert found["wall_s"] > found["elapsed_s"] + 1.0, "compiling takes longer than that on any machine"
+    assert found["status"] == "COMPLETE" or found["evaluations"] > 20
+
+
+def test_what_a_listener_takes_is_no_searching() -> None:
+    import toast_lab as tl
+
+    problem = tl.Problem(tl.analyse(tl.load("attention")), "4x2")
+    slept = 0.0
+
+    def pause(_: object) -> None:
+        nonlocal slept
+        if slept < 1.2:
+            time.sleep(0.4)
+            slept += 0.4
+
+    began = time.monotonic()
+    result = tl.search(problem, "random", budget=tl.Budget(seconds=None, evaluations=300), on_progress=pause)
+    assert slept > 0.0
+    assert result.elapsed_s <= time.monotonic() - began - slept
+
+
+ALONE = """
+import sys
+from toast_lab import prepare
+prepare.NEEDS = {"graph": ("conflicts.graph",)}
+if sys.argv[1] == "no children":
+    prepare.subprocess.Popen = lambda *a, **k: (_ for _ in ()).throw(OSError("no more processes"))
+else:
+    import subprocess
+    died = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
+    prepare._muster = lambda needs: prepare._crew.append(died)
+prepare.prepare("graph", listener=lambda done, total: print(done, total))
+"""
+
+
+@pytest.mark.parametrize("trouble", ["no children", "children that die"])
+def test_without_children_kernels_are_compiled_here(tmp_path: Path, trouble: str) -> None:
+    assert run(ALONE, trouble, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split("\n")[:2] == ["0 1", "1 1"]
+
+
+def test_a_wait_can_be_cancelled(tmp_path: Path) -> None:
+    code = """
+    from toast_lab import isolate, prepare
+    prepare.NEEDS = {"graph": ("conflicts.graph",)}
+    try:
+        prepare.prepare("graph", listener=lambda done, total: None, cancel=lambda: True)
+    except isolate.Cancelled as error:
+        print(error)
+    """
+    assert "cancelled while kernels were prepared" in run(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+
+
+def test_a_crew_ends_with_whoever_set_it_to_work(tmp_path: Path) -> None:
+    code = """
+    import os, time
+    from toast_lab import prepare
+    prepare.start_early("price")
+    print(*(child.pid for child in prepare._crew), flush=True)
+    os._exit(0)
+    """
+    pids = run(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split()
+    assert pids
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until and any(_alive(int(pid)) for pid in pids):
+        time.sleep(0.1)
+    assert not any(_alive(int(pid)) for pid in pids)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_needs_name_modules_that_have_kernels() -> None:
+    for need in prepare.NEEDS:
+        assert prepare._names([need]), need
+
+
+def test_loading_a_model_writes_nothing_to_stderr() -> None:
+    env = {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "JAX_PLATFORMS")}
+    code = "import toast_lab as tl; print(tl.load('mlp'))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert found.stdout.startswith("mlp: 5 ops")
+    assert found.stderr == ""
+
+
+def test_what_plugins_write_while_devices_are_looked_for_is_kept_back(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import logging
+
+    import jax
+
+    from toast_lab.errors import FrontendError
+    from toast_lab.frontends import quiet
+
+    def noisy(fails: bool) -> list[object]:
+        os.write(2, b"E0000 no accelerator type\n")
+        logging.getLogger("jax._src.xla_bridge").warning("An NVIDIA GPU may be present")
+        if fails:
+            raise RuntimeError("no backend")
+        return []
+
+    monkeypatch.setattr(jax, "devices", lambda: noisy(False))
+    quiet.look_for_devices.cache_clear()
+    quiet.look_for_devices()
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr(jax, "devices", lambda: noisy(True))
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    quiet.look_for_devices.cache_clear()
+    with pytest.raises(FrontendError, match=r"no backend.*JAX_PLATFORMS=cuda"):
+        quiet.look_for_devices()
+    assert "no accelerator type" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["-c", "import toast_lab"], ["-m", "toast_lab.cli", "--help"]])
+def test_starting_loads_neither_jax_nor_numba(command: list[str]) -> None:
+    """Seconds depend on the machine; what takes seconds to import does not."""
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300, check=True
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()}
+    assert not loaded & {"jax", "jaxlib", "numba", "numpy", "scipy", "panel", "bokeh", "pandas"}
