@@ -1,13 +1,22 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [sessions]``; status 1: a target missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [sessions] [cold]``.
+
+Status 1: a target was missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import memory, scaling, sessions, speed, zoo
+from tests.benchmarks import cold, memory, scaling, sessions, speed, zoo
 
-PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run, "sessions": sessions.run}
+PARTS = {
+    "zoo": zoo.run,
+    "speed": speed.run,
+    "memory": memory.run,
+    "scaling": scaling.run,
+    "sessions": sessions.run,
+    "cold": cold.run,
+}
 
 
 def main(names: list[str]) -> int:
