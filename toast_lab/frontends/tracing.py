@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import arguments, stages, user_code
+from toast_lab.frontends import arguments, random_keys, stages, user_code
 from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
 
 
@@ -69,6 +69,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
         (*taken.notes, *refused, *_closed_over(traced)),
         Function(taken.call, taken.given, bool(taken.changed)),
+        random_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
     )
 
 
