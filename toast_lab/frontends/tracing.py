@@ -5,7 +5,7 @@ What the caller's arguments are made of is ``arguments.py``'s business; here the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab.errors import FrontendError
@@ -19,6 +19,7 @@ def from_jax(
     donate_argnums: int | Sequence[int] = (),
     name: str | None = None,
     dim_names: DimNames | None = None,
+    **keywords: Any,
 ) -> Model:
     """Trace a JAX function.
 
@@ -33,22 +34,28 @@ def from_jax(
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
         name: name for listings, the function's own by default.
         dim_names: names for argument dims by path or last key, ``{"wq": ("d_model", "heads", "key")}``.
+        keywords: further arguments, by name.  For those that are called like an option here, ``functools.partial``.
 
     Raises:
         FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for JAX, or ``fn`` calls
             back to the host (all offenders are listed).
     """
-    traced = trace(fn, args, donate_argnums)
+    traced = trace(fn, args, donate_argnums, keywords)
     called = user_code.function_name(fn)
     return build(traced, name or called, dim_names or {}, f"function {called}")
 
 
-def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]) -> Traced:
+def trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    donate_argnums: int | Sequence[int],
+    keywords: Mapping[str, Any] | None = None,
+) -> Traced:
     """StableHLO of ``fn``, with argument and result paths.  Raises FrontendError as ``from_jax`` does."""
     import jax
 
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    taken = arguments.take_apart(fn, args, donate)
+    taken = arguments.take_apart(fn, args, donate, keywords)
     try:
         traced, lowered, refused = _lowered(taken)
         text = lowered.as_text(debug_info=True)

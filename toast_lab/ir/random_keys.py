@@ -49,7 +49,11 @@ def mark(program: Program, keys: Keys) -> Program:
     if not hidden.any():
         return program
     value = np.repeat(program.use_value, np.diff(program.use_dim_ptr))
-    row = program.shape_ptr[value] + np.arange(len(value)) - np.repeat(program.use_dim_ptr[:-1], np.diff(program.use_dim_ptr))
+    row = (
+        program.shape_ptr[value]
+        + np.arange(len(value))
+        - np.repeat(program.use_dim_ptr[:-1], np.diff(program.use_dim_ptr))
+    )
     classes = program.factor_class.copy()
     classes[program.def_dim_factor[hidden]] = NEED_REPLICATION
     classes[program.use_dim_factor[hidden[row]]] = NEED_REPLICATION
