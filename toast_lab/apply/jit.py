@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.apply import program_call
 from toast_lab.errors import InvalidPlan
-from toast_lab.frontends import arguments
+from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.model import Model, build
 from toast_lab.frontends.random_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace
@@ -40,6 +40,8 @@ class _Traced(NamedTuple):
 
     run: Callable[..., Any]  #: jitted; takes leaves, gives leaves
     outcome: arguments.Outcome  #: what ``fn`` gives beside arrays
+    shardings: Sequence[Any]  #: of the leaves
+    donated: Sequence[bool]  #: whether their buffers may be reused
 
 
 class Sharded:
@@ -58,7 +60,8 @@ class Sharded:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """What ``fn`` gives, on the plan's devices."""
         taken, traced = self._prepare(args, keywords)
-        return taken.deliver(traced.outcome, traced.run(*map(_to_array, taken.leaves)))
+        leaves = calls.placed(list(map(_to_array, taken.leaves)), traced.shardings, traced.donated)
+        return taken.deliver(traced.outcome, traced.run(*leaves))
 
     def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
         """As ``jax.jit(fn).lower``, of the function of the arguments' leaves."""
@@ -68,7 +71,7 @@ class Sharded:
 
     def _prepare(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[arguments.Arguments, _Traced]:
         taken = arguments.take_apart(self.fn, args, self.donate_argnums, keywords)
-        key = (taken.structure, tuple(map(_type_of, map(_to_array, taken.leaves))))
+        key = (taken.structure, tuple(map(calls.type_of, taken.leaves)))
         if key not in self._traced:
             self._traced[key] = self._trace(args, keywords, taken)
         return taken, self._traced[key]
@@ -111,7 +114,7 @@ class Sharded:
             donate_argnums=tuple(i for i, d in enumerate(donated) if d),
             keep_unused=True,
         )
-        return _Traced(run, outcome)
+        return _Traced(run, outcome, ins, donated)
 
 
 def jit(
@@ -223,10 +226,6 @@ def _to_array(leaf: Any) -> Any:
     import jax
 
     return leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf)
-
-
-def _type_of(x: Any) -> tuple[Any, ...]:
-    return tuple(x.shape), str(x.dtype), bool(getattr(x, "weak_type", False))
 
 
 def _key_data(x: Any) -> Any:

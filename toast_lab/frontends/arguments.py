@@ -19,7 +19,6 @@ Neither library is imported here: where the user has not imported it there is no
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -73,22 +72,18 @@ def take_apart(
     bad = [str(d) for d in donate_argnums if not -len(args) <= d < len(args)]
     if bad:
         raise FrontendError(f"donate_argnums {', '.join(bad)}: there are {len(args)} arguments")
-    numbers = calls.numbers_of(fn)
-    values, by_name = calls.ordered(fn, args, keywords or {})
-    at_name = {text: len(args) + i for i, text in enumerate(by_name)}
+    user = calls.prepared(fn, args, keywords or {})
+    values, first = user.values, user.model
+    at_name = {text: len(args) + i for i, text in enumerate(user.by_name)}
     said = calls.facts(fn, len(args))
     static = {*said.static, *(at_name[text] for text in said.static_names if text in at_name)}
-    donated = {d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated)}
-    donated |= {at_name[text] for text in said.donated_names if text in at_name}
-    base = [*_parameter_names(fn, len(args)), *by_name]
+    wanted = {d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated)}
+    wanted |= {at_name[text] for text in said.donated_names if text in at_name}
+    donated = tuple(sorted(d + first for d in wanted - static if d < len(values)))
     shardings = _shardings(getattr(fn, "_jit_info", None), static, len(args))
-    pure = calls.is_jitted(fn)
-    fn = _unwrapped(fn)
-    if _is_module_with_arrays(fn):
-        values, base = (fn, *values), ["model", *base]
-        static, donated = {i + 1 for i in static}, {i + 1 for i in donated}
-        fn = _call_module
-    nodes = nnx_modules.Modules(() if pure else values)
+    static = {i + first for i in static}
+    base = [*["model"][:first], *_parameter_names(fn, len(args)), *user.by_name]
+    nodes = nnx_modules.Modules(() if user.pure else values)
     plain = nodes.without(values)
     paths: list[list[str]] = []
     slots: list[list[Any]] = []  # per leaf of the whole argument: None for an array, else (what is bound,)
@@ -99,7 +94,7 @@ def take_apart(
     for i, arg in enumerate(plain):
         flat: Any = jax.tree_util.tree_flatten_with_path(arg)
         found, tree = flat
-        keep = calls.numbers_kept(arg, numbers)
+        keep = calls.numbers_kept(arg, user.numbers)
         paths.append([])
         slots.append([])
         filled: list[Any] = []
@@ -132,17 +127,18 @@ def take_apart(
     def call(*traced: Any) -> Any:
         whole = [w.filled(jax.tree_util.tree_leaves(t)) for w, t in zip(wholes, traced, strict=True)]
         made, before = nodes.merged(whole)
-        result = calls.called(fn, made, by_name)
-        new = nodes.changed(before, base)
-        changed[:] = list(new)
-        arrays, rest = calls.split_result(nodes.marked(result), numbers)
+        result = calls.called(user.fn, made, user.by_name)
+        new = nodes.changed(before, donated)
+        changed[:] = nodes.names(nodes.changes, base)
+        arrays, rest = calls.split_result(nodes.marked(result), user.numbers)
         last[:] = [rest]
-        return (arrays, tuple(new.values())) if new else arrays
+        return (arrays, tuple(new)) if new else arrays
 
     call.__name__ = call.__qualname__ = name
     call.__signature__ = _signature(base)  # type: ignore[attr-defined]
     structure = (
-        by_name, *(w.tree for w in wholes), *(_same(s[0]) if s else None for slot in slots for s in slot), nodes.graph,
+        user.by_name, *(w.tree for w in wholes), *(calls.same(s[0]) if s else None for w in wholes for s in w.slots),
+        nodes.graph,
     )  # fmt: skip
     notes = []
     if bound:
@@ -157,7 +153,7 @@ def take_apart(
         return nodes.unmarked(outcome.result.filled(arrays[:count]))
 
     return Arguments(
-        call, changed, tuple(given), paths, tuple(sorted(d for d in donated if d not in static)), tuple(notes), leaves,
+        call, changed, tuple(given), paths, donated, tuple(notes), leaves,
         shardings, structure, traced_last, deliver,
     )  # fmt: skip
 
@@ -200,27 +196,6 @@ def _signature(base: list[str]) -> inspect.Signature:
     return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
 
 
-def _unwrapped(fn: Any) -> Any:
-    """The user's function inside nnx.jit, whose own jit would hide which variables stay as they were."""
-    if isinstance(fn, functools.partial) and calls.is_nnx_jitted(fn.func):  # a method of a module is one
-        return functools.partial(fn.func.__wrapped__, *fn.args, **fn.keywords)
-    return fn.__wrapped__ if calls.is_nnx_jitted(fn) else fn
-
-
-def _is_module_with_arrays(fn: Any) -> bool:
-    import jax
-
-    if not (calls.is_equinox_module(fn) or nnx_modules.is_module(fn)):
-        return False  # bound methods (model.apply) are no modules
-    if type(fn).__module__.startswith("equinox._"):
-        return False  # eqx.filter_jit and its like are modules too, around the user's function
-    return any(hasattr(leaf, "shape") for leaf in jax.tree_util.tree_leaves(fn))
-
-
-def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
-    return model(*args, **keywords)
-
-
 def _array(leaf: Any, number_is_argument: bool) -> Any:
     """What to trace in place of a leaf: a shape or a number; None if it is to be bound; a complaint (str)."""
     import jax
@@ -239,29 +214,6 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
         return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
     except Exception:
         return kind
-
-
-class _Same:
-    """Stands for something that has no hash: equal to what stands for the very same thing."""
-
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.thing is self.thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-
-def _same(thing: Any) -> Any:
-    if isinstance(thing, bool | int | float | complex):
-        return type(thing), repr(thing)  # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
-    try:
-        hash(thing)
-    except TypeError:
-        return _Same(thing)
-    return thing
 
 
 def _brief(leaf: Any) -> str:

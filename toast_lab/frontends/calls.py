@@ -33,6 +33,43 @@ class Facts(NamedTuple):
     donated_names: frozenset[str]
 
 
+class Call(NamedTuple):
+    """One call of a user's function."""
+
+    fn: Callable[..., Any]  #: what to call; of ``nnx.jit`` the function inside, whose changes that jit would hide
+    values: tuple[Any, ...]  #: all arguments in the order of the parameters, keywords last
+    by_name: tuple[str, ...]  #: names of the last of them, which are keywords
+    numbers: str  #: what becomes of Python numbers: ARRAYS, MIXED or STATIC
+    pure: bool  #: under ``jax.jit``, where nobody changes a module in place
+    model: int  #: 1: the first value is the module that was given as the function; else 0
+
+
+def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+    """What a user's call means."""
+    numbers, pure = numbers_of(fn), is_jitted(fn)
+    values, by_name = ordered(fn, args, keywords)
+    if is_nnx_jitted(fn):
+        fn = fn.__wrapped__
+    elif isinstance(fn, functools.partial) and is_nnx_jitted(fn.func):  # a method of a module is one
+        fn = functools.partial(fn.func.__wrapped__, *fn.args, **fn.keywords)
+    model = _is_module_with_arrays(fn)
+    if model:
+        return Call(_call_module, (fn, *values), by_name, numbers, pure, 1)
+    return Call(fn, values, by_name, numbers, pure, 0)
+
+
+def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
+    return model(*args, **keywords)
+
+
+def _is_module_with_arrays(fn: Any) -> bool:
+    if not (is_equinox_module(fn) or is_module(fn)):
+        return False  # bound methods (model.apply) are no modules
+    if type(fn).__module__.startswith("equinox._"):
+        return False  # eqx.filter_jit and its like are modules too, around the user's function
+    return any(hasattr(leaf, "shape") for leaf in jax.tree_util.tree_leaves(fn))
+
+
 def ordered(
     fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -134,6 +171,13 @@ def is_equinox_module(x: Any) -> bool:
     return equinox is not None and isinstance(x, equinox.Module)
 
 
+def is_module(x: Any) -> bool:
+    """Is this a module of flax's nnx, or an optimizer, a stream of random keys and the like?"""
+    nnx = sys.modules.get("flax.nnx")
+    kinds = tuple(getattr(nnx, kind) for kind in ("Pytree", "Object", "Module") if hasattr(nnx, kind))
+    return nnx is not None and isinstance(x, kinds) and not isinstance(x, type)
+
+
 def is_nnx_jitted(fn: Any) -> bool:
     """Did ``nnx.jit`` make this?"""
     return type(fn).__module__.startswith("flax.nnx.") and hasattr(fn, "jitted_fn")
@@ -177,3 +221,55 @@ def _is_array(leaf: Any, number_is_array: bool) -> bool:
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUMm"
     return isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__")
+
+
+class _Identity:
+    """Stands for something that has no hash: equal to what stands for the very same thing."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def same(thing: Any) -> Any:
+    """Something to look up by what a trace depends on: equal for things that stand for one another."""
+    if isinstance(thing, _NUMBERS):
+        return type(thing), repr(thing)  # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
+    try:
+        hash(thing)
+    except TypeError:
+        return _Identity(thing)
+    return thing
+
+
+def type_of(x: Any) -> tuple[Any, ...]:
+    """Shape, type and weakness of the type of an array or a Python number."""
+    aval = jax.typeof(x) if hasattr(jax, "typeof") else jax.core.get_aval(x)
+    return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
+
+
+def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
+    """Arrays where ``jax.jit`` with these ``in_shardings`` takes them: it refuses what somebody put elsewhere.
+
+    In a training loop that is what the step before gave, where its results are kept otherwise than its arguments.
+    """
+    found = list(arrays)
+    away = [
+        i for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
+        if isinstance(x, jax.Array)
+        and not isinstance(x, jax.core.Tracer)
+        and getattr(x, "committed", True)
+        and not x.sharding.is_equivalent_to(sharding, x.ndim)
+    ]  # fmt: skip
+    if away:
+        put = jax.device_put(
+            [found[i] for i in away], [shardings[i] for i in away], donate=[donated[i] for i in away]
+        )
+        for i, x in zip(away, put, strict=True):
+            found[i] = x
+    return found

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from toast_lab.frontends.calls import is_module
+
 _OWN = ("_pytree__state", "_object__state")  # attributes of a module that say which trace it belongs to
 
 
@@ -32,13 +34,6 @@ class _Alias:
 
     def __init__(self, path: tuple[Any, ...]) -> None:
         self.path = path
-
-
-def is_module(x: Any) -> bool:
-    """Is this a module of nnx, or an optimizer, a stream of random keys and the like?"""
-    nnx = sys.modules.get("flax.nnx")
-    kinds = tuple(getattr(nnx, kind) for kind in ("Pytree", "Object", "Module") if hasattr(nnx, kind))
-    return nnx is not None and isinstance(x, kinds) and not isinstance(x, type)
 
 
 class Modules:
@@ -122,27 +117,60 @@ class Modules:
         self.live = self.nnx.merge(self.graph, self._whole_state(states))
         return self._replace(args, self._is_state, self.live), before
 
-    def changed(self, before: list[Any], base: list[str]) -> dict[str, Any]:
-        """Path and new value of every variable that is no longer what it was."""
+    def changed(self, before: list[Any], donated: Sequence[int] = ()) -> list[Any]:
+        """New values of all variables that are no longer what they were; ``changes`` says which.
+
+        Those of ``donated`` arguments are all among them: their old buffers are gone.
+        """
         import jax
 
         self.changes = NOTHING
         if not self.places:
-            return {}
+            return []
         old = {id(leaf) for leaf in before}
-        place = {node: where for where, node in self.places.items()}
         graph, state = self.nnx.split(self.live)
         flat: Any = jax.tree_util.tree_flatten_with_path(state)
-        found, at = {}, []
-        for path, leaf in flat[0]:
-            argument, within = place[path[0].key]
-            if id(leaf) not in old:
-                found[base[argument] + str(jax.tree_util.keystr(within)) + _attributes(path[1:])] = leaf
-                at.append(path)
-        same = graph == self.graph
-        paths = tuple(path for path, _ in flat[0])
-        self.changes = Changes(tuple(at), None if same else graph, None if same else (paths, flat[1]))
+        found, tree = flat
+        new = [(p, leaf) for p, leaf in found if id(leaf) not in old or self._place(p)[0] in donated]
+        same, paths = graph == self.graph, tuple(path for path, _ in found)
+        at = tuple(path for path, _ in new)
+        self.changes = Changes(at, None if same else graph, None if same else (paths, tree))
+        return [leaf for _, leaf in new]
+
+    def _place(self, path: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
+        """Argument, and path within it, of the module that a path of the whole state begins with."""
+        return next(where for where, node in self.places.items() if node == path[0].key)
+
+    def names(self, changes: Changes, base: Sequence[str]) -> list[str]:
+        """What people call the variables that changed; ``base`` has the names of the arguments."""
+        import jax
+
+        found = []
+        for path in changes.at:
+            argument, within = self._place(path)
+            found.append(base[argument] + str(jax.tree_util.keystr(within)) + _attributes(path[1:]))
         return found
+
+    def keys(self, changes: Changes) -> list[tuple[int, str]]:
+        """Argument, and path within it as JAX writes it, of the variables that changed."""
+        import jax
+
+        places = [(self._place(path), path[1:]) for path in changes.at]
+        return [(argument, str(jax.tree_util.keystr((*within, *rest)))) for (argument, within), rest in places]
+
+    def put(self, args: Sequence[Any]) -> list[Any]:
+        """``args`` with the caller's modules in place of states, whose values those modules have then."""
+        import jax
+
+        if not self.places:
+            return list(args)
+        states: list[Any] = [None] * len(self.states)
+        for i, arg in enumerate(args):
+            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self._is_state)[0]:
+                if (i, path) in self.places:
+                    states[self.places[i, path]] = part
+        self.nnx.update(self.nodes, self._whole_state(states))
+        return self._replace(args, self._is_state, self.nodes)
 
     def marked(self, result: Any) -> Any:
         """``result`` with marks in place of the caller's modules, their parts and their variables."""
