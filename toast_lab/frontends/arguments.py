@@ -76,10 +76,10 @@ def take_apart(
     values, first = user.values, user.model
     at_name = {text: len(args) + i for i, text in enumerate(user.by_name)}
     said = calls.facts(fn, len(args))
-    static = {*said.static, *(at_name[text] for text in said.static_names if text in at_name)}
-    wanted = {d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated)}
+    static = {*(i for i in said.static if i < len(args)), *(at_name[text] for text in said.static_names if text in at_name)}
+    wanted = {d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated) if d < len(args)}
     wanted |= {at_name[text] for text in said.donated_names if text in at_name}
-    donated = tuple(sorted(d + first for d in wanted - static if d < len(values)))
+    donated = tuple(sorted(d + first for d in wanted - static))
     shardings = _shardings(getattr(fn, "_jit_info", None), static, len(args))
     static = {i + first for i in static}
     base = [*["model"][:first], *_parameter_names(fn, len(args)), *user.by_name]
