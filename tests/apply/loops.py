@@ -1,8 +1,10 @@
-"""Training loops as users of JAX's libraries write them: ten steps by the library's own jit and by ``plan.jit``.
+"""Training loops as users of JAX's libraries write them: ten steps by the library's own jit and by
+``plan.jit``.
 
-Each case gives ``(step, fresh, fed)``: the jitted step, fresh arguments, and the arguments of the next step from those
-of the last one and its result.  What is compared is everything that the caller gets to see after every step: the structure
-of result and arguments, types and weakness of arrays, what is no array, and values.
+Each case gives ``(step, fresh, fed)``: the jitted step, fresh arguments, and the arguments of the
+next step from those of the last one and its result.  What is compared is everything that the caller
+gets to see after every step: the structure of result and arguments, types and weakness of arrays,
+what is no array, and values.
 """
 
 from __future__ import annotations
@@ -352,8 +354,8 @@ CASES = {
     "dataclass_and_numbers": dataclass_and_numbers,
     "bound_method": bound_method,
 }
-# A normalisation takes away what the bias before it adds: its gradient is rounding alone, which Adam makes large.  So no
-# layer before one has a bias here.
+# A normalisation takes away what the bias before it adds: its gradient is rounding alone, which
+# Adam makes large.  So no layer before one has a bias here.
 KEYWORDS: dict[str, dict[str, Any]] = {"dataclass_and_numbers": {"mode": "square"}}
 
 

@@ -96,7 +96,8 @@ def static(case: str) -> dict[str, Any]:
     return exported(*static_cases()[case])
 
 
-# -- random keys ----------------------------------------------------------------------------------------
+# -- random keys
+# ----------------------------------------------------------------------------------------
 
 
 def argument(key: Any, x: Any) -> Any:
@@ -186,7 +187,10 @@ def searched(method: str) -> dict[str, Any]:
     problem = tl.Problem(tl.analyse(model), {"a": 2, "b": 2}, "cpu")
     found = tl.search(problem, method=method, budget=tl.Budget(seconds=10))
     specs = found.plan.value_specs()
-    return {"cut": [v for v, spec in enumerate(specs) if cut(model, v, spec)], "hidden": int(model.program.hidden.sum())}
+    return {
+        "cut": [v for v, spec in enumerate(specs) if cut(model, v, spec)],
+        "hidden": int(model.program.hidden.sum()),
+    }
 
 
 def legal(case: str, implementation: str) -> list[str]:

@@ -22,7 +22,9 @@ from jax.extend import core
 from toast_lab.frontends.calls import Whole, called, numbers_of, ordered, split_result
 
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-ENDS = {code.co_filename for code in ((lambda: 0).__code__, called.__code__)}  # files whose frames are not the user's, and end the chain of source lines
+ENDS = {
+    code.co_filename for code in ((lambda: 0).__code__, called.__code__)
+}  # files whose frames are not the user's, and end the chain of source lines
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin")
 _OF_SCALARS = ("reduce", "scatter", "select_and_")  # the jaxpr in their parameters combines two numbers
 

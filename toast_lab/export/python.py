@@ -24,7 +24,6 @@ from toast_lab.frontends import calls, nnx_modules
 from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
 
-
 CARRIED = (calls, nnx_modules, constrained, sharded)  # sources that exported code has with it, in this order
 
 

@@ -76,7 +76,10 @@ def take_apart(
     values, first = user.values, user.model
     at_name = {text: len(args) + i for i, text in enumerate(user.by_name)}
     said = calls.facts(fn, len(args))
-    static = {*(i for i in said.static if i < len(args)), *(at_name[text] for text in said.static_names if text in at_name)}
+    static = {
+        *(i for i in said.static if i < len(args)),
+        *(at_name[text] for text in said.static_names if text in at_name),
+    }
     wanted = {d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated) if d < len(args)}
     wanted |= {at_name[text] for text in said.donated_names if text in at_name}
     donated = tuple(sorted(d + first for d in wanted - static))

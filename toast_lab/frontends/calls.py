@@ -1,8 +1,8 @@
-"""How users call their functions: keywords in any order, static arguments, results that are no arrays.
+"""How users call their functions: keywords, static arguments, results that are no arrays.
 
-``jax.jit`` and the jits of other libraries agree on little here, so that a function tells by its kind what becomes of a
-Python number among its arguments and results (``numbers_of``).  This file needs nothing but JAX, and exported code
-carries it along.
+``jax.jit`` and the jits of other libraries agree on little here, so that a function tells by its
+kind what becomes of a Python number among its arguments and results (``numbers_of``).  This file
+needs nothing but JAX, and exported code carries it along.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def _is_module_with_arrays(fn: Any) -> bool:
 def ordered(
     fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-    """All arguments in the order of ``fn``'s parameters, and the names of the last ones, which are keywords.
+    """All arguments in the order of ``fn``'s parameters, and the names of the last, the keywords.
 
-    One call is the same as another whatever the order of its keywords.  Those without a parameter of their name (of
-    ``**options``) come last, sorted.
+    One call is the same as another whatever the order of its keywords.  Those without a parameter
+    of their name (of ``**options``) come last, sorted.
     """
     rest, found = dict(keywords), {}
     for name in parameter_names(fn):
@@ -106,7 +106,7 @@ def called(fn: Callable[..., Any], values: Sequence[Any], keywords: Sequence[str
 
 
 def facts(fn: Any, count: int) -> Facts:
-    """What of ``count`` positional arguments, and which keywords, a jitted ``fn`` holds static and donates.
+    """What a jitted ``fn`` holds static and donates of ``count`` positional arguments, and by name.
 
     Sees through ``functools.partial``, bound methods and the jits of flax and equinox.
     """
@@ -254,9 +254,10 @@ def type_of(x: Any) -> tuple[Any, ...]:
 
 
 def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
-    """Arrays where ``jax.jit`` with these ``in_shardings`` takes them: it refuses what somebody put elsewhere.
+    """Arrays where ``jax.jit`` with these ``in_shardings`` takes them.
 
-    In a training loop that is what the step before gave, where its results are kept otherwise than its arguments.
+    It refuses what somebody put elsewhere. In a training loop that is what the step before gave, where its results are kept otherwise than
+    its arguments.
     """
     found = list(arrays)
     away = [
@@ -267,9 +268,7 @@ def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bo
         and not x.sharding.is_equivalent_to(sharding, x.ndim)
     ]  # fmt: skip
     if away:
-        put = jax.device_put(
-            [found[i] for i in away], [shardings[i] for i in away], donate=[donated[i] for i in away]
-        )
+        put = jax.device_put([found[i] for i in away], [shardings[i] for i in away], donate=[donated[i] for i in away])
         for i, x in zip(away, put, strict=True):
             found[i] = x
     return found

@@ -1,8 +1,9 @@
 """Modules of flax's nnx among the arguments: objects that a function changes in place.
 
-They are split together, so that what they share stays shared, and the function sees modules made of their states.  What
-it changes in them is put into the caller's own, as ``nnx.jit`` does: values of variables, variables that come or go, and
-attributes that are no arrays.  Where a result is one of these modules (or a part of one) the caller gets his own back.
+They are split together, so that what they share stays shared, and the function sees modules made of
+their states.  What it changes in them is put into the caller's own, as ``nnx.jit`` does: values of
+variables, variables that come or go, and attributes that are no arrays.  Where a result is one of
+these modules (or a part of one) the caller gets his own back.
 
 flax is not imported here: where the user has not imported it there is nothing of it to find.
 """
@@ -57,7 +58,8 @@ class Modules:
         if nodes:
             self.nodes = tuple(nodes)
             self.graph, state = self.nnx.split(self.nodes)
-            # A module all of whose variables belong to an earlier one as well has no entry of its own.
+            # A module all of whose variables belong to an earlier one as well has no entry of its
+            # own.
             self.states = [self._state_of(state[n]) if n in state else self.nnx.State({}) for n in range(len(nodes))]
 
     def _state_of(self, part: Any) -> Any:

@@ -1,10 +1,11 @@
 """Typed random keys: dims of their data that JAX hides from its users, and that nobody may cut.
 
-``jax.random.key`` makes arrays whose elements are keys.  StableHLO has their data: a key of the default kind is two
-32-bit words, so that 8 keys are ``ui32[8, 2]``, and that they are keys can no longer be seen.  No PartitionSpec can name
-the dim of the words, and no device has a use for half a key.  So the frontend says which arguments and results are keys
-and which shapes keys have on the way, and here the dims of their words are marked: ``Program.hidden`` for values, and
-factors that stay whole for the ops that make or read them.
+``jax.random.key`` makes arrays whose elements are keys.  StableHLO has their data: a key of the
+default kind is two 32-bit words, so that 8 keys are ``ui32[8, 2]``, and that they are keys can no
+longer be seen.  No PartitionSpec can name the dim of the words, and no device has a use for half a
+key.  So the frontend says which arguments and results are keys and which shapes keys have on the
+way, and here the dims of their words are marked: ``Program.hidden`` for values, and factors that
+stay whole for the ops that make or read them.
 
 Start reading at ``mark``.
 """
@@ -31,8 +32,9 @@ class Keys(NamedTuple):
 def mark(program: Program, keys: Keys) -> Program:
     """``program`` with the hidden dims of random keys held whole.
 
-    Behind the arguments a value is taken for keys if it has the element type and the shape of some, dims of size 1
-    aside: data of other origin and the same shape loses the choice to have its words cut, which are two or four.
+    Behind the arguments a value is taken for keys if it has the element type and the shape of some,
+    dims of size 1 aside: data of other origin and the same shape loses the choice to have its words
+    cut, which are two or four.
     """
     hidden = np.zeros(len(program.shape), bool)
     known = {(_wide(shape), words) for shape, words in keys.inside}

@@ -90,7 +90,8 @@ class ShardingPlan:
         left out, and typed random keys have no others than those that JAX shows.
 
         Raises:
-            InvalidPlan: a path, a dim or an axis does not exist, a random key's words are to be cut, or nothing changes.
+            InvalidPlan: a path, a dim or an axis does not exist, the words of a random key are to
+                be cut, or nothing changes.
         """
         program, analysis = problem.analysis.program, problem.analysis
         paths = {program.value_name[a]: a for a in range(program.n_arguments)}
