@@ -256,8 +256,8 @@ def type_of(x: Any) -> tuple[Any, ...]:
 def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
     """Arrays where ``jax.jit`` with these ``in_shardings`` takes them.
 
-    It refuses what somebody put elsewhere. In a training loop that is what the step before gave, where its results are kept otherwise than
-    its arguments.
+    It refuses what somebody put elsewhere: in a training loop what the step before gave, where its
+    results are kept otherwise than its arguments.
     """
     found = list(arrays)
     away = [
