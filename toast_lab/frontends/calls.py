@@ -48,14 +48,14 @@ def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str,
     """What a user's call means."""
     numbers, pure = numbers_of(fn), is_jitted(fn)
     values, by_name = ordered(fn, args, keywords)
-    if is_nnx_jitted(fn):
-        fn = fn.__wrapped__
-    elif isinstance(fn, functools.partial) and is_nnx_jitted(fn.func):  # a method of a module is one
-        fn = functools.partial(fn.func.__wrapped__, *fn.args, **fn.keywords)
-    model = _is_module_with_arrays(fn)
-    if model:
-        return Call(_call_module, (fn, *values), by_name, numbers, pure, 1)
-    return Call(fn, values, by_name, numbers, pure, 0)
+    inside: Any = fn
+    if is_nnx_jitted(inside):
+        inside = inside.__wrapped__
+    elif isinstance(inside, functools.partial) and is_nnx_jitted(inside.func):  # a module's method
+        inside = functools.partial(inside.func.__wrapped__, *inside.args, **inside.keywords)  # type: ignore[attr-defined]
+    if _is_module_with_arrays(inside):
+        return Call(_call_module, (inside, *values), by_name, numbers, pure, 1)
+    return Call(inside, values, by_name, numbers, pure, 0)
 
 
 def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
@@ -207,7 +207,8 @@ class Whole(NamedTuple):
 
 def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
     """(the arrays of a result with None in place of its other leaves, what makes the result of them again)."""
-    leaves, tree = jax.tree_util.tree_flatten(result)
+    flat: Any = jax.tree_util.tree_flatten(result)
+    leaves, tree = flat
     keep = numbers_kept(result, numbers)
     is_array = [_is_array(leaf, number) for leaf, number in zip(leaves, keep, strict=True)]
     slots = tuple(None if is_it else (leaf,) for leaf, is_it in zip(leaves, is_array, strict=True))
@@ -249,7 +250,7 @@ def same(thing: Any) -> Any:
 
 def type_of(x: Any) -> tuple[Any, ...]:
     """Shape, type and weakness of the type of an array or a Python number."""
-    aval = jax.typeof(x) if hasattr(jax, "typeof") else jax.core.get_aval(x)
+    aval: Any = jax.typeof(x)
     return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 

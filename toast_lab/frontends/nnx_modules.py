@@ -181,10 +181,11 @@ class Modules:
         import jax
 
         known = {id(part): path for path, part in self._parts(self.live).items()}
-        flat, tree = jax.tree_util.tree_flatten(
+        flat: Any = jax.tree_util.tree_flatten(
             result, is_leaf=lambda x: is_module(x) or isinstance(x, self.nnx.Variable)
         )
-        return tree.unflatten([_Alias(known[id(x)]) if id(x) in known else x for x in flat])
+        leaves, tree = flat
+        return tree.unflatten([_Alias(known[id(x)]) if id(x) in known else x for x in leaves])
 
     def unmarked(self, result: Any) -> Any:
         """``result`` with the caller's own objects in place of the marks."""

@@ -50,12 +50,9 @@ def mark(program: Program, keys: Keys) -> Program:
         hidden[end - count : end] = count > 0
     if not hidden.any():
         return program
-    value = np.repeat(program.use_value, np.diff(program.use_dim_ptr))
-    row = (
-        program.shape_ptr[value]
-        + np.arange(len(value))
-        - np.repeat(program.use_dim_ptr[:-1], np.diff(program.use_dim_ptr))
-    )
+    rank = np.diff(program.use_dim_ptr)
+    used = np.repeat(program.use_value, rank)
+    row = program.shape_ptr[used] + np.arange(len(used)) - np.repeat(program.use_dim_ptr[:-1], rank)
     classes = program.factor_class.copy()
     classes[program.def_dim_factor[hidden]] = NEED_REPLICATION
     classes[program.use_dim_factor[hidden[row]]] = NEED_REPLICATION
