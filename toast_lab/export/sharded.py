@@ -73,7 +73,8 @@ def shard(
     @functools.wraps(fn)
     def sharded(*args: Any, **keywords: Any) -> Any:
         given, (run, ins, whole, changes) = prepare(args, keywords)
-        leaves, tree = jax.tree_util.tree_flatten(given.arrays)
+        flat: Any = jax.tree_util.tree_flatten(given.arrays)
+        leaves, tree = flat
         gone = [i in donated for i, a in enumerate(given.arrays) for _ in jax.tree_util.tree_leaves(a)]
         result, new = run(*tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), gone)))
         given.modules.store(changes, new)
