@@ -63,3 +63,26 @@ def test_no_search_cuts_the_words_of_a_key(method: str) -> None:
     found = searched(method)
     assert found["hidden"] > 0
     assert found["cut"] == []
+
+
+def test_who_asks_to_cut_the_words_of_a_key_is_told_why_not() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    import toast_lab as tl
+    from tests.export.called import batch
+
+    keys = jax.random.split(jax.random.key(0), 8)
+    problem = tl.Problem(tl.analyse(tl.from_jax(batch, keys, jnp.ones((8, 16)))), {"a": 2, "b": 4})
+    for asked in (
+        lambda: tl.Plan.from_specs(problem, {"keys": (None, "a"), "x": ("a", None, None)}),
+        lambda: problem.pin("keys", (None, "a")),
+        lambda: tl.Plan.from_actions(problem, [("keys.1", "a")]),
+    ):
+        with pytest.raises(tl.ToastError, match=r"dim 1 \(size 2\) holds the words of a random key.*dim 0 can be cut"):
+            asked()
+    with pytest.raises(tl.ToastError, match="x: 3 entries for 2 dims"):
+        tl.Plan.from_specs(problem, {"x": ("a", None, None)})
+    plan = tl.Plan.from_specs(problem, {"keys": ("b",)})
+    assert plan.argument_specs()["keys"] == (("b",), ())
+    assert tl.Plan.from_specs(problem.pin("keys", ("a",)), {"x": (None, "b")}).argument_specs()["keys"] == (("a",), ())
