@@ -147,6 +147,12 @@ def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
     return sdy.TensorShardingAttr.get(mesh_name, dims)
 
 
+def on_mesh(attribute: Any, mesh_name: str) -> Any:
+    """The same ``sdy.sharding`` over the mesh of that name."""
+    found = sdy.TensorShardingAttr(attribute)
+    return sdy.TensorShardingAttr.get(mesh_name, found.dimension_shardings, found.replicated_axes, found.unreduced_axes)
+
+
 def sharding_per_value(shardings: Sequence[Any]) -> Any:
     """``#sdy.sharding_per_value<[...]>``, one sharding for each result of an op."""
     return sdy.TensorShardingPerValueAttr.get(list(shardings))

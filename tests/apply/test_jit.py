@@ -21,8 +21,8 @@ CASES = [
 ]
 
 
-def here(name: str, *args: Any) -> Any:
-    return isolate.run_in_child(f"tests.apply.programs:{name}", *args, env=environment(Devices("cpu", 8)))
+def here(name: str, *args: Any, module: str = "programs") -> Any:
+    return isolate.run_in_child(f"tests.apply.{module}:{name}", *args, env=environment(Devices("cpu", 8)))
 
 
 @pytest.mark.parametrize(("name", "sizes", "seed"), CASES, ids=[f"{n}-{s}" for n, _, s in CASES])
@@ -87,3 +87,39 @@ def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     assert "'data': 4, 'model': 2" in said["mesh"]
     assert "not both" in said["both"]
     assert not [k for k, v in said.items() if v.startswith("unexpected") and k != "around"]
+
+
+LOOPS = {
+    "linen_train_state": "flax",
+    "linen_batch_norm_and_dropout": "flax",
+    "nnx_in_place": "flax",
+    "nnx_as_values": "flax",
+    "nnx_module_under_jax_jit": "flax",
+    "equinox_filter_jit": "equinox",
+    "equinox_state": "equinox",
+    "equinox_under_jax_jit": "equinox",
+    "haiku_with_state": "haiku",
+    "dataclass_and_numbers": "jax",
+    "bound_method": "jax",
+}
+
+
+@pytest.mark.parametrize("case", LOOPS)
+def test_training_loops_see_what_the_library_s_own_jit_gives(case: str) -> None:
+    if importlib.util.find_spec(LOOPS[case]) is None:
+        pytest.skip(f"{LOOPS[case]} is not installed")
+    for donated, found in here("loop", case, module="loops").items():
+        assert found["wrong"] == [], donated
+        assert found["error"] < 1e-3
+        assert found["moved"] > 1e-3  # the loop does something
+        assert found["traced"] <= 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flax") is None, reason="flax is not installed")
+def test_attributes_of_modules_change_as_under_nnx_jit() -> None:
+    found = here("attributes", module="loops")
+    assert [row["calls"] for row in found["rows"]] == [(1, 1), (2, 2), (2, 2)]
+    assert [row["mode"] for row in found["rows"][:2]] == [("called 1",) * 2, ("called 2",) * 2]
+    assert all(row["values"][0] == pytest.approx(row["values"][1], rel=1e-5) for row in found["rows"])
+    assert found["same"]
+    assert "the function is step" in found["said"]

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.apply import program_call
 from toast_lab.errors import InvalidPlan
-from toast_lab.frontends import arguments
+from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.model import Model, build
+from toast_lab.frontends.random_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace
 from toast_lab.frontends.user_code import function_name
 from toast_lab.lowering.annotate import annotate
@@ -38,8 +39,9 @@ class _Traced(NamedTuple):
     """``fn`` for arguments of one structure."""
 
     run: Callable[..., Any]  #: jitted; takes leaves, gives leaves
-    result_tree: Any
-    changed_at: Sequence[Any]  #: what ``fn`` changes of the caller's modules
+    outcome: arguments.Outcome  #: what ``fn`` gives beside arrays
+    shardings: Sequence[Any]  #: of the leaves
+    donated: Sequence[bool]  #: whether their buffers may be reused
 
 
 class Sharded:
@@ -55,47 +57,40 @@ class Sharded:
         self._traced: dict[Any, _Traced] = {}
         functools.update_wrapper(self, fn, updated=())
 
-    def __call__(self, *args: Any) -> Any:
-        """What ``fn(*args)`` gives, on the plan's devices."""
-        import jax
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """What ``fn`` gives, on the plan's devices."""
+        taken, traced = self._prepare(args, keywords)
+        leaves = calls.placed(list(map(_to_array, taken.leaves)), traced.shardings, traced.donated)
+        return taken.deliver(traced.outcome, traced.run(*leaves))
 
-        taken, traced = self._prepare(args)
-        results = traced.run(*map(_to_array, taken.leaves))
-        result = jax.tree_util.tree_unflatten(traced.result_tree, results)
-        if traced.changed_at:
-            result, new = result
-            taken.store(traced.changed_at, new)
-        return result
-
-    def lower(self, *args: Any) -> jax.stages.Lowered:
+    def lower(self, *args: Any, **keywords: Any) -> jax.stages.Lowered:
         """As ``jax.jit(fn).lower``, of the function of the arguments' leaves."""
-        taken, traced = self._prepare(args)
+        taken, traced = self._prepare(args, keywords)
         lowered: Any = traced.run.lower(*map(_to_array, taken.leaves))  # type: ignore[attr-defined]
         return lowered
 
-    def _prepare(self, args: tuple[Any, ...]) -> tuple[arguments.Arguments, _Traced]:
-        taken = arguments.take_apart(self.fn, args, self.donate_argnums)
-        shapes = tuple((tuple(x.shape), str(x.dtype)) for x in map(_to_array, taken.leaves))
-        key = (taken.structure, shapes)
+    def _prepare(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[arguments.Arguments, _Traced]:
+        taken = arguments.take_apart(self.fn, args, self.donate_argnums, keywords)
+        key = (taken.structure, tuple(map(calls.type_of, taken.leaves)))
         if key not in self._traced:
-            self._traced[key] = self._trace(args, taken)
+            self._traced[key] = self._trace(args, keywords, taken)
         return taken, self._traced[key]
 
-    def _trace(self, args: tuple[Any, ...], taken: arguments.Arguments) -> _Traced:
+    def _trace(self, args: tuple[Any, ...], keywords: dict[str, Any], taken: arguments.Arguments) -> _Traced:
         import jax
 
         plan, name = self.plan, function_name(self.fn)
-        model = build(trace(self.fn, args, self.donate_argnums), name, {}, f"function {name}")
+        model = build(trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}")
         if model.program.digest() != plan.program.digest():
             raise InvalidPlan(different(plan, model))
-        result = jax.eval_shape(taken.call, *taken.given)
-        structs, result_tree = jax.tree_util.tree_flatten(result)
+        structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))
+        outcome = taken.outcome()
         paths = [path for paths in taken.paths for path in paths]
         donated = [i in taken.donated for i, some in enumerate(taken.paths) for _ in some]
         ins = [self.argument_shardings[p] for p in paths]
         kept = plan.value_specs()
         outs = [_sharding(kept[int(v)], self.mesh) for v in plan.program.outputs]
-        callee = program_call.Callee(model.name, annotate(model, plan), plan.mesh, [_physical(s) for s in structs])
+        callee = program_call.Callee(model.name, annotate(model, plan), plan.mesh, [data_struct(s) for s in structs])
         given_tree = jax.tree_util.tree_structure(taken.given)
         call = taken.call
 
@@ -119,7 +114,7 @@ class Sharded:
             donate_argnums=tuple(i for i, d in enumerate(donated) if d),
             keep_unused=True,
         )
-        return _Traced(run, result_tree, tuple(taken.changed_at))
+        return _Traced(run, outcome, ins, donated)
 
 
 def jit(
@@ -227,12 +222,6 @@ def _sharding(spec: Any, mesh: Any) -> Any:
     return jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
 
 
-def _is_key(x: Any) -> bool:
-    import jax
-
-    return bool(jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key))
-
-
 def _to_array(leaf: Any) -> Any:
     import jax
 
@@ -242,13 +231,13 @@ def _to_array(leaf: Any) -> Any:
 def _key_data(x: Any) -> Any:
     import jax
 
-    return jax.random.key_data(x) if _is_key(x) else x
+    return jax.random.key_data(x) if is_key(x) else x
 
 
 def _key(x: Any, struct: Any) -> Any:
     import jax
 
-    return jax.random.wrap_key_data(x, impl=_implementation(struct.dtype)) if _is_key(struct) else x
+    return jax.random.wrap_key_data(x, impl=_implementation(struct.dtype)) if is_key(struct) else x
 
 
 def _implementation(dtype: Any) -> str:
@@ -260,9 +249,3 @@ def _implementation(dtype: Any) -> str:
         if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:
             return kind
     raise InvalidPlan(f"results of type {dtype} are random keys of a kind that is none of {', '.join(kinds)}")
-
-
-def _physical(struct: Any) -> Any:
-    import jax
-
-    return jax.eval_shape(jax.random.key_data, struct) if _is_key(struct) else struct

@@ -18,6 +18,7 @@ import numpy as np
 from toast_lab.conflicts import compatibility, graph, repeated
 from toast_lab.errors import ToastError
 from toast_lab.ir.program import Program
+from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.nda.names import Names, name_dimensions
 
 if TYPE_CHECKING:
@@ -262,6 +263,7 @@ def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tupl
     for a in range(program.n_arguments):
         hint = dim_names.get(program.value_name[a], dim_names.get(last_key(program.value_name[a]), ()))
         row = program.def_names(a)
+        row = row[: len(hint)] if len(hint) == len(row) - hidden_dims(program, a) else row
         if len(hint) == len(row):
             for name, text in zip(row, hint, strict=True):
                 votes[int(colour[name])][text] += 1

@@ -194,6 +194,7 @@ def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]]) ->
 def _stacked_together(names: Names, colour: np.ndarray) -> list[list[int]]:
     """Colours along which one loop stacks what its rounds take and give: the layers of one network."""
     program = names.program
+    hidden = set(program.def_dim_factor[program.hidden].tolist())  # whole for another reason than being stacked
     families: list[list[int]] = []
     for region in program.regions:
         if region.kind != "loop":
@@ -202,7 +203,8 @@ def _stacked_together(names: Names, colour: np.ndarray) -> list[list[int]]:
         op = region.begin
         while program.kind[op] == "while.enter":
             for factor in program.factors(op):
-                if program.factor_class[factor] == NEED_REPLICATION and program.factor_size[factor] > 1:
+                stacked = program.factor_class[factor] == NEED_REPLICATION and program.factor_size[factor] > 1
+                if stacked and factor not in hidden:
                     found[int(colour[factor])] = None
             op += 1
         if len(found) > 1:

@@ -15,7 +15,7 @@ from toast_lab.conflicts.analysis import last_key
 from toast_lab.errors import InvalidProblem
 from toast_lab.export.places import source_of
 from toast_lab.frontends.model import model_of
-from toast_lab.lowering.specs import partition_text, spec_entries
+from toast_lab.lowering.specs import partition_text, spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -68,10 +68,11 @@ def axis_rules(
         own = names.get(path, names.get(last_key(path)))
         if own is None:
             continue
-        if len(own) != len(specs[a]):
-            wrong.append(f"{path}: {len(own)} names for {len(specs[a])} dims")
+        spec = visible(program, a, specs[a])
+        if len(own) != len(spec):
+            wrong.append(f"{path}: {len(own)} names for {len(spec)} dims")
             continue
-        tensors.append(_Tensor(path, tuple(own), specs[a], float(program.nbytes(a))))
+        tensors.append(_Tensor(path, tuple(own), spec, float(program.nbytes(a))))
     if wrong:
         raise InvalidProblem("names of dims do not fit:\n" + "\n".join(wrong[:20]))
     if not tensors:

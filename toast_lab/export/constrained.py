@@ -5,7 +5,7 @@ part of a derivative's backward pass, and its shape; so one place is one express
 run through it.  The function is traced, and its equations are evaluated again with ``with_sharding_constraint`` on the
 operands and results of those places, within loops, branches and inner jits, too.
 
-This file needs nothing but JAX: exported code carries it along.
+This file and what it imports need nothing but JAX: exported code carries them along.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.extend import core
 
+from toast_lab.frontends.calls import Whole, called, numbers_of, ordered, split_result
+
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-ENDS = {(lambda: 0).__code__.co_filename}  # files whose frames are not the user's, and end the chain of source lines
+ENDS = {
+    code.co_filename for code in ((lambda: 0).__code__, called.__code__)
+}  # files whose frames are not the user's, and end the chain of source lines
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin")
 _OF_SCALARS = ("reduce", "scatter", "select_and_")  # the jaxpr in their parameters combines two numbers
 
@@ -56,12 +61,23 @@ def constrain(fn: Callable[..., Any], rules: Sequence[Rule], mesh: jax.sharding.
         ValueError: on tracing, if a rule finds no equation: the source has changed since the rules were made.
     """
 
-    def constrained(*args: Any) -> Any:
-        closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args)
+    def constrained(*args: Any, **keywords: Any) -> Any:
+        values, by_name = ordered(fn, args, keywords)
+        leaves, tree = jax.tree_util.tree_flatten(values)
+        # What is no array here is a static argument of the jit around this, or bound in the user's function.
+        given = Whole(tree, tuple(None if isinstance(x, jax.Array | np.ndarray | np.generic) else (x,) for x in leaves))
+        arrays = [x for x, slot in zip(leaves, given.slots, strict=True) if slot is None]
+        whole: list[Whole] = []
+
+        def of_arrays(*some: Any) -> Any:
+            found, rest = split_result(called(fn, given.filled(some), by_name), numbers_of(fn))
+            whole[:] = [rest]
+            return found
+
         walk = Walk(rules, mesh)
-        results = walk.closed(closed, jax.tree_util.tree_leaves(args))
+        results = walk.closed(jax.make_jaxpr(of_arrays)(*arrays), arrays)
         walk.check()
-        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), results)
+        return whole[0].filled(results)
 
     return constrained
 

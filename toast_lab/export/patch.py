@@ -23,7 +23,7 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.export.minimal import MinimalConstraints, Pinned
 from toast_lab.export.places import Equation
 from toast_lab.ir.program import Program
-from toast_lab.lowering.specs import spec_entries
+from toast_lab.lowering.specs import spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 Range = tuple[str, int, int, int, int]  # file, line, column, end line, end column; columns count bytes from 0
@@ -116,7 +116,8 @@ class _Finder:
                 reason = _no_expression(self.of_op[int(self.program.value_op[self.value[name]])])
                 lost[reason] = lost.get(reason, 0) + 1
             else:
-                found[_Edit(at, row.specs)] = None
+                specs = tuple(visible(self.program, self.value[name], spec) for spec in row.specs)
+                found[_Edit(at, specs)] = None
         return list(found), "; ".join(f"{n} of {len(row.values)} values: {reason}" for reason, n in lost.items())
 
     def expression(self, value: int, wanted: set[int]) -> Range | None:
@@ -164,6 +165,7 @@ class _Finder:
         """Wrap what the reading expressions read."""
         found: dict[_Edit, None] = {}
         lost: dict[str, list[str]] = {}
+        specs = tuple(visible(self.program, self.value[row.values[0]], spec) for spec in row.specs)
         for target, frames in zip(row.targets, row.frames, strict=True):
             if target.place.backward:
                 continue  # the gradient of a constrained operand is constrained alike
@@ -173,7 +175,7 @@ class _Finder:
                 what = "library code reads it" if library else "the expression that reads it cannot be told apart"
                 lost.setdefault(what, []).append(target.place.source.partition(" < ")[0] or "unknown line")
             else:
-                found[_Edit(operand, row.specs)] = None
+                found[_Edit(operand, specs)] = None
         return list(found), "; ".join(f"{what} at {', '.join(dict.fromkeys(lines))}" for what, lines in lost.items())
 
 

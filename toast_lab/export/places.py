@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.constrained import ENDS, Place, Walk, place_of, source_lines
-from toast_lab.frontends import arguments
+from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.loading import function_of
 from toast_lab.frontends.model import Function, Model, Recipe, in_child
+from toast_lab.frontends.random_keys import is_key, words_of
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir import kinds
 from toast_lab.ir.program import Program
 
-ENDS.add(arguments.__file__)
+ENDS.update((arguments.__file__, calls.__file__))
 _NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
 
 
@@ -221,7 +222,7 @@ def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...
     inside = {int(program.use_value[u]) for op in ops for u in range(program.use_ptr[op], program.use_ptr[op + 1])}
     made = [int(v) for op in ops for v in program.results(op)]
     made = [v for v in made if v not in inside and not program.value_is_constant[v]]
-    shapes = [tuple(map(int, getattr(v.aval, "shape", ()))) for v in eqn.outvars]
+    shapes = [_shape(v) for v in eqn.outvars]
     if [tuple(map(int, program.dims(v))) for v in made] == shapes:
         return tuple(made)
     if len(shapes) == 1:
@@ -232,7 +233,13 @@ def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...
 
 def _fits(program: Program, variable: Any, value: int) -> bool:
     """Have a jaxpr's variable and a value of the program the same shape?"""
-    return tuple(map(int, getattr(variable.aval, "shape", ()))) == tuple(map(int, program.dims(value)))
+    return _shape(variable) == tuple(map(int, program.dims(value)))
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    """Shape of a jaxpr's variable as the program has it, with the words of random keys."""
+    shape = tuple(map(int, getattr(variable.aval, "shape", ())))
+    return (*shape, *words_of(variable.aval)) if is_key(variable.aval) else shape
 
 
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:

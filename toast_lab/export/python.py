@@ -20,8 +20,11 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
 from toast_lab.export.minimal import MinimalConstraints, counted
 from toast_lab.export.sharded import Shardings
+from toast_lab.frontends import calls, nnx_modules
 from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
+
+CARRIED = (calls, nnx_modules, constrained, sharded)  # sources that exported code has with it, in this order
 
 
 def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardings:
@@ -53,7 +56,7 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
             i, text = where[name]
             if arguments[i][text] != entries:
                 changed[i][text] = entries
-        else:
+        elif name == "result" or name[6:7] in (".", "["):  # others are variables that a module comes to have
             result[name.removeprefix("result")] = entries
     donated = tuple(
         i for i, specs_of in enumerate(arguments)
@@ -84,7 +87,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "",
         "from __future__ import annotations",
         "",
-        *_imports(constrained, sharded),
+        *_imports(*CARRIED),
         "",
         f"MESH = {_literal(data.mesh)}",
         "",
@@ -94,8 +97,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         f"CHANGED = {_literal(list(data.changed))}  # what is left of an argument, where that is another sharding",
         f"DONATED = {data.donated!r}",
         "",
-        *_body(constrained),
-        *_body(sharded),
+        *(line for module in CARRIED for line in _body(module)),
         "RULES = [",
         *(f"    {_rule(r)}," for r in data.rules),
         "]",

@@ -1,22 +1,24 @@
 """``jax.jit`` of a function with the shardings of a plan: arguments, results, and constraints at places of its source.
 
-Modules of flax's nnx in the arguments, also within tuples and dicts, are changed in place, as under ``nnx.jit``.  Like
-``constrained`` this file needs nothing but JAX, and exported code carries it along.
+Modules of flax's nnx in the arguments, also within tuples and dicts, are changed in place, as under ``nnx.jit``; static
+arguments and leaves that are no arrays stay what they are.  Like ``constrained`` this file and what it imports need
+nothing but JAX, and exported code carries them along.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 
 from toast_lab.export.constrained import ENDS, Rule, constrain, partition_spec
+from toast_lab.frontends.calls import Whole, called, placed, prepared, same, split_result, type_of
+from toast_lab.frontends.nnx_modules import Changes, Modules
 
-ENDS.add((lambda: 0).__code__.co_filename)
+ENDS.update(code.co_filename for code in ((lambda: 0).__code__, called.__code__))
 Specs = Mapping[str, tuple[Any, ...]]  # path of a leaf -> mesh axes per dim; "*" stands for any number
 
 
@@ -48,65 +50,128 @@ def shard(
 ) -> Callable[..., Any]:
     """``fn``, jitted and sharded.
 
-    ``options`` go to ``jax.jit``.  ``place(*args)`` of the result puts arguments where they belong, ``lower(*args)`` is
+    What is called positionally and what by name may differ from call to call.  ``options`` go to ``jax.jit``.
+    ``place(*args)`` of the result puts arguments where they belong, ``lower(*args)`` is
     that of ``jax.jit``.
     """
     mesh = make_mesh(shardings) if mesh is None else mesh
-    jitted: dict[Any, Any] = {}
+    jitted: dict[Any, tuple[Any, Any, Whole, Changes]] = {}
     options = {"donate_argnums": shardings.donated, **options}
+    donated = (options["donate_argnums"],) if isinstance(options["donate_argnums"], int) else options["donate_argnums"]
 
-    def prepare(args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], _Modules]:
-        modules = _Modules(args)
-        leaves, tree = jax.tree_util.tree_flatten(modules.plain)
-        key = tree, tuple((getattr(x, "shape", ()), str(getattr(x, "dtype", type(x)))) for x in leaves), modules.graph
-        if key not in jitted:
-            pure = modules.pure(fn)
-            ins = tuple(map(functools.partial(_tree, mesh), modules.plain, shardings.arguments))
-            outs = _outs(mesh, shardings, jax.eval_shape(pure, *modules.plain), modules)
-            constrained = constrain(pure, shardings.rules, mesh)
-            jitted[key] = jax.jit(constrained, in_shardings=ins, out_shardings=outs, **options)
-        return jitted[key], modules.plain, modules
+    def prepare(args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[_Given, tuple[Any, Any, Whole, Changes]]:
+        given = _Given(fn, shardings, donated, args, keywords)
+        if given.key not in jitted:
+            ins = tuple(map(functools.partial(_tree, mesh), given.arrays, shardings.arguments))
+            shapes = jax.eval_shape(given.run, *given.arrays)
+            outcome = given.whole[0], given.modules.changes
+            outs = (_tree(mesh, shapes[0], shardings.result), _outs_of_changes(mesh, shardings, given.modules))
+            constrained = constrain(given.run, shardings.rules, mesh)
+            jitted[given.key] = (jax.jit(constrained, in_shardings=ins, out_shardings=outs, **options), ins, *outcome)
+        return given, jitted[given.key]
 
     @functools.wraps(fn)
-    def sharded(*args: Any) -> Any:
-        run, plain, modules = prepare(args)
-        result, new = run(*plain)
-        modules.store(new)
-        return result
+    def sharded(*args: Any, **keywords: Any) -> Any:
+        given, (run, ins, whole, changes) = prepare(args, keywords)
+        flat: Any = jax.tree_util.tree_flatten(given.arrays)
+        leaves, tree = flat
+        gone = [i in donated for i, a in enumerate(given.arrays) for _ in jax.tree_util.tree_leaves(a)]
+        result, new = run(*tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), gone)))
+        given.modules.store(changes, new)
+        return given.modules.unmarked(whole.filled(jax.tree_util.tree_leaves(result)))
 
-    def lower(*args: Any) -> Any:
-        run, plain, _ = prepare(args)
-        return run.lower(*plain)
+    def lower(*args: Any, **keywords: Any) -> Any:
+        given, (run, *_) = prepare(args, keywords)
+        return run.lower(*given.arrays)
 
     def place(*args: Any) -> tuple[Any, ...]:
-        modules = _Modules(args)
-        put = tuple(
-            jax.device_put(a, _tree(mesh, a, s)) for a, s in zip(modules.plain, shardings.arguments, strict=True)
-        )
-        return modules.placed(put)
+        given = _Given(fn, shardings, donated, args, {})
+        put = [jax.device_put(a, _tree(mesh, a, s)) for a, s in zip(given.arrays, shardings.arguments, strict=True)]
+        whole = [w.filled(jax.tree_util.tree_leaves(a)) for w, a in zip(given.wholes, put, strict=True)]
+        return tuple(given.modules.put(whole)[given.call.model :])
 
     sharded.lower, sharded.place, sharded.mesh = lower, place, mesh  # type: ignore[attr-defined]
     return sharded
 
 
-def _outs(mesh: Any, shardings: Shardings, shapes: Any, modules: _Modules) -> Any:
-    result, new = shapes
-    changed = {}
-    for k, state in new.items():
-        i, path = modules.at[k]
-        changed[k] = _tree(mesh, state, {**shardings.arguments[i], **shardings.changed[i]}, path)
-    return _tree(mesh, result, shardings.result), changed
+class _Given:
+    """The arguments of one call: what of them are arrays, and a function of those."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        shardings: Shardings,
+        donated: Sequence[int],
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> None:
+        self.call = prepared(fn, args, keywords)
+        self.donated = donated
+        values, wanted = self.call.values, shardings.arguments
+        if len(values) != len(wanted):
+            raise ValueError(f"these shardings are for a call with {len(wanted)} arguments, this one has {len(values)}")
+        self.modules = Modules(() if self.call.pure else values)
+        self.wholes: list[Whole] = []
+        self.arrays: list[Any] = []  # per argument its pytree, None for what is no array
+        self.whole: list[Whole] = []  # of the result, known once ``run`` was traced
+        lost: list[str] = []
+        for plain, specs in zip(self.modules.without(values), wanted, strict=True):
+            flat: Any = jax.tree_util.tree_flatten_with_path(plain)
+            found, tree = flat
+            known = [_spec(specs, path) is not None for path, _ in found]
+            lost += [
+                str(jax.tree_util.keystr(path)) or "the whole"
+                for (path, leaf), is_known in zip(found, known, strict=True)
+                if not is_known and hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
+            ]
+            slots = tuple(None if is_known else (leaf,) for (_, leaf), is_known in zip(found, known, strict=True))
+            self.wholes.append(Whole(tree, slots))
+            self.arrays.append(tree.unflatten([None if s else leaf for (_, leaf), s in zip(found, slots, strict=True)]))
+        if lost:
+            named = ", ".join(key for specs in wanted for key in specs)
+            raise ValueError(f"these shardings know nothing of {', '.join(lost[:20])}; they know {named[:1000]}")
+        self.key = (
+            self.call.by_name, self.modules.graph, *(w.tree for w in self.wholes),
+            *(same(s[0]) if s else None for w in self.wholes for s in w.slots),
+            *map(type_of, jax.tree_util.tree_leaves(self.arrays)),
+        )  # fmt: skip
+
+    def run(self, *arrays: Any) -> Any:
+        """Arrays of the result, and new values of variables in modules."""
+        plain = [w.filled(jax.tree_util.tree_leaves(a)) for w, a in zip(self.wholes, arrays, strict=True)]
+        values, before = self.modules.merged(plain)
+        result = called(self.call.fn, values, self.call.by_name)
+        new = self.modules.changed(before, self.donated)
+        found, rest = split_result(self.modules.marked(result), self.call.numbers)
+        self.whole[:] = [rest]
+        return found, tuple(new)
 
 
-def _tree(mesh: Any, tree: Any, specs: Specs, at: Any = ()) -> Any:
-    """NamedShardings for the leaves of a pytree, which is itself ``at`` a path of the one that ``specs`` speaks of."""
+def _outs_of_changes(mesh: Any, shardings: Shardings, modules: Modules) -> tuple[Any, ...]:
+    """Shardings of what changes in modules; None, hence as propagation has it, for variables that are new."""
+    found = []
+    for argument, text in modules.keys(modules.changes):
+        spec = _of_text({**shardings.arguments[argument], **shardings.changed[argument]}, text)
+        found.append(None if spec is None else jax.sharding.NamedSharding(mesh, partition_spec(spec)))
+    return tuple(found)
+
+
+def _spec(specs: Specs, path: Any) -> Any:
+    return _of_text(specs, str(jax.tree_util.keystr(path)))
+
+
+def _of_text(specs: Specs, text: str) -> Any:
+    return specs.get(text, specs.get(re.sub(r"\d+", "*", text)))
+
+
+def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
+    """NamedShardings for the leaves of a pytree."""
     lost: list[str] = []
 
     def of(path: Any, _: Any) -> Any:
-        text = jax.tree_util.keystr((*at, *path))
-        found = specs.get(text, specs.get(re.sub(r"\d+", "*", text)))
+        found = _spec(specs, path)
         if found is None:
-            lost.append(text or "the whole")
+            lost.append(str(jax.tree_util.keystr(path)) or "the whole")
             found = ()
         return jax.sharding.NamedSharding(mesh, partition_spec(found))
 
@@ -116,77 +181,3 @@ def _tree(mesh: Any, tree: Any, specs: Specs, at: Any = ()) -> Any:
             f"these shardings know nothing of {', '.join(lost[:20])}; they know {', '.join([*specs][:20])}"
         )
     return made
-
-
-class _Modules:
-    """The nnx modules in the arguments, split so that what they share stays shared."""
-
-    def __init__(self, args: tuple[Any, ...]) -> None:
-        self.nnx = cast("Any", sys.modules.get("flax.nnx"))
-        self.kinds = tuple(getattr(self.nnx, k) for k in ("Pytree", "Object", "Module") if hasattr(self.nnx, k))
-        self.args = args
-        self.at: list[tuple[int, Any]] = []  # per module its argument and the path within that
-        self.nodes: list[Any] = []
-        for i, arg in enumerate(args if self.kinds else ()):
-            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self.is_module)[0]:
-                if self.is_module(part):
-                    self.at.append((i, path))
-                    self.nodes.append(part)
-        self.graph: Any = None
-        self.plain = args
-        if self.at:
-            self.graph, states = self.nnx.split(self.nodes)
-            # A module all of whose variables belong to an earlier one as well has no state of its own.
-            found = [states[k] if k in states else self.nnx.State({}) for k in range(len(self.at))]
-            self.plain = self.put(args, found, self.is_module)
-
-    def is_module(self, x: Any) -> bool:
-        """Is this a module, and not part of one?"""
-        return isinstance(x, self.kinds) and not isinstance(x, self.nnx.State)
-
-    def is_state(self, x: Any) -> bool:
-        """Is this what stands for a module in ``plain``?"""
-        return isinstance(x, self.nnx.State)
-
-    def put(self, args: Sequence[Any], new: Sequence[Any], replaced: Callable[[Any], bool]) -> tuple[Any, ...]:
-        """``args`` with something else in place of the modules or of their states."""
-        at, made = dict(zip(self.at, new, strict=True)), []
-        for i, arg in enumerate(args):
-            flat: Any = jax.tree_util.tree_flatten_with_path(arg, is_leaf=replaced)
-            parts, tree = flat
-            made.append(tree.unflatten([at.get((i, path), part) for path, part in parts]))
-        return tuple(made)
-
-    def states(self, plain: Sequence[Any]) -> Any:
-        """The states of all modules out of arguments that have them in place of the modules."""
-        found = {}
-        for i, arg in enumerate(plain):
-            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self.is_state)[0]:
-                if (i, path) in self.at:
-                    found[self.at.index((i, path))] = part
-        return self.nnx.State(found)
-
-    def pure(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """``fn`` of states; gives its result and, by number of the module, the new states."""
-
-        def pure(*args: Any) -> Any:
-            if not self.at:
-                return fn(*args), {}
-            nodes = self.nnx.merge(self.graph, self.states(args))
-            result = fn(*self.put(args, nodes, self.is_state))
-            states = self.nnx.split(nodes)[1]
-            return result, {k: states[k] for k in range(len(self.at)) if k in states}
-
-        return pure
-
-    def store(self, new: Mapping[int, Any]) -> None:
-        """Put new states into the caller's modules."""
-        if self.at:
-            self.nnx.update(self.nodes, self.nnx.State(dict(new)))
-
-    def placed(self, plain: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments whose modules hold the arrays of ``plain``; the caller's modules are changed in place."""
-        if not self.at:
-            return plain
-        self.store(self.states(plain))
-        return self.put(plain, self.nodes, self.is_state)

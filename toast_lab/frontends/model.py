@@ -13,6 +13,7 @@ from toast_lab.frontends import stages
 from toast_lab.ir import read
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
+from toast_lab.ir.random_keys import Keys
 
 DimNames = Mapping[str, tuple[str, ...]]
 ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
@@ -110,6 +111,7 @@ class Traced(NamedTuple):
     trees: Any  #: as in Model
     notes: tuple[str, ...]
     function: Function | None = None
+    keys: Keys | None = None  #: which values are typed random keys, None: none are
 
 
 def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
@@ -121,6 +123,7 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         argument_paths=traced.paths,
         output_paths=traced.outputs,
         donated=traced.donated,
+        keys=traced.keys,
     )
     notes = (*traced.notes, *parsed.notes)
     return Model(

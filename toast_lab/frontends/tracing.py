@@ -5,11 +5,11 @@ What the caller's arguments are made of is ``arguments.py``'s business; here the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import arguments, stages, user_code
+from toast_lab.frontends import arguments, random_keys, stages, user_code
 from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.prepare import start_early
@@ -21,6 +21,7 @@ def from_jax(
     donate_argnums: int | Sequence[int] = (),
     name: str | None = None,
     dim_names: DimNames | None = None,
+    **keywords: Any,
 ) -> Model:
     """Trace a JAX function.
 
@@ -35,6 +36,7 @@ def from_jax(
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
         name: name for listings, the function's own by default.
         dim_names: names for argument dims by path or last key, ``{"wq": ("d_model", "heads", "key")}``.
+        keywords: further arguments, by name.  For those that are called like an option here, ``functools.partial``.
 
     Raises:
         FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for JAX, or ``fn`` calls
@@ -42,17 +44,22 @@ def from_jax(
     """
     start_early()  # beside the tracing, the kernels of a first search
     look_for_devices()
-    traced = trace(fn, args, donate_argnums)
+    traced = trace(fn, args, donate_argnums, keywords)
     called = user_code.function_name(fn)
     return build(traced, name or called, dim_names or {}, f"function {called}")
 
 
-def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | Sequence[int]) -> Traced:
+def trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    donate_argnums: int | Sequence[int],
+    keywords: Mapping[str, Any] | None = None,
+) -> Traced:
     """StableHLO of ``fn``, with argument and result paths.  Raises FrontendError as ``from_jax`` does."""
     import jax
 
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    taken = arguments.take_apart(fn, args, donate)
+    taken = arguments.take_apart(fn, args, donate, keywords)
     try:
         traced, lowered, refused = _lowered(taken)
         text = lowered.as_text(debug_info=True)
@@ -73,6 +80,7 @@ def trace(fn: Callable[..., Any], args: tuple[Any, ...], donate_argnums: int | S
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
         (*taken.notes, *refused, *_closed_over(traced)),
         Function(taken.call, taken.given, bool(taken.changed)),
+        random_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
     )
 
 

@@ -170,6 +170,7 @@ def finish(
         use_dim_minor=tuple(build.use_dim),
         def_dim_factor=ints([d[0] for d in build.def_dim]),
         def_dim_minor=tuple(build.def_dim),
+        hidden=np.zeros(len(build.shape), dtype=bool),
         n_arguments=n_arguments,
         outputs=ints(outputs),
         output_paths=output_paths,

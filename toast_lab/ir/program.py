@@ -105,6 +105,7 @@ class Program:
     use_dim_minor: tuple[tuple[int, ...], ...]  #: [sum] all factors of that dim, major first
     def_dim_factor: np.ndarray  #: [sum of ranks] major factor of each result dim, row starts = shape_ptr
     def_dim_minor: tuple[tuple[int, ...], ...]  #: [sum of ranks] all factors of that dim
+    hidden: np.ndarray  #: [sum of ranks] bool, words of random keys, which are never cut: see ``random_keys``
     # -- interface ------------------------------------------------------------------------------
     n_arguments: int
     outputs: np.ndarray  #: values returned, in order
@@ -202,6 +203,8 @@ class Program:
             if field.name in ("name", "location", "locations", "name_stack", "value_name", "detail", "annotations"):
                 continue
             value = getattr(self, field.name)
+            if field.name == "hidden" and not value.any():
+                continue  # programs without keys have the digests that they always had
             h.update(field.name.encode())
             h.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
         return h.hexdigest()[:16]

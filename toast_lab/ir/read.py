@@ -17,6 +17,7 @@ from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, kinds, rules, source_names, unsupported, walk
 from toast_lab.ir import program as p
 from toast_lab.ir.build import Builder, finish
+from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
 
 _NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a place, not a name
@@ -37,11 +38,13 @@ def parse(
     argument_paths: Sequence[str] | None = None,
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
+    keys: Keys | None = None,
     file: str = "",
 ) -> Parsed:
     """Parse StableHLO text, bytecode or a portable artifact, canonicalise it and read it.
 
-    ``file`` is where a text came from; ops that carry no location of their own get its lines.
+    ``file`` is where a text came from; ops that carry no location of their own get its lines.  ``keys``: what of it are
+    typed random keys, which StableHLO does not tell.
 
     Raises:
         FrontendError: the input is not StableHLO, is malformed, or holds what cannot be sharded (all is listed).
@@ -55,7 +58,8 @@ def parse(
     canonical.canonicalise(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
     _jaxlib.populate_rules(module)
-    return Parsed(read_program(module, name, argument_paths, output_paths, donated), text, notes)
+    program = read_program(module, name, argument_paths, output_paths, donated)
+    return Parsed(mark(program, keys) if keys is not None else program, text, notes)
 
 
 _TRACER = "toast_lab/frontends/"  # our own call of jax.jit is no part of the user's program

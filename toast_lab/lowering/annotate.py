@@ -105,12 +105,14 @@ class Writer:
         self.kept = plan.value_specs()
         self.used = plan.use_specs()
         self.made = made_specs(plan) if scattered else natural_specs(plan)
+        self.meshes: dict[str, _jaxlib.MeshAxes] = {}  #: those that the module came with
         self._attributes: dict[Spec, Any] = {}
 
     def write(self, text: str, *, as_it_came: bool = False, locations: bool = True) -> str:
         """The module ``text`` with everything on it; ``as_it_came``: it is not canonical yet."""
         context = _jaxlib.make_context()
         module = _jaxlib.parse_module(context, text)
+        self.meshes = _jaxlib.meshes(module)
         if as_it_came:
             canonical.canonicalise(module)
         with context, ir.Location.unknown(context):

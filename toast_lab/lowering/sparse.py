@@ -11,7 +11,8 @@ from typing import Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.ir import kinds, walk
-from toast_lab.lowering.annotate import Writer, forget_annotations
+from toast_lab.ir.annotations import CONSTRAINT
+from toast_lab.lowering.annotate import MESH_NAME, Writer, forget_annotations
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 
@@ -63,7 +64,22 @@ class _Sparse(Writer):
         """Constraints behind the values that have one."""
         if item.kind not in kinds.CONTROL:
             forget_annotations(item.operation.attributes)
+        if item.operation.name == CONSTRAINT:
+            self._own(item.operation)
         values = self.plan.program.results(number)
         for i, result in enumerate((*item.results, *item.twins)):
             value = int(values[min(i, len(values) - 1)])
             self.pin(result, list(self.at_results.get(value, ())))
+
+    def _own(self, operation: Any) -> None:
+        """A constraint that the program came with, the user's or one that JAX puts behind random keys.
+
+        On the plan's mesh it stays, as it does in the user's function.  One over another mesh says nothing here.
+        """
+        given, ours = operation.attributes["sharding"], zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)
+        rank = len(operation.results[0].type.shape)
+        mesh, dims, *_ = _jaxlib.sharding_parts(given, self.meshes, rank)
+        if mesh == tuple(ours) or (not mesh and not any(set(axes) - {"*"} for axes in dims)):
+            operation.attributes["sharding"] = _jaxlib.on_mesh(given, MESH_NAME)
+        else:
+            operation.attributes["sharding"] = _jaxlib.open_sharding_attribute(MESH_NAME, [()] * rank)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from toast_lab.ir.program import Program
+from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.sharding import steps
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
@@ -96,6 +98,11 @@ def to_partition_spec(spec: Spec) -> PartitionSpec:
     while entries and entries[-1] is None:
         entries.pop()
     return PartitionSpec(*entries)
+
+
+def visible(program: Program, value: int, spec: Spec) -> Spec:
+    """``spec`` of a value without the dims that JAX hides, those of the words of random keys."""
+    return spec[: len(spec) - hidden_dims(program, value)]
 
 
 def spec_entries(spec: Spec) -> tuple[Any, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, join_offenders
+from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding import portable, steps, validity
 from toast_lab.sharding.mesh import Mesh, make_mesh
@@ -85,7 +86,12 @@ class ShardingPlan:
     def from_specs(cls, problem: Problem, in_specs: dict[str, Iterable[Any]]) -> ShardingPlan:
         """The plan that spreads given argument shardings along their colours, in the order given.
 
-        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of them.
+        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of them.  Last dims may be
+        left out, and typed random keys have no others than those that JAX shows.
+
+        Raises:
+            InvalidPlan: a path, a dim or an axis does not exist, the words of a random key are to
+                be cut, or nothing changes.
         """
         program, analysis = problem.analysis.program, problem.analysis
         paths = {program.value_name[a]: a for a in range(program.n_arguments)}
@@ -95,11 +101,22 @@ class ShardingPlan:
                 f"no argument is called {', '.join(unknown[:20])}; arguments: {', '.join(list(paths)[:20])}"
             )
         wanted: dict[tuple[str, str], None] = {}
+        wrong = []
         for path, spec in in_specs.items():
-            for dim, axes in enumerate(spec):
-                for axis in () if axes is None else (axes,) if isinstance(axes, str) else axes:
-                    name = program.def_names(paths[path])[dim]
+            entries, shape = list(spec), program.dims(paths[path])
+            if len(entries) > len(shape):
+                wrong.append(f"{path}: {len(entries)} entries for {len(shape)} dims")
+                continue
+            for dim, axes in enumerate(entries):
+                on = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+                if on and (why := random_keys.offence(program, paths[path], dim)):
+                    wrong.append(f"{path}: {why}")
+                    continue
+                name = program.def_names(paths[path])[dim]
+                for axis in on:
                     wanted[analysis.group_name[analysis.group[analysis.colour[name]]], axis] = None
+        if wrong:
+            raise InvalidPlan("these arguments cannot be sharded so: " + join_offenders(wrong))
         return cls.from_actions(problem, list(wanted))
 
     # -- reading ----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import numpy as np
 
 from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.hashing import mix, rows
+from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 
@@ -271,6 +272,9 @@ class _Writer:
             for axis, dim in kept:
                 if dim >= len(shape):
                     self._leave_out(axis, f"{self._called(op)} has no dimension {dim}")
+                    continue
+                if why := random_keys.offence(program, value, dim):
+                    self._leave_out(axis, f"{self._called(op)}: {why}")
                     continue
                 self._give(self.value_axis[value], axis, dim, shape[dim], lambda: self._called(op))
 

@@ -37,6 +37,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan
+from toast_lab.ir import random_keys
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import BoolMatrix, Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix, packed
 from toast_lab.sharding.mesh import Mesh
@@ -142,6 +143,8 @@ class Propagation:
                 wrong.append(f"{path} has no dimension {dim}, its rank is {len(program.dims(paths[path]))}")
             elif axis not in self.mesh.axes:
                 wrong.append(f'the mesh {self.mesh} has no axis "{axis}"')
+            elif why := random_keys.offence(program, paths[path], dim):
+                wrong.append(f"{path}: {why}")
             elif not self.shard(state, np.asarray([paths[path]]), dim, self.mesh.axes.index(axis)):
                 wrong.append(
                     f'dimension {dim} of {path} (size {program.dims(paths[path])[dim]}) cannot be put on "{axis}" = '
@@ -161,7 +164,8 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     touch_op = program.owner[np.concatenate([op_of_use, program.value_op])].astype(np.int32)
     op_touch_ptr, op_touch = _grouped(touch_op, program.n_ops)
     value_use_ptr, value_use = _grouped(program.use_value, program.n_values)
-    never = np.tile(np.repeat(program.value_is_constant, np.diff(program.shape_ptr)), (len(axis_size), 1))
+    whole = np.repeat(program.value_is_constant, np.diff(program.shape_ptr)) | program.hidden
+    never = np.tile(whole, (len(axis_size), 1))
     if pins is not None:
         usable &= ~pins.name_closed.T
         never |= pins.dim_closed.T

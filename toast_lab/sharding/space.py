@@ -18,6 +18,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, did_you_mean
+from toast_lab.ir import random_keys
 from toast_lab.sharding.alike import Alike, Spans, find_alike, spans
 from toast_lab.sharding.mesh import Mesh
 
@@ -94,11 +95,23 @@ class Space:
             if not self.analysis.groups[action.group].shardable:
                 raise InvalidPlan(
                     f"{name} cannot be sharded: none of its names is a pass-through or reduction factor of size above 1"
+                    + self._of_keys(action.group)
                 )
             raise InvalidPlan(
                 f"{name} has {n} independent resolutions, so its bits run from 0 to {2**n - 1}, got {action.bits}"
             )
         return int(rows[0])
+
+    def _of_keys(self, group: int) -> str:
+        """What to add where a group has dims that hold the words of random keys."""
+        program = self.analysis.program
+        own = self.analysis.group[self.analysis.colour[program.def_dim_factor]] == group
+        rows = np.flatnonzero(own & program.hidden)
+        if not len(rows):
+            return ""
+        value = int(np.searchsorted(program.shape_ptr, rows[0], side="right")) - 1
+        dim = int(rows[0] - program.shape_ptr[value])
+        return f". {program.value_name[value]}: {random_keys.offence(program, value, dim)}"
 
     def text(self, action: Action) -> str:
         """``sequence@1->model``; the resolution is left out where there is nothing to resolve."""
@@ -226,7 +239,7 @@ def _value_choices(analysis: Analysis) -> Choices:
     rank = np.diff(program.shape_ptr)
     value = np.repeat(np.arange(program.n_values), rank)
     dim = np.arange(len(value)) - np.repeat(program.shape_ptr[:-1], rank)
-    kept = ~program.value_is_constant[value] & (program.shape > 1)
+    kept = ~program.value_is_constant[value] & (program.shape > 1) & ~program.hidden
     return _choices(analysis, value[kept], program.def_dim_factor[kept], dim[kept])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from toast_lab.ir import random_keys
 from toast_lab.ir.program import PASS, REDUCTION, Program
 from toast_lab.sharding.mesh import Mesh
 
@@ -45,10 +46,13 @@ def _values(program: Program, mesh: Mesh, value_axis: np.ndarray) -> list[str]:
     size = program.shape[program.shape_ptr[value] + np.where(there, dim, 0)] if len(value) else dim
     ways = _ways(value_axis[value], dim, mesh)
     found = []
-    for i in np.flatnonzero(~there | (size % ways != 0)):
+    hidden = program.hidden[program.shape_ptr[value] + np.where(there, dim, 0)] & there if len(value) else there
+    for i in np.flatnonzero(~there | (size % ways != 0) | hidden):
         text = f"{program.value_name[value[i]]}: "
         if not there[i]:
             found.append(text + f"no dimension {dim[i]}, its rank is {rank[i]}")
+        elif hidden[i]:
+            found.append(text + random_keys.offence(program, int(value[i]), int(dim[i])))
         else:
             found.append(
                 text + f"dimension {dim[i]} has size {size[i]}, not divisible by {ways[i]} "

@@ -12,6 +12,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError, did_you_mean, join_offenders
+from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.space import Action, parse_action
@@ -124,6 +125,9 @@ def pin_value(
     if isinstance(spec, str) or not isinstance(spec, Iterable):
         raise InvalidPlan(f'{called}: give one entry a dim, such as ("data", None), not {spec!r}')
     entries = [_entry(e) for e in spec]
+    unseen = random_keys.hidden_dims(program, value)
+    if unseen and len(entries) == len(shape) - unseen:
+        entries += [([], False)] * unseen  # users of typed random keys know of the other dims only
     if len(entries) != len(shape):
         raise InvalidPlan(f"{called}: {len(entries)} entries for shape {_shape(shape)}, give one for each dim")
     on: dict[str, int] = {}
@@ -138,6 +142,8 @@ def pin_value(
             wrong.append(
                 f"dim {dim} has the axes in the order {', '.join(known)}; plans cut by the order of the mesh, {mesh}"
             )
+        if known and (why := random_keys.offence(program, value, dim)):
+            wrong.append(why)
         ways = int(np.prod([mesh.size(axis) for axis in known], dtype=np.int64))
         if shape[dim] % ways:
             wrong.append(f"dim {dim} has size {shape[dim]}, not divisible by {cuts(mesh, known)}")

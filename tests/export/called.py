@@ -1,0 +1,207 @@
+"""What the tests of static arguments, keywords and random keys in exports run, on 8 virtual devices; plain data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import toast_lab as tl
+from tests.apply.loops import differences, numbers
+from tests.apply.programs import random_plan
+from tests.export.programs import imported
+from toast_lab.sharding.state import State, legal_actions
+
+MESH = {"data": 4, "model": 2}
+X = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
+W = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def product(x: Any, n: int, w: Any, mode: str = "sum") -> Any:
+    """``n`` products, where ``n`` and ``mode`` have to be static."""
+    for _ in range(n):
+        x = jnp.tanh(x @ w)
+    return {"y": x, "total": x.sum() if mode == "sum" else x.mean()}
+
+
+def by_keyword(x: Any, *, shape: tuple[int, int], w: Any, scale: Any = 1.0) -> Any:
+    """Keywords alone, of which the shape has to be static."""
+    return (x @ w).reshape(shape) * scale
+
+
+class Holder:
+    """Something with a method that is jitted."""
+
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def method(self, x: Any, n: int) -> Any:
+        """``n`` times ``x``, by adding."""
+        return sum([jnp.tanh(x)] * n, jnp.zeros_like(x))
+
+
+def static_cases() -> dict[str, tuple[Callable[..., Any], Call, list[Call]]]:
+    """Function, the call that is planned, and other calls that mean the same."""
+    first: Call = (X, 2, W), {}
+    named: Call = (X, 2), {"w": W, "mode": "mean"}
+    return {
+        "argnums": (jax.jit(product, static_argnums=(1, 3)), first, [((X, 2), {"w": W}), ((X,), {"n": 2, "w": W})]),
+        "argnames": (jax.jit(product, static_argnames=("n", "mode")), named, [((X, 2, W, "mean"), {})]),
+        "negative": (jax.jit(product, static_argnums=(-1, -3)), ((X, 2, W, "sum"), {}), []),
+        "keywords": (
+            jax.jit(by_keyword, static_argnames="shape"), ((X,), {"shape": (16, 8), "w": W, "scale": 2.0}),
+            [((), {"scale": 2.0, "w": W, "x": X, "shape": (16, 8)})],
+        ),
+        "partial": (functools.partial(jax.jit(product, static_argnums=(1, 3)), n=2, mode="mean"), ((X,), {"w": W}), []),
+        "method": (Holder().method, ((X, 3), {}), [((X,), {"n": 3})]),
+        "plain": (lambda x, flag, none, text: (jnp.tanh(x) * flag, text, none), ((X, 2.5, None, "text"), {}), []),
+    }  # fmt: skip
+
+
+def exported(fn: Callable[..., Any], planned: Call, others: list[Call], seed: int = 0) -> dict[str, Any]:
+    """One call by every road that a plan takes, against the function's own."""
+    args, keywords = planned
+    model = tl.from_jax(fn, *args, **keywords)
+    problem = tl.Problem(tl.analyse(model), MESH, "cpu")
+    plan = random_plan(problem, seed, 3)
+    found = plan.constraints(minimal=True, model=model, seconds=30)
+    shard = imported(plan.to_python(found, model)).shard(fn)
+    expected = fn(*args, **keywords)
+    wrong: list[str] = []
+    error = 0.0
+    roads = {"jit": plan.jit(fn), "python": shard, "constraints": found.apply(fn)}
+    for name, run in roads.items():
+        for a, k in [planned, *others]:
+            got = run(*a, **k)
+            wrong += [f"{name}: {text}" for text in differences(got, expected)]
+            pairs = zip(numbers(got), numbers(expected), strict=True)
+            error = max([error, *(float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs)])
+    specs = plan.partition_specs()
+    return {
+        "wrong": wrong, "error": error, "sharded": sum(any(s) for s in plan.value_specs()),
+        "patch": plan.to_patch(found).text, "specs": len(jax.tree_util.tree_leaves(specs, is_leaf=_is_spec)),
+        "arrays": model.program.n_arguments + len(model.program.outputs),
+    }  # fmt: skip
+
+
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, jax.sharding.PartitionSpec)
+
+
+def static(case: str) -> dict[str, Any]:
+    """One of ``static_cases``."""
+    return exported(*static_cases()[case])
+
+
+# -- random keys
+# ----------------------------------------------------------------------------------------
+
+
+def argument(key: Any, x: Any) -> Any:
+    """A key as an argument."""
+    return x * jax.random.normal(key, x.shape)
+
+
+def batch(keys: Any, x: Any) -> Any:
+    """A batch of keys as an argument."""
+    return jax.vmap(lambda k, r: r * jax.random.normal(k, r.shape))(keys, x)
+
+
+def middle(key: Any, x: Any) -> Any:
+    """A batch of keys in the middle."""
+    return batch(jax.random.split(key, 8), x)
+
+
+def results(key: Any, x: Any) -> Any:
+    """Keys among the results, one and many."""
+    one, two = jax.random.split(key)
+    many = jax.random.split(two, 8)
+    return one, many, many.reshape(4, 2), jax.random.fold_in(one, 3), 2 * x
+
+
+def carried(key: Any, x: Any) -> Any:
+    """A key in the carry of a scan."""
+
+    def body(key: Any, row: Any) -> Any:
+        key, sub = jax.random.split(key)
+        return key, row * jax.random.uniform(sub, row.shape)
+
+    return jax.lax.scan(body, key, x)
+
+
+def dropout(params: Any, key: Any, x: Any) -> Any:
+    """A training step."""
+
+    def loss(params: Any) -> Any:
+        h = jnp.tanh(x @ params["w"])
+        kept = jax.random.bernoulli(key, 0.9, h.shape)
+        return jnp.mean(jnp.where(kept, h / 0.9, 0.0) ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), jax.random.fold_in(key, 1), value
+
+
+def key_case(case: str, implementation: str) -> tuple[Callable[..., Any], Call]:
+    """A function and its call."""
+    key = jax.random.key(0, impl=implementation)
+    many, x = jax.random.split(key, 8), jnp.asarray(X)
+    found: dict[str, Any] = {
+        "argument": (argument, key, x), "batch": (batch, many, x), "middle": (middle, key, x),
+        "jitted": (jax.jit(middle), key, x), "results": (results, key, x), "carried": (carried, key, x),
+        "dropout": (dropout, {"w": W}, key, x),
+    }  # fmt: skip
+    fn, *args = found[case]
+    return fn, (tuple(args), {})
+
+
+def keys(case: str, implementation: str, seed: int, folder: str) -> dict[str, Any]:
+    """Every export of a plan of a function with typed random keys."""
+    fn, call = key_case(case, implementation)
+    made = exported(fn, call, [], seed)
+    args = call[0]
+    model = tl.from_jax(fn, *args)
+    problem = tl.Problem(tl.analyse(model), MESH, "cpu")
+    plan = random_plan(problem, seed, 6)
+    plan.save(f"{folder}/plan.json")
+    placed = jax.device_put(args, plan.named_shardings()[0])
+    return {
+        **made, "loaded": tl.Plan.load(f"{folder}/plan.json", problem).value_specs() == plan.value_specs(),
+        "placed": len(jax.tree_util.tree_leaves(placed)), "everywhere": len(plan.constraints()),
+        "cut": [f"{v}" for v, spec in enumerate(plan.value_specs()) if cut(model, v, spec)],
+    }  # fmt: skip
+
+
+def cut(model: tl.Model, value: int, spec: Any) -> bool:
+    """Does a plan cut the words of a key?"""
+    program = model.program
+    rows = program.hidden[program.shape_ptr[value] : program.shape_ptr[value + 1]]
+    return any(axes and hidden for axes, hidden in zip(spec, rows, strict=True))
+
+
+def searched(method: str) -> dict[str, Any]:
+    """What a search method's plan cuts of keys, where keys could be cut before."""
+    model = tl.from_jax(results, jax.random.split(jax.random.key(0), 1)[0], X)
+    problem = tl.Problem(tl.analyse(model), {"a": 2, "b": 2}, "cpu")
+    found = tl.search(problem, method=method, budget=tl.Budget(seconds=10))
+    specs = found.plan.value_specs()
+    return {
+        "cut": [v for v, spec in enumerate(specs) if cut(model, v, spec)],
+        "hidden": int(model.program.hidden.sum()),
+    }
+
+
+def legal(case: str, implementation: str) -> list[str]:
+    """Values that some legal action cuts although they hold the words of keys."""
+    fn, (args, _) = key_case(case, implementation)
+    model = tl.from_jax(fn, *args)
+    problem = tl.Problem(tl.analyse(model), {"a": 2, "b": 4}, "cpu")
+    wrong = []
+    for action in legal_actions(State(problem.space)):
+        plan = tl.Plan.from_actions(problem, [action])
+        plan.check()
+        wrong += [f"{problem.space.text(action)} cuts {model.program.value_name[v]}"
+                  for v, spec in enumerate(plan.value_specs()) if cut(model, v, spec)]  # fmt: skip
+    return wrong
