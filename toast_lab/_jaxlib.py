@@ -143,6 +143,11 @@ def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
     return sdy.TensorShardingAttr.get(mesh_name, dims)
 
 
+def manual_axes(axes: Sequence[str]) -> Any:
+    """``#sdy<manual_axes{"d", "m"}>``; needs a current context."""
+    return sdy.ManualAxesAttr.get([ir.StringAttr.get(a) for a in axes])
+
+
 def sharding_per_value(shardings: Sequence[Any]) -> Any:
     """``#sdy.sharding_per_value<[...]>``, one sharding for each result of an op."""
     return sdy.TensorShardingPerValueAttr.get(list(shardings))
