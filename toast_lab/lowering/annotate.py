@@ -291,16 +291,34 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
         if program.value_is_constant[value]:
             continue
         _, partial = steps.natural_layout(tables, plan.op_axis, value, n_axes)
-        scattered = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial) >> a & 1}
+        summed = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial) >> a & 1}
         spec = tuple(
-            tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in scattered))
+            tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in summed))
             for here, there in zip(natural[value], kept[value], strict=True)
         )
         # Where the scattered axes do not fit beside those that are there, sums are made whole first.  Claiming the
         # kept sharding instead has made XLA compute wrong numbers, and hides that the op is computed otherwise.
         fits = all(size % plan.mesh.ways(axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True))
-        made[value] = spec if fits else natural[value]
+        computed = fits and not _computed_wrong(program, value, natural[value], spec, summed)
+        made[value] = spec if computed else natural[value]
     return made
+
+
+def _computed_wrong(program: Program, value: int, natural: Spec, scattered: Spec, summed: set[str]) -> bool:
+    """Does XLA compute wrong numbers where this value's op is told to scatter its sum?
+
+    Seen with jaxlib 0.10.2 and 0.12.0.1: a product that sums over several axes, of which some but not all go to a batch
+    dim that is split already.
+    """
+    op = int(program.value_op[value])
+    if program.kind[op] != "dot_general":
+        return False
+    left, right = (set(program.use_names(use)) for use in range(program.use_ptr[op], program.use_ptr[op + 1]))
+    for name, before, after in zip(program.def_names(value), natural, scattered, strict=True):
+        added = set(after) - set(before)
+        if name in left & right and before and added and added != summed:
+            return True
+    return False
 
 
 def _check_same(program: Program, number: int, item: walk.Item) -> None:
