@@ -26,7 +26,7 @@ from toast_lab.ir.dead import operations
 
 KIND = "stablehlo.fft"
 _MANUAL = "sdy.manual_computation"
-_PIN = "LayoutConstraint"  # XLA's own custom call; jax.experimental.layout.with_layout_constraint makes the same one
+_LAYOUT = "LayoutConstraint"  # XLA's own custom call; jax.experimental.layout.with_layout_constraint makes the same one
 
 
 def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequence[str]) -> Any:
@@ -74,34 +74,40 @@ def merge_local(function: Any) -> None:
 
 
 def pin_layouts(module: Any) -> None:
-    """Have every transform of rank 2 or more take a row-major operand.  In place; needs a current context."""
+    """Have every transform take a row-major operand and give a row-major result.  In place; needs a current context.
+
+    Both, since whatever uses the result may have a say in its layout, and a transform's operand has that of its result.
+    """
     for op in [op for op in operations(module.operation) if op.name == KIND]:
-        operand = op.operands[0]
-        rank = len(operand.type.shape)
-        if rank < 2:
+        operand, result = op.operands[0], op.results[0]
+        if len(operand.type.shape) < 2:
             continue
-        minor_to_major = ", ".join(map(str, reversed(range(rank))))
-        layout = ir.ArrayAttr.get([ir.Attribute.parse(f"dense<[{minor_to_major}]> : tensor<{rank}xindex>")])
-        with ir.InsertionPoint(op), op.location:
-            pin = ir.Operation.create(
-                "stablehlo.custom_call",
-                results=[operand.type],
-                operands=[operand],
-                attributes={
-                    "call_target_name": ir.StringAttr.get(_PIN),
-                    "backend_config": ir.StringAttr.get(""),
-                    "operand_layouts": layout,
-                    "result_layouts": layout,
-                },
-            )
-        op.operands[0] = pin.results[0]
+        with op.location:
+            op.operands[0] = _pin(operand, ir.InsertionPoint(op)).results[0]
+            behind = _pin(result, ir.InsertionPoint.after(op))
+        result.replace_all_uses_except(behind.results[0], behind)
+
+
+def _pin(value: Any, place: Any) -> Any:
+    rank = len(value.type.shape)
+    minor_to_major = ", ".join(map(str, reversed(range(rank))))
+    layout = ir.ArrayAttr.get([ir.Attribute.parse(f"dense<[{minor_to_major}]> : tensor<{rank}xindex>")])
+    attributes = {
+        "call_target_name": ir.StringAttr.get(_LAYOUT),
+        "backend_config": ir.StringAttr.get(""),
+        "operand_layouts": layout,
+        "result_layouts": layout,
+    }
+    return ir.Operation.create(
+        "stablehlo.custom_call", results=[value.type], operands=[value], attributes=attributes, ip=place
+    )
 
 
 def is_pin(operation: Any) -> bool:
     """Does this op do nothing but ask for a memory layout?"""
     if operation.name != "stablehlo.custom_call":
         return False
-    return bool(ir.StringAttr(operation.attributes["call_target_name"]).value == _PIN)
+    return bool(ir.StringAttr(operation.attributes["call_target_name"]).value == _LAYOUT)
 
 
 def _transform(like: Any, operand: Any, result_type: Any) -> Any:
