@@ -13,7 +13,7 @@ from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir.dead import blocks, drop_dead, short_kind
 from toast_lab.ir.fourier import merge_local
-from toast_lab.ir.loops import slim_loops
+from toast_lab.ir.loops import has_loops, slim_loops
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
@@ -52,9 +52,10 @@ def canonicalise(module: ir.Module) -> ir.Module:
         _drop_marks(main)
         merge_local(main.operation)
         for block in blocks(main):
-            drop_dead(block)
-            while slim_loops(block):
-                drop_dead(block)  # what only a dropped loop value needed
+            if has_loops(block):
+                slim_loops(block)
+            else:
+                drop_dead(block)
         kept = _still_named(main, found)
         for name, function in found.items():
             if function.operation != main.operation and name not in kept:
