@@ -1,13 +1,20 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [sessions]``; status 1: a target missed."""
+"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [nested] [sessions]``; status 1: a target missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import memory, scaling, sessions, speed, zoo
+from tests.benchmarks import memory, nested, scaling, sessions, speed, zoo
 
-PARTS = {"zoo": zoo.run, "speed": speed.run, "memory": memory.run, "scaling": scaling.run, "sessions": sessions.run}
+PARTS = {
+    "zoo": zoo.run,
+    "speed": speed.run,
+    "memory": memory.run,
+    "scaling": scaling.run,
+    "nested": nested.run,
+    "sessions": sessions.run,
+}
 
 
 def main(names: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Programs whose loops nest: written by hand to any depth, and solvers of differential equations as people write them."""
+"""Programs whose loops nest: written by hand to any depth, and a solver of differential equations."""
 
 from __future__ import annotations
 
@@ -59,12 +59,9 @@ def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool
     if constant:
         lines.append(f"%mask = stablehlo.constant dense<0.5> : {types[1]}")
     results = loop(depth, [*arguments, *(["%mask"] if constant else [])])[:carried]
-    return "\n".join([
-        f"func.func @main({', '.join(f'{a}: {types[1]}' for a in arguments)}) -> ({', '.join(types[1:carried + 1])}) {{",
-        *lines,
-        f"return {', '.join(results)} : {', '.join(types[1:carried + 1])}",
-        "}",
-    ])  # fmt: skip
+    given, returned = ", ".join(f"{a}: {types[1]}" for a in arguments), ", ".join(types[1 : carried + 1])
+    head, last = f"func.func @main({given}) -> ({returned}) {{", f"return {', '.join(results)} : {returned}"
+    return "\n".join([head, *lines, last, "}"])
 
 
 def bounded_while(test: Callable[[Any], Any], step: Callable[[Any], Any], state: Any, depth: int, base: int = 3) -> Any:

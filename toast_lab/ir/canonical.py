@@ -1,8 +1,9 @@
 """Bring a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and only
-``@main`` is left.  Transforms that annotating put into manual computations are taken out of them.  The printed result is the text that every later stage refers to, op by op, in order; brought into
-this form once more, it stays as it is.
+``@main`` is left.  Fourier transforms that annotating put into manual computations are taken out of them.  The printed
+result is the text that every later stage refers to, op by op, in order; brought into this form once more, it stays as
+it is.
 """
 
 from __future__ import annotations

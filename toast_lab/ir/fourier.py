@@ -11,8 +11,8 @@ XLA has two faults here (seen with jaxlib 0.10.2 and 0.12.0.1 unless said otherw
   layout is therefore pinned, inside the manual computation: a pin on the whole operand ends up before
   the gather that the partitioner inserts, where it pins nothing.
 
-``run_locally`` is for annotated programs, ``merge_local`` undoes it where a program is read, and ``pin_layouts`` belongs
-right before a compiler for CPUs.
+``run_locally`` is for annotated programs, ``merge_local`` undoes it where a program is read, and ``pin_layouts``
+belongs right before a compiler for CPUs.
 """
 
 from __future__ import annotations
