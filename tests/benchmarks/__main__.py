@@ -1,4 +1,4 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [nested] [sessions]``; status 1: a target missed."""
+"""Benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default; status 1: a target missed."""
 
 from __future__ import annotations
 
