@@ -153,6 +153,11 @@ def on_mesh(attribute: Any, mesh_name: str) -> Any:
     return sdy.TensorShardingAttr.get(mesh_name, found.dimension_shardings, found.replicated_axes, found.unreduced_axes)
 
 
+def manual_axes(axes: Sequence[str]) -> Any:
+    """``#sdy<manual_axes{"d", "m"}>``; needs a current context."""
+    return sdy.ManualAxesAttr.get([ir.StringAttr.get(a) for a in axes])
+
+
 def sharding_per_value(shardings: Sequence[Any]) -> Any:
     """``#sdy.sharding_per_value<[...]>``, one sharding for each result of an op."""
     return sdy.TensorShardingPerValueAttr.get(list(shardings))

@@ -1,19 +1,18 @@
-"""Benchmarks: ``python -m tests.benchmarks [zoo] [speed] [memory] [scaling] [sessions] [cold]``.
-
-Status 1: a target was missed."""
+"""Benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default; status 1: a target missed."""
 
 from __future__ import annotations
 
 import platform
 import sys
 
-from tests.benchmarks import cold, memory, scaling, sessions, speed, zoo
+from tests.benchmarks import cold, memory, nested, scaling, sessions, speed, zoo
 
 PARTS = {
     "zoo": zoo.run,
     "speed": speed.run,
     "memory": memory.run,
     "scaling": scaling.run,
+    "nested": nested.run,
     "sessions": sessions.run,
     "cold": cold.run,
 }

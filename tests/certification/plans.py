@@ -79,10 +79,6 @@ KNOWN_BUGS = (
         "Slice dim size 16 greater than dynamic slice dimension: 8",
         "XLA of jaxlib 0.10.2 refuses its own partitioning of a gather whose result is scattered; 0.12.0.1 compiles it",
     ),
-    KnownBug(
-        "fft_thunk.cc",
-        "XLA's CPU backend gives an FFT an operand in a layout that its FFT does not take (jaxlib 0.10.2 and 0.12.0.1)",
-    ),
 )
 
 

@@ -10,7 +10,13 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.certification import control_programs, indexing_programs, network_programs, numeric_programs
+from tests.certification import (
+    control_programs,
+    fourier_programs,
+    indexing_programs,
+    network_programs,
+    numeric_programs,
+)
 from tests.certification.case import Case, Maker, positive
 from toast_lab import frontends
 from toast_lab.models import registry
@@ -91,4 +97,5 @@ def programs() -> list[Case]:
         *indexing_programs.CASES,
         *network_programs.CASES,
         *numeric_programs.CASES,
+        *fourier_programs.CASES,
     ]

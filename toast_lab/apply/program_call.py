@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from toast_lab.errors import InvalidPlan
+from toast_lab.ir import fourier
 from toast_lab.lowering.annotate import MESH_NAME
 from toast_lab.sharding.mesh import Mesh
 
@@ -76,6 +77,8 @@ def _lower(ctx: Any, *arguments: Any, callee: Callee) -> Any:
             f"the jit around it runs on {count}"
         )
     source = ir.Module.parse(callee.text, target.module.context)
+    if "cpu" in target.platforms:
+        fourier.pin_layouts(source)
     main = None
     for op in list(source.body.operations):
         name = ir.StringAttr(op.attributes["sym_name"]).value

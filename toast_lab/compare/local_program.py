@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import RunFailed, UnsupportedOp, join_offenders
-from toast_lab.ir import canonical
+from toast_lab.ir import canonical, fourier
 from toast_lab.runtime import _jax_private
 from toast_lab.runtime import devices as dev
 
@@ -101,7 +101,7 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
             _replace(op, _stand_ins(op))
         elif kind in _NUMBERS:
             _replace(op, [_barrier(op, _zero(op))])
-        elif kind == "copy":
+        elif kind == "copy" or fourier.is_pin(op):  # the layout is that of the platform that runs it
             _replace(op, list(op.operands))
         elif op.name == "sdy.mesh" and divided:  # nothing refers to it any more
             op.erase()

@@ -1,8 +1,9 @@
 """Bring a StableHLO module into the one form that is analysed, annotated and executed.
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and only
-``@main`` is left.  The printed result is the text that every later stage refers to, op by op, in order; brought into
-this form once more, it stays as it is.
+``@main`` is left.  Fourier transforms that annotating put into manual computations are taken out of them.  The printed
+result is the text that every later stage refers to, op by op, in order; brought into this form once more, it stays as
+it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir.dead import blocks, drop_dead, short_kind
-from toast_lab.ir.loops import slim_loops
+from toast_lab.ir.fourier import merge_local
+from toast_lab.ir.loops import has_loops, slim_loops
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
@@ -49,10 +51,12 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, found, set(), [])
         _drop_marks(main)
+        merge_local(main.operation)
         for block in blocks(main):
-            drop_dead(block)
-            while slim_loops(block):
-                drop_dead(block)  # what only a dropped loop value needed
+            if has_loops(block):
+                slim_loops(block)
+            else:
+                drop_dead(block)
         kept = _still_named(main, found)
         for name, function in found.items():
             if function.operation != main.operation and name not in kept:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 TERMINATORS = ("func.return", "return", "sdy.return")
@@ -17,6 +18,16 @@ def short_kind(op: Any) -> str:
 def blocks(op: Any) -> list[Any]:
     """All blocks of an op's regions."""
     return [block for region in op.operation.regions for block in region.blocks]
+
+
+def operations(root: Any) -> Iterator[Any]:
+    """Every operation below ``root``, outer ones first."""
+    waiting = [root]
+    while waiting:  # no recursion: nests of regions may be deep
+        operation = waiting.pop()
+        yield operation
+        inner = [op.operation for region in operation.regions for block in region.blocks for op in block.operations]
+        waiting.extend(reversed(inner))
 
 
 def drop_dead(block: Any) -> None:

@@ -5,56 +5,53 @@
 * A value that every round returns as it came in and that is made of constants alone is read from outside instead.  Each
   use of a constant counts as its own copy, so that one mask does not tie a loop's tensors together.
 
+What is needed is found for the whole function at once, however deeply loops nest: every op is looked at once, and so is
+every value that a loop hands on.  A loop value is one node, which needs what it starts with and what a round returns
+for it; from what the function returns, the needs are followed until nothing new is found.
+
 Start reading at ``slim_loops``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from toast_lab._jaxlib import ir
-from toast_lab.ir.dead import drop_dead, has_side_effect
+from toast_lab.ir.dead import TERMINATORS, has_side_effect, operations, short_kind
 
-_CONTROL = ("stablehlo.while", "stablehlo.case", "stablehlo.if")
+_LOOP = "stablehlo.while"
+_BRANCHES = ("stablehlo.case", "stablehlo.if")
 
 
-def slim_loops(block: Any) -> bool:
-    """Slim every loop in ``block`` and the blocks inside it, outer loops first.  In place; True if anything changed.
+def slim_loops(block: Any) -> None:
+    """Slim every loop of a function, whatever it stands in, and drop the dead ops.  In place.
 
-    What one loop no longer needs may have been all that an earlier one was there for: repeat, dropping dead ops in
-    between, until nothing changes.
+    Args:
+        block: the function's body.
     """
-    changed = False
-    for op in list(block.operations):
+    _read_constants_from_outside(block)
+    _Pruning(_Needs(block)).block(block)
+
+
+def has_loops(block: Any) -> bool:
+    """Is there a loop in ``block`` or in a branch inside it?"""
+    return any(operation.name == _LOOP for operation in _flow(block))
+
+
+def _flow(block: Any) -> Iterator[Any]:
+    """Loops and conditionals in program order, outer ones first."""
+    waiting = [iter(list(block.operations))]
+    while waiting:
+        op = next(waiting[-1], None)
+        if op is None:
+            waiting.pop()
+            continue
         operation = op.operation
-        if operation.name == "stablehlo.while":
-            slim = _slim(operation)
-            changed |= slim is not operation
-            operation = slim
-        for region in operation.regions if operation.name in _CONTROL else ():
-            for inner in region.blocks:
-                changed |= slim_loops(inner)
-    return changed
-
-
-def _slim(loop: Any) -> Any:
-    condition, body = (region.blocks[0] for region in loop.regions)
-    last = terminator(body)
-    n = len(loop.operands)
-    known: dict[Any, bool] = {}
-    drop = set()
-    for i in range(n):
-        if last.operands[i] == body.arguments[i] and _constant(loop.operands[i], known):
-            outside = loop.operands[i]
-            for inside in (condition.arguments[i], body.arguments[i], loop.results[i]):
-                inside.replace_all_uses_with(outside)
-            last.operands[i] = body.arguments[i]  # that use goes with the value
-            drop.add(i)
-    needed = _closure(loop, {i for i, result in enumerate(loop.results) if _used(result)})
-    drop.update(i for i in range(n) if i not in needed)
-    if not 0 < len(drop) < n:
-        return loop
-    return _rebuild(loop, [i for i in range(n) if i not in drop])
+        if operation.name == _LOOP or operation.name in _BRANCHES:
+            yield operation
+            inner = [op for region in operation.regions for b in region.blocks for op in b.operations]
+            waiting.append(iter(inner))
 
 
 def terminator(block: Any) -> Any:
@@ -62,82 +59,182 @@ def terminator(block: Any) -> Any:
     return block.operations[len(block.operations) - 1].operation
 
 
-def _closure(loop: Any, wanted: set[int]) -> set[int]:
-    """``wanted`` loop values and all that they, the number of rounds and side effects depend on."""
-    condition, body = (region.blocks[0] for region in loop.regions)
-    last = terminator(body)
-    needed = wanted | _arguments_behind(terminator(condition).operands[0], condition)
-    for block in (condition, body):
-        for op in list(block.operations)[:-1]:
-            if not len(op.operation.results) or has_side_effect(op):
-                for value in _all_operands(op.operation):
-                    needed |= _arguments_behind(value, block)
-    waiting = list(needed)
-    while waiting:
-        for i in _arguments_behind(last.operands[waiting.pop()], body) - needed:
-            needed.add(i)
-            waiting.append(i)
-    return needed
+# -- constants ------------------------------------------------------------------------------------
 
 
-def _used(value: Any) -> bool:
-    return any(True for _ in value.uses)
-
-
-def _users(block: Any, i: int) -> str:
-    return ", ".join(f"{use.owner.name} ({use.owner.location})" for use in block.arguments[i].uses)
-
-
-def _arguments_behind(value: Any, block: Any) -> set[int]:
-    """Arguments of ``block`` that ``value`` is computed from."""
-    found: set[int] = set()
-    seen: set[Any] = set()
-    waiting = [value]
-    while waiting:
-        here = waiting.pop()
-        if here in seen:
+def _read_constants_from_outside(block: Any) -> None:
+    known: dict[Any, bool] = {}
+    # Outer loops first and in program order: what they no longer hand on may be what later ones start with.
+    for loop in _flow(block):
+        if loop.name != _LOOP:
             continue
-        seen.add(here)
-        if isinstance(here, ir.BlockArgument):
-            if here.owner == block:
-                found.add(int(here.arg_number))
-        elif here.owner.name == "stablehlo.while":  # what an inner loop hands on apart stays apart
-            loop = here.owner
-            waiting.extend(loop.operands[i] for i in _closure(loop, {int(here.result_number)}))
-            waiting.extend(v for region in loop.regions for b in region.blocks for v in _inside(b))
-        else:
-            waiting.extend(_all_operands(here.owner))
-    return found
-
-
-def _inside(block: Any) -> list[Any]:
-    """What the ops of a block use."""
-    return [value for op in block.operations for value in _all_operands(op.operation)]
-
-
-def _all_operands(operation: Any) -> list[Any]:
-    """Operands of an operation and of everything inside it."""
-    found = list(operation.operands)
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                found.extend(_all_operands(inner.operation))
-    return found
+        condition, body = (region.blocks[0] for region in loop.regions)
+        last = terminator(body)
+        for i, outside in enumerate(loop.operands):
+            if last.operands[i] == body.arguments[i] and _constant(outside, known):
+                for inside in (condition.arguments[i], body.arguments[i], loop.results[i]):
+                    inside.replace_all_uses_with(outside)
+                last.operands[i] = body.arguments[i]  # that use goes with the value
 
 
 def _constant(value: Any, known: dict[Any, bool]) -> bool:
-    """Is ``value`` computed from constants alone?"""
-    if isinstance(value, ir.BlockArgument):
-        return False
-    operation = value.owner
-    if operation not in known:
-        plain = not len(operation.regions) and operation.name != "stablehlo.custom_call"
-        known[operation] = plain and all(_constant(v, known) for v in operation.operands)
-    return known[operation]
+    """Is ``value`` computed from constants alone?  ``known`` is by operation."""
+    waiting = [value]
+    while waiting:
+        here = waiting[-1]
+        if isinstance(here, ir.BlockArgument) or here.owner in known:
+            waiting.pop()
+            continue
+        operation = here.owner
+        if len(operation.regions) or operation.name == "stablehlo.custom_call":
+            known[operation] = False
+            continue
+        made_of = list(operation.operands)
+        if any(isinstance(v, ir.BlockArgument) or known.get(v.owner) is False for v in made_of):
+            known[operation] = False
+            continue
+        more = [v for v in made_of if v.owner not in known]
+        if not more:
+            known[operation] = True
+        waiting.extend(more)
+    return not isinstance(value, ir.BlockArgument) and known[value.owner]
 
 
-def _rebuild(loop: Any, keep: list[int]) -> Any:
-    """The same loop with only the values in ``keep``."""
+# -- what is needed -------------------------------------------------------------------------------
+
+
+class _Needs:
+    """What depends on what, as a graph of numbers, and which of it the function's results need.
+
+    A node is an op, one value that a loop hands on (its start, the bodies' arguments and its result are one), or that
+    a loop or conditional runs at all.
+    """
+
+    def __init__(self, block: Any) -> None:
+        self.of_value: dict[Any, int] = {}
+        self.of_flow: dict[Any, int] = {}  # loop or conditional -> the node that it runs at all
+        self.loops: list[tuple[int, list[int]]] = []  # that it runs, the values that it hands on
+        self.needs: list[list[int]] = []
+        self.needed: list[bool] = []
+        roots: list[int] = []
+        self._number(block, -1, roots)
+        self._follow([*roots, *self._nodes(terminator(block).operands)])
+
+    def keeps(self, loop: Any) -> list[int]:
+        """Positions of the loop's values that are needed."""
+        return [i for i, result in enumerate(loop.results) if self.needed[self.of_value[result]]]
+
+    def runs(self, operation: Any) -> bool:
+        """Is this loop or conditional needed?"""
+        return self.needed[self.of_flow[operation]]
+
+    def _node(self, needs: list[int]) -> int:
+        self.needs.append(needs)
+        return len(self.needs) - 1
+
+    def _nodes(self, values: Iterable[Any]) -> list[int]:
+        return [self.of_value[v] for v in values if v in self.of_value]  # a function's arguments have none
+
+    def _number(self, block: Any, outer: int, roots: list[int]) -> None:
+        """Add what is in ``block``, which runs if node ``outer`` does (-1: always)."""
+        always = [] if outer < 0 else [outer]
+        for op in block.operations:
+            operation = op.operation
+            name = operation.name
+            if name == _LOOP:
+                self._loop(operation, always, roots)
+            elif name in _BRANCHES:
+                node = self._node([*always, *self._nodes(operation.operands)])
+                self.of_flow[operation] = node
+                for region in operation.regions:
+                    self._number(region.blocks[0], node, roots)
+                    self.needs[node] += self._nodes(terminator(region.blocks[0]).operands)
+                self.of_value.update((result, node) for result in operation.results)
+            elif short_kind(op) not in TERMINATORS:
+                needs = self._nodes(operation.operands)
+                if len(operation.regions):  # what it captures
+                    needs = [n for inner in operations(operation) for n in self._nodes(inner.operands)]
+                node = self._node(needs)
+                self.of_value.update((result, node) for result in operation.results)
+                if not len(operation.results) or has_side_effect(op):
+                    needs += always
+                    roots.append(node)
+
+    def _loop(self, loop: Any, always: list[int], roots: list[int]) -> None:
+        condition, body = (region.blocks[0] for region in loop.regions)
+        runs = self._node(list(always))
+        self.of_flow[loop] = runs
+        carried = []
+        for i, start in enumerate(loop.operands):
+            carried.append(self._node([runs, *self._nodes([start])]))
+            for value in (condition.arguments[i], body.arguments[i], loop.results[i]):
+                self.of_value[value] = carried[i]
+        self._number(condition, runs, roots)
+        self._number(body, runs, roots)
+        self.needs[runs] += self._nodes(terminator(condition).operands)
+        for node, value in zip(carried, terminator(body).operands, strict=True):
+            self.needs[node] += self._nodes([value])
+        self.loops.append((runs, carried))
+
+    def _follow(self, roots: list[int]) -> None:
+        self.needed = [False] * len(self.needs)
+        waiting = roots
+        while waiting:
+            while waiting:
+                node = waiting.pop()
+                if not self.needed[node]:
+                    self.needed[node] = True
+                    waiting.extend(self.needs[node])
+            # A loop that runs for its side effects alone stays as it is: one without any value is not StableHLO.
+            for runs, carried in self.loops:
+                if self.needed[runs] and not any(self.needed[node] for node in carried):
+                    waiting.extend(carried)
+
+
+# -- taking it out --------------------------------------------------------------------------------
+
+
+class _Pruning:
+    """Drops what is not needed, last first, so that users go before what they use."""
+
+    def __init__(self, needs: _Needs) -> None:
+        self.needs = needs
+
+    def block(self, block: Any) -> None:
+        needs = self.needs
+        for op in reversed(list(block.operations)):
+            operation = op.operation
+            if operation.name == _LOOP:
+                if not needs.runs(operation):
+                    operation.erase()
+                    continue
+                keep = needs.keeps(operation)
+                slimmer = len(keep) < len(operation.operands)
+                if slimmer:
+                    _return_only(operation.regions[1].blocks[0], keep)
+                for region in operation.regions:
+                    self.block(region.blocks[0])
+                if slimmer:
+                    _rebuild(operation, keep)
+            elif operation.name in _BRANCHES:
+                if not needs.runs(operation):
+                    operation.erase()
+                    continue
+                for region in operation.regions:
+                    self.block(region.blocks[0])
+            elif len(operation.results) and not needs.needed[needs.of_value[operation.results[0]]]:
+                operation.erase()
+
+
+def _return_only(body: Any, keep: list[int]) -> None:
+    last = terminator(body)
+    with ir.InsertionPoint(last), last.location:
+        ir.Operation.create(last.name, operands=[last.operands[i] for i in keep])
+    last.erase()
+
+
+def _rebuild(loop: Any, keep: list[int]) -> None:
+    """Put the same loop with only the values in ``keep`` in its place."""
     attributes = {entry.name: entry.attr for entry in loop.attributes}
     with ir.InsertionPoint(loop), loop.location:
         made = ir.Operation.create(
@@ -149,21 +246,21 @@ def _rebuild(loop: Any, keep: list[int]) -> Any:
         )
     for i, result in zip(keep, made.results, strict=True):
         loop.results[i].replace_all_uses_with(result)
-    body = loop.regions[1].blocks[0]
-    last = terminator(body)
-    with ir.InsertionPoint(last), last.location:
-        ir.Operation.create(last.name, operands=[last.operands[i] for i in keep])
-    last.erase()
+    kept = set(keep)
     for position in (0, 1):
         block = loop.regions[position].blocks[0]
-        drop_dead(block)
-        slim_loops(block)  # an inner loop may be all that still hands a dropped value on
-        drop_dead(block)
         for i in reversed(range(len(block.arguments))):
-            if i not in keep:
+            if i not in kept:
                 if _used(block.arguments[i]):  # MLIR ends the whole process here
                     raise AssertionError(f"loop value {i} is to be dropped and still used by {_users(block, i)}")
                 block.erase_argument(i)
         block.append_to(made.regions[position])
     loop.erase()
-    return made
+
+
+def _used(value: Any) -> bool:
+    return any(True for _ in value.uses)
+
+
+def _users(block: Any, i: int) -> str:
+    return ", ".join(f"{use.owner.name} ({use.owner.location})" for use in block.arguments[i].uses)

@@ -14,11 +14,13 @@ from toast_lab._jaxlib import ir
 
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 _SAME = ("stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier")
-_DEPTH = 16  # a bound on how far a constant is followed
 
 
-def trip_count(loop: Any) -> float | None:
-    """Trips of a ``stablehlo.while``, None if it does not count from one constant to another."""
+def trip_count(loop: Any, known: dict[Any, int | None] | None = None) -> float | None:
+    """Trips of a ``stablehlo.while``, None if it does not count from one constant to another.
+
+    ``known``: see ``constant``; one for all loops of a module that does not change in between.
+    """
     condition, body = (r.blocks[0] for r in loop.regions)
     test = _maker(_terminator(condition).operands[0])
     if test is None or test.name != "stablehlo.compare":
@@ -31,8 +33,8 @@ def trip_count(loop: Any) -> float | None:
         counter = _position(left, condition)
     if counter is None:
         return None
-    start, limit = constant(loop.operands[counter]), constant(right)
-    step = _step(_through(_terminator(body).operands[counter]), counter, body)
+    start, limit = constant(loop.operands[counter], known), constant(right, known)
+    step = _step(_through(_terminator(body).operands[counter]), counter, body, known)
     if start is None or limit is None or not step:
         return None
     return _count(start, limit, step, direction)
@@ -53,40 +55,48 @@ def _count(start: int, limit: int, step: int, direction: str) -> float | None:
     return float(math.ceil((limit - start) / step)) if step > 0 else None
 
 
-def _step(after: Any, counter: int, body: Any) -> int | None:
+def _step(after: Any, counter: int, body: Any, known: dict[Any, int | None] | None) -> int | None:
     maker = _maker(after)
     if maker is None or maker.name not in ("stablehlo.add", "stablehlo.subtract"):
         return None
     left, right = (_through(v) for v in maker.operands)
     if maker.name == "stablehlo.add" and _position(right, body) == counter:
         left, right = right, left
-    by = constant(right)
+    by = constant(right, known)
     if _position(left, body) != counter or by is None:
         return None
     return by if maker.name == "stablehlo.add" else -by
 
 
-def constant(value: Any, depth: int = 0) -> int | None:
-    """The integer that a scalar value always is, None if it is not known."""
-    value = _through(value)
-    maker = _maker(value)
-    if maker is not None:
-        if maker.name == "stablehlo.constant":
-            return _integer(maker.attributes["value"])
-        if maker.name == "stablehlo.while" and depth < _DEPTH:
-            return _unchanged(maker, list(maker.results).index(value), depth)
-        return None
-    loop = value.owner.owner.operation  # a block argument: of a function, or of a loop
-    if loop.name != "stablehlo.while" or depth >= _DEPTH:
-        return None
-    return _unchanged(loop, value.arg_number, depth)
+def constant(value: Any, known: dict[Any, int | None] | None = None) -> int | None:
+    """The integer that a scalar value always is, None if it is not known.
 
-
-def _unchanged(loop: Any, position: int, depth: int) -> int | None:
-    body = loop.regions[1].blocks[0]
-    if _position(_through(_terminator(body).operands[position]), body) != position:
-        return None
-    return constant(loop.operands[position], depth + 1)
+    ``known`` remembers answers, so that deeply nested loops do not ask their way out again and again.
+    """
+    known = {} if known is None else known
+    passed = []
+    found = None
+    while True:
+        value = _through(value)
+        if value in known:
+            found = known[value]
+            break
+        passed.append(value)
+        maker = _maker(value)
+        if maker is not None and maker.name == "stablehlo.constant":
+            found = _integer(maker.attributes["value"])
+            break
+        # The result of a loop, or the argument of a block: of a function, or of a loop.
+        loop = maker if maker is not None else value.owner.owner.operation
+        if loop.name != "stablehlo.while":
+            break
+        position = int(value.arg_number) if maker is None else int(value.result_number)
+        body = loop.regions[1].blocks[0]
+        if _position(_through(_terminator(body).operands[position]), body) != position:
+            break
+        value = loop.operands[position]
+    known.update(dict.fromkeys(passed, found))
+    return found
 
 
 def _integer(attribute: Any) -> int | None:

@@ -12,13 +12,13 @@ calls are dropped, and a note says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.ir import source_names
+from toast_lab.ir.dead import operations
 
 DIALECTS = frozenset({"stablehlo", "chlo", "sdy", "func", "builtin"})
 _HOST = frozenset({"infeed", "outfeed", "send", "recv"})
@@ -47,7 +47,7 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
     offenders: dict[str, None] = {}
     advice: dict[str, None] = {}
     prints = []
-    for op in _operations(module.operation):
+    for op in operations(module.operation):
         kind, why = _fault(op)
         if kind == "print":
             prints.append(op)
@@ -66,16 +66,6 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
     if prints:
         _drop_unused_meshes(module)
     return notes
-
-
-def _operations(root: Any) -> Iterator[Any]:
-    """Every operation below ``root``, outer ones first."""
-    waiting = [root]
-    while waiting:  # no recursion: nests of regions may be deep
-        operation = waiting.pop()
-        yield operation
-        inner = [op.operation for region in operation.regions for block in region.blocks for op in block.operations]
-        waiting.extend(reversed(inner))
 
 
 def _fault(operation: Any) -> tuple[str, str]:

@@ -58,6 +58,7 @@ class _Walk:
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.regions: list[Region] = []
+        self.constants: dict[Any, int | None] = {}
 
     def add(
         self,
@@ -104,7 +105,7 @@ class _Walk:
         first = len(self.items)
         for i, (inside, twin) in enumerate(zip(body.arguments, condition.arguments, strict=True)):
             self.add("while.enter", operation, (i,), (inside,), region, twins=(twin,))
-        trips = trip_count(operation)
+        trips = trip_count(operation, self.constants)
         inner = self.open("cond", loop, 1.0 + (1.0 if trips is None else trips), trips is not None)
         test = self.block(condition, inner)
         self.add("while.test", test, (0,), (), inner)

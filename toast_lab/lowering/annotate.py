@@ -18,7 +18,7 @@ Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
     %1 = stablehlo.dot_general %arg0, %0 ... {sdy.sharding = ... [{"d"}, {}]}
     %2 = sdy.sharding_constraint %1 <@mesh, [{"d"}, {}]>               // pins %1 itself
 
-Two choices that are not obvious:
+Three choices that are not obvious:
 
 * An op's result carries the sharding in which the op *leaves* it (with partial sums already brought to
   where the value is kept, which is how the partitioner is told to scatter them).  Putting the kept sharding on
@@ -26,6 +26,8 @@ Two choices that are not obvious:
   of its result.
 * Values made of constants carry nothing.  A use that wants them split has a constraint, which Shardy moves
   onto a copy of the constant: every device then makes its own piece and nothing is sent.
+* A Fourier transform stands in an ``sdy.manual_computation``, in which each device transforms its own part, as the plan
+  says and as it is priced: left to itself, XLA's partitioner gathers it (``ir.fourier`` has the versions).
 
 Reference: TOAST section 3.2; Shardy's sharding representation.  Start reading at ``annotate``.
 """
@@ -38,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, kinds, walk
+from toast_lab.ir import canonical, fourier, kinds, walk
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps
@@ -102,6 +104,8 @@ class Writer:
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
+        # Whoever numbers ops looks at what Shardy's passes make of each; they stay ordinary ops there.
+        self.local_transforms = scattered and not numbered
         self.kept = plan.value_specs()
         self.used = plan.use_specs()
         self.made = made_specs(plan) if scattered else natural_specs(plan)
@@ -173,6 +177,10 @@ class Writer:
         # Last, so that the results' users are rewritten once and the operands above are the original values.
         for number, item in zip(program.ops(), items, strict=True):
             self.results(number, item)
+        if self.local_transforms:
+            for number, item in zip(program.ops(), items, strict=True):
+                if item.kind == "fft":
+                    self._transform(number, item.operation)
 
     def _number(self, number: int, item: walk.Item) -> None:
         """Several ops of ours may be one of the module's, a result each in this order: the first one's number."""
@@ -185,6 +193,16 @@ class Writer:
         if split_name(getattr(before, "name_str", ""))[0] < 0:
             name = _LOCATED.format(number, self.plan.program.name_stack[number])
             item.operation.location = ir.Location.name(name, before)
+
+    def _transform(self, number: int, operation: Any) -> None:
+        """Have every device transform its own part."""
+        program, mesh = self.plan.program, self.plan.mesh
+        value = program.results(number)[0]
+        spec = self.made[value]
+        if program.value_is_constant[value] or spec != self.used[int(program.use_ptr[number])]:
+            return
+        ways = [mesh.ways(axes) for axes in spec]
+        fourier.run_locally(operation, self.attribute(spec), ways, mesh.axes)
 
     def operands(
         self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
@@ -275,16 +293,34 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
         if program.value_is_constant[value]:
             continue
         _, partial = steps.natural_layout(tables, plan.op_axis, value, n_axes)
-        scattered = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial) >> a & 1}
+        summed = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial) >> a & 1}
         spec = tuple(
-            tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in scattered))
+            tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in summed))
             for here, there in zip(natural[value], kept[value], strict=True)
         )
         # Where the scattered axes do not fit beside those that are there, sums are made whole first.  Claiming the
         # kept sharding instead has made XLA compute wrong numbers, and hides that the op is computed otherwise.
         fits = all(size % plan.mesh.ways(axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True))
-        made[value] = spec if fits else natural[value]
+        computed = fits and not _computed_wrong(program, value, natural[value], spec, summed)
+        made[value] = spec if computed else natural[value]
     return made
+
+
+def _computed_wrong(program: Program, value: int, natural: Spec, scattered: Spec, summed: set[str]) -> bool:
+    """Does XLA compute wrong numbers where this value's op is told to scatter its sum?
+
+    Seen with jaxlib 0.10.2 and 0.12.0.1: a product that sums over several axes, of which some but not all go to a batch
+    dim that is split already.
+    """
+    op = int(program.value_op[value])
+    if program.kind[op] != "dot_general":
+        return False
+    left, right = (set(program.use_names(use)) for use in range(program.use_ptr[op], program.use_ptr[op + 1]))
+    for name, before, after in zip(program.def_names(value), natural, scattered, strict=True):
+        added = set(after) - set(before)
+        if name in left & right and before and added and added != summed:
+            return True
+    return False
 
 
 def _check_same(program: Program, number: int, item: walk.Item) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from toast_lab import _jaxlib
+from toast_lab.ir import fourier
 
 
 def compile_module(text: str, devices: Sequence[Any]) -> Any:
@@ -27,6 +28,8 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     if "@lapack_" in text and devices[0].platform == "cpu":
         _load_lapack()
     devices = list(devices)
+    if fourier.KIND in text and devices[0].platform == "cpu":
+        text = _with_pinned_layouts(text)
     options = backend.get_compile_options(
         num_replicas=1, num_partitions=len(devices), device_assignment=np.asarray(devices)[None, :]
     )
@@ -40,6 +43,14 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     # This client takes a parsed module only.
     module = _jaxlib.parse_module(_jaxlib.make_context(), text)
     return client.compile(module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options)
+
+
+def _with_pinned_layouts(text: str) -> str:
+    context = _jaxlib.make_context()
+    module = _jaxlib.parse_module(context, text)
+    with context, _jaxlib.ir.Location.unknown(context):
+        fourier.pin_layouts(module)
+        return str(module.operation.get_asm(enable_debug_info=True))
 
 
 def _load_lapack() -> None:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from toast_lab.errors import RunFailed
 from toast_lab.ir.program import Program
-from toast_lab.runtime import _jax_private, hlo
+from toast_lab.runtime import _jax_private, compiler_bugs, hlo
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 
@@ -46,14 +48,22 @@ class Executable:
     """A compiled job; ``compile_s`` is how long that took."""
 
     def __init__(
-        self, job: Job, result_shapes: Sequence[tuple[int, ...]], donated: Sequence[bool], devices: Sequence[Any]
+        self,
+        job: Job,
+        result_shapes: Sequence[tuple[int, ...]],
+        donated: Sequence[bool],
+        devices: Sequence[Any],
+        program: Program | None = None,
     ) -> None:
+        """``program``, if given, is what errors name ops of."""
         import jax
 
+        self.program = program
         self.job, self.result_shapes, self.donated = job, result_shapes, donated
         self.mesh = jax.sharding.Mesh(np.asarray(devices).reshape(job.mesh.sizes), job.mesh.axes)
         started = time.perf_counter()
-        self.loaded = _jax_private.compile_module(job.text, devices)
+        with self._explained():
+            self.loaded = _jax_private.compile_module(job.text, devices)
         self.compile_s = time.perf_counter() - started
         self._put: list[Any] = [None] * len(donated)
 
@@ -61,7 +71,17 @@ class Executable:
     def of_program(cls, job: Job, program: Program, devices: Sequence[Any]) -> Executable:
         """With the results and donations of ``program``."""
         shapes = [program.dims(int(v)) for v in program.outputs]
-        return cls(job, shapes, [bool(d) for d in program.donated[: program.n_arguments]], devices)
+        return cls(job, shapes, [bool(d) for d in program.donated[: program.n_arguments]], devices, program)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            said = "" if self.program is None else compiler_bugs.explain(str(error), self.program)
+            if not said:
+                raise
+            raise RunFailed(said) from error
 
     def _sharding(self, spec: Spec) -> Any:
         from jax.sharding import NamedSharding
@@ -86,12 +106,17 @@ class Executable:
         jax.block_until_ready(self._put)
 
     def step(self) -> tuple[float, list[list[Any]]]:
-        """Run on what was put; gives seconds until every result is ready, and results as single-device arrays."""
+        """Run on what was put; gives seconds until every result is ready, and results as single-device arrays.
+
+        Raises:
+            RunFailed: a known fault of the compiler (``compiler_bugs``).
+        """
         import jax
 
         started = time.perf_counter()
-        outputs = _jax_private.execute(self.loaded, self._put)
-        jax.block_until_ready(outputs)
+        with self._explained():
+            outputs = _jax_private.execute(self.loaded, self._put)
+            jax.block_until_ready(outputs)
         return time.perf_counter() - started, outputs
 
     def results(self, outputs: Sequence[Sequence[Any]]) -> list[Any]:

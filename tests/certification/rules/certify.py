@@ -51,7 +51,6 @@ NOT_COMPILED = {
 # Cases whose compiled op communicates although the op could do without, and does elsewhere: a plan is priced for the
 # compiler that does it well.  TPU: seen in programs that jaxlib 0.10.2 and libtpu compiled ahead of time for v5e:2x2.
 XLA_COMMUNICATES = {
-    "fft/": "the CPU compiler of jaxlib 0.10.2 gathers; that of 0.12 and TPU's do not",
     "chlo.top_k/": "the CPU compiler gathers a batch-sharded top-k; TPU's does not",
     "triangular_solve/": "the CPU compiler gathers right-hand sides; TPU's does not",
     "convolution/feature groups": "the CPU compiler rewrites grouped convolutions first; TPU's does not",

@@ -1,0 +1,134 @@
+"""Fourier transforms in the form that compilers carry out as a plan says.
+
+XLA has two faults here (seen with jaxlib 0.10.2 and 0.12.0.1 unless said otherwise):
+
+* Its partitioner gathers the operand of a transform and lets every device compute all of it, also where only batch
+  dims are split (jaxlib 0.10.2).  Instead of an op that is to be partitioned, each device is therefore given its own
+  transform of its own part, in a manual computation: the transformed dims are whole on every device, so that nothing is
+  left to divide.
+* The CPU compiler lets transposes, and the collectives beside them, choose the memory layout of a transform's operand,
+  and then refuses at run time every layout that is not row-major (``RET_CHECK`` in ``fft_thunk.cc``).  For CPUs the
+  layout is therefore pinned, inside the manual computation: a pin on the whole operand ends up before
+  the gather that the partitioner inserts, where it pins nothing.
+
+``run_locally`` is for annotated programs, ``merge_local`` undoes it where a program is read, and ``pin_layouts``
+belongs right before a compiler for CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from toast_lab import _jaxlib
+from toast_lab._jaxlib import ir
+from toast_lab.ir.dead import operations
+
+KIND = "stablehlo.fft"
+_MANUAL = "sdy.manual_computation"
+_LAYOUT = "LayoutConstraint"  # XLA's own custom call; jax.experimental.layout.with_layout_constraint makes the same one
+
+
+def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequence[str]) -> Any:
+    """Put a transform into a manual computation over all mesh axes.  In place.
+
+    Args:
+        operation: the transform.
+        sharding: of its operand and of its result, as an attribute.
+        ways: into how many parts that cuts each dim; 1 for the transformed dims.
+        axes: of the mesh.
+
+    Returns:
+        What the manual computation gives in place of the transform's result.
+    """
+    operand, result = operation.operands[0], operation.results[0]
+    local = _local(operand.type, ways)
+    with ir.InsertionPoint(operation), operation.location as location:
+        per_value = _jaxlib.sharding_per_value([sharding])
+        manual = _jaxlib.sdy.ManualComputationOp(
+            [result.type], [operand], per_value, per_value, _jaxlib.manual_axes(axes)
+        ).operation
+        block = manual.regions[0].blocks.append(local, arg_locs=[location])
+        with ir.InsertionPoint(block):
+            inside = _transform(operation, block.arguments[0], _local(result.type, ways))
+            _jaxlib.sdy.ReturnOp([inside.results[0]])
+    result.replace_all_uses_with(manual.results[0])
+    operation.erase()
+    return manual.results[0]
+
+
+def merge_local(function: Any) -> None:
+    """Replace manual computations of nothing but a transform by that transform, also in inner blocks.  In place.
+
+    The transform keeps their sharding as its own.  Left alone are those that split a transformed dim, for each part of
+    which they make a transform of its own.
+    """
+    for op in [op for op in operations(function) if op.name == _MANUAL]:
+        inside = _only_transform(op)
+        if inside is not None:
+            with ir.InsertionPoint(op), op.location:
+                whole = _transform(inside, op.operands[0], op.results[0].type)
+            whole.attributes["sdy.sharding"] = op.attributes["out_shardings"]
+            op.results[0].replace_all_uses_with(whole.results[0])
+            op.erase()
+
+
+def pin_layouts(module: Any) -> None:
+    """Have every transform take a row-major operand and give a row-major result.  In place; needs a current context.
+
+    Both, since whatever uses the result may have a say in its layout, and a transform's operand has that of its result.
+    """
+    for op in [op for op in operations(module.operation) if op.name == KIND]:
+        operand, result = op.operands[0], op.results[0]
+        if len(operand.type.shape) < 2:
+            continue
+        with op.location:
+            op.operands[0] = _pin(operand, ir.InsertionPoint(op)).results[0]
+            behind = _pin(result, ir.InsertionPoint.after(op))
+        result.replace_all_uses_except(behind.results[0], behind)
+
+
+def _pin(value: Any, place: Any) -> Any:
+    rank = len(value.type.shape)
+    minor_to_major = ", ".join(map(str, reversed(range(rank))))
+    layout = ir.ArrayAttr.get([ir.Attribute.parse(f"dense<[{minor_to_major}]> : tensor<{rank}xindex>")])
+    attributes = {
+        "call_target_name": ir.StringAttr.get(_LAYOUT),
+        "backend_config": ir.StringAttr.get(""),
+        "operand_layouts": layout,
+        "result_layouts": layout,
+    }
+    return ir.Operation.create(
+        "stablehlo.custom_call", results=[value.type], operands=[value], attributes=attributes, ip=place
+    )
+
+
+def is_pin(operation: Any) -> bool:
+    """Does this op do nothing but ask for a memory layout?"""
+    if operation.name != "stablehlo.custom_call":
+        return False
+    return bool(ir.StringAttr(operation.attributes["call_target_name"]).value == _LAYOUT)
+
+
+def _transform(like: Any, operand: Any, result_type: Any) -> Any:
+    """The transform ``like`` of another operand, at the current insertion point."""
+    attributes = {key: like.attributes[key] for key in ("fft_type", "fft_length")}
+    return ir.Operation.create(
+        KIND, results=[result_type], operands=[operand], attributes=attributes, loc=like.location
+    )
+
+
+def _local(tensor: Any, ways: Sequence[int]) -> Any:
+    return ir.RankedTensorType.get([n // w for n, w in zip(tensor.shape, ways, strict=True)], tensor.element_type)
+
+
+def _only_transform(manual: Any) -> Any:
+    """The transform that is all of this manual computation, None if it is not so."""
+    (block,) = manual.regions[0].blocks
+    inside = [op.operation for op in block.operations if not is_pin(op.operation)]
+    if [op.name for op in inside] != [KIND, "sdy.return"] or len(manual.operands) != 1:
+        return None
+    whole, local = manual.operands[0].type, inside[0].operands[0].type
+    count = len(ir.DenseI64ArrayAttr(inside[0].attributes["fft_length"]))
+    same = list(whole.shape)[-count:] == list(local.shape)[-count:]
+    return inside[0] if same and manual.attributes["in_shardings"] == manual.attributes["out_shardings"] else None
