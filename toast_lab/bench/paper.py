@@ -14,6 +14,7 @@ from toast_lab.bench.cases import COMPILED, Choice
 from toast_lab.bench.page import Content, page
 from toast_lab.bench.targets import Target, targets
 from toast_lab.errors import InvalidProblem
+from toast_lab.files import write_whole
 from toast_lab.sweep.run import Progress, Sweep, open_store, run_sweep
 from toast_lab.sweep.store import Store
 from toast_lab.text import write_csv
@@ -122,9 +123,7 @@ def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], 
     except InvalidProblem as error:
         notes.append(f"no charts were drawn: {error}")
     page_file.parent.mkdir(parents=True, exist_ok=True)
-    part = page_file.with_suffix(".part")
-    part.write_text(page(content, folder, page_file))
-    part.replace(page_file)
+    write_whole(page_file, page(content, folder, page_file), "the page")
     return [*files, page_file], notes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output
+from toast_lab.commands import output, stopping
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import bytes_text
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[[], bool]]]:
     """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
-    with output.progress(f"{total} searches") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
 
         def on_progress(event: Progress) -> None:
             now = event.running[0] if event.running else ""
