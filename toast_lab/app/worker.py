@@ -6,6 +6,7 @@ Every function takes and gives plain data or frozen results, since both are pick
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.app.mirror import Sender
 from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.errors import NotSaved
 from toast_lab.frontends import Model
 from toast_lab.frontends.model import Recipe
 from toast_lab.search.trace import Simulations
@@ -211,7 +213,8 @@ def search_problem(
     )
     orders.sender.trace(result.trace, last=True)
     if keep is not None:
-        result.trace.save(keep)
+        with contextlib.suppress(NotSaved):  # then it cannot be resumed; what was found counts more
+            result.trace.save(keep)
     plan = result.plan
     return Found(
         plan.op_axis, plan.value_axis, plan.key, plan.actions, result.cost, result.status.name, result.message,

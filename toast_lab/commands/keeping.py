@@ -62,7 +62,7 @@ def keep_elsewhere(
     try:
         other = os.path.join(tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}")
         write(other)
-        text = f"The {what} is in {other} instead; move it from there"
+        text = f"Kept in {other} instead: the {what}"
     except (NotSaved, OSError) as second:
         text = f"Nor could it be written to the temporary folder: {second}. "
         text += f"The {what} is lost" if last_resort is None else last_resort()
