@@ -18,6 +18,7 @@ from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.errors import NotSaved
 from toast_lab.frontends import Model
 from toast_lab.frontends.model import Recipe
+from toast_lab.search.child import PlanSender
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
@@ -87,6 +88,7 @@ class Control:
     def __init__(self, path: str, send: Callable[[Any], None]) -> None:
         self.path, self.send = path, send
         self.sender = Sender(send)
+        self.plans = PlanSender(send)
         self.words: list[str] = ["run"]
         self.read_at = 0.0
         self.paused_s = 0.0
@@ -115,6 +117,8 @@ class Control:
 
     def hand_on(self, simulations: Iterable[Any]) -> None:
         """Send simulations as the orders allow; gives once all are sent and the search may go on."""
+        if isinstance(simulations, Simulations):
+            self.plans.hand_on(simulations)
         if isinstance(simulations, Simulations):
             running = self.read(force=self.words[0] != "run")[0] not in ("pause", "round")
             self.sender.hand_on(simulations, now=not running)

@@ -160,7 +160,8 @@ class Trace:
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``Node``; the root first.
         about: what was searched (program digest, mesh, machine, limit), by which method, seed and options.
-        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``.
+        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the search goes on, None
+            where its actions alone give it.
         best_actions: its actions as text.
         memory: what the method needs to go on, by name.
     """
