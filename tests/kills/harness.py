@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class Trial(NamedTuple):
     status: int | None  #: None: it did not end
     out: str
     err: str
-    seconds: float
+    seconds: float  #: from the first child to the end
 
 
 def children(pid: int) -> list[tuple[int, str]]:
@@ -71,17 +71,13 @@ def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
     )  # type: ignore[call-overload, no-any-return]
 
 
-def kill_one(pid: int, rng: random.Random, span_s: float, alive: object) -> Victim | None:
-    """Wait for the first child of ``pid``, then for a part of ``span_s``, and kill any of its descendants.
+def kill_one(pid: int, rng: random.Random, span_s: float, alive: Callable[[], bool]) -> Victim | None:
+    """Wait for a part of ``span_s``, and kill any of the descendants of ``pid``.
 
     ``alive()`` says whether there is still anything to be killed.
     """
-    while not children(pid):
-        if not alive():  # type: ignore[operator]
-            return None
-        time.sleep(LOOK_S)
     began, wait_s = time.monotonic(), rng.uniform(0.0, span_s)
-    while time.monotonic() - began < wait_s and alive():  # type: ignore[operator]
+    while time.monotonic() - began < wait_s and alive():
         time.sleep(LOOK_S)
     end = time.monotonic() + 10.0
     while alive() and time.monotonic() < end:  # type: ignore[operator]
@@ -103,6 +99,9 @@ def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -
         process = start(argv, stdout=out, stderr=err)
         began, victim, status = time.monotonic(), None, None
         try:
+            while process.poll() is None and not children(process.pid):
+                time.sleep(LOOK_S)
+            began = time.monotonic()
             if rng is not None:
                 victim = kill_one(process.pid, rng, span_s, lambda: process.poll() is None)
             status = process.wait(PATIENCE_S)

@@ -64,6 +64,8 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
 
 def check_folder(path: str | None, option: str) -> None:
     """Refuse a file to write that cannot be written."""
+    if path and Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        return  # a device or a pipe: nothing is made in its folder
     if path and not os.access(Path(path).absolute().parent, os.W_OK):
         raise InvalidPlan(f"{option} {path}: its folder does not exist or cannot be written to")
     if path and Path(path).is_dir():

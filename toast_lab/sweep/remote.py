@@ -69,6 +69,7 @@ class RemotePool:
         self.client, self.retries = client, retries
         self._stop = stop
         self._running: dict[Any, Task] = {}
+        self._only_at: dict[Any, str] = {}  # futures that one worker is to do
         self._seen_at = time.monotonic()
 
     @property
@@ -81,16 +82,21 @@ class RemotePool:
         hosts = {info["host"]: address for address, info in self.client.scheduler_info(-1)["workers"].items()}
         for task in tasks:
             for address in hosts.values():
-                # Another one takes over if that worker is gone: nobody comes back under the same address.
-                self.submit(task, workers=[address], allow_other_workers=True)
+                self._submit(task, address)
 
-    def submit(self, task: Task, **where: Any) -> None:
+    def submit(self, task: Task) -> None:
         """Let a worker do a task."""
+        self._submit(task)
+
+    def _submit(self, task: Task, address: str | None = None) -> None:
         key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
         future = self.client.submit(
-            on_worker, task, METHODS[task.method], self.retries, self._stop.name, key=key, pure=False, **where
-        )
+            on_worker, task, METHODS[task.method], self.retries, self._stop.name, key=key, pure=False,
+            workers=None if address is None else [address],
+        )  # fmt: skip
         self._running[future] = task
+        if address is not None:
+            self._only_at[future] = address
 
     def finished(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that have ended since the last call, with their rows.
@@ -99,13 +105,22 @@ class RemotePool:
             RunFailed: the scheduler is gone, or has had no worker for minutes.
         """
         found = []
+        workers = self.client.nthreads()
+        # Nobody comes back under the address of a worker that died: what only that one was to do would wait for good,
+        # and with ``allow_other_workers`` it does so, too, where it was the only one.
+        for future in [f for f, address in self._only_at.items() if address not in workers and not f.done()]:
+            task = self._running.pop(future)
+            del self._only_at[future]
+            future.cancel()
+            found.append((task, worker.failed_row(task, RunFailed(worker.DEATH), child.CRASHED)))
         for future in [f for f in self._running if f.done()]:
             try:
                 row = self._row(future, self._running[future])
             except TimeoutError:
                 continue  # its worker died with the row, which is being made again
             found.append((self._running.pop(future), row))
-        self._look_for_workers()
+            self._only_at.pop(future, None)
+        self._look_for_workers(workers)
         return found
 
     def stop(self) -> None:
@@ -116,8 +131,8 @@ class RemotePool:
         """Forget the tasks that run."""
         self.client.cancel(list(self._running))
 
-    def _look_for_workers(self) -> None:
-        if not self._running or self.client.nthreads():
+    def _look_for_workers(self, workers: Any) -> None:
+        if not self._running or workers:
             self._seen_at = time.monotonic()
         elif time.monotonic() - self._seen_at > NO_WORKERS_S:
             raise RunFailed(
