@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -300,9 +301,11 @@ def test_a_full_disk_ends_a_sweep_and_loses_no_row(tmp_path: Path, monkeypatch: 
 
     def full(handle: int, data: bytes) -> int:
         """The disk takes a part, as it does when its last block is used up."""
-        if os.path.realpath(f"/proc/self/fd/{handle}") == str(store.path.resolve()):
-            return real(handle, data[: len(data) // 2])
-        return real(handle, data)
+        if os.path.realpath(f"/proc/self/fd/{handle}") != str(store.path.resolve()):
+            return real(handle, data)
+        if len(data) < 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(handle, data[:-50])
 
     monkeypatch.setattr(os, "write", full)
     done = run_sweep([task("random", seed=s) for s in range(20)], store, warm=False)

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if done.failures:
         print("toast-lab: " + "\ntoast-lab: ".join(done.failures), file=sys.stderr)
         return 1
-    return 130 if data["missing"] else 0
+    return 130 if data["missing"] and not done.not_kept else 0
 
 
 def command(args: argparse.Namespace) -> str:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         keep_rows(args, store.path, done.not_kept, done.failure)
     data = {"table": path if written else None, "made": done.made, "missing": len(done.missing), "rows": rows}
     output.emit(args, data, lambda out: _show(out, data))
-    return 130 if done.missing else 0
+    return 130 if done.missing and not done.failure else 0
 
 
 def keep_rows(args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str) -> None:

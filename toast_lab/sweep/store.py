@@ -1,6 +1,6 @@
 """Rows of finished tasks: one JSON object a line, only ever appended.
 
-A row is written with one call and forced to disk before the next task is taken, so whatever ends the process, all
+A row is forced to disk before the next task is taken, so whatever ends the process, all
 that was done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
 reading, and its task runs again.
 
@@ -91,8 +91,8 @@ class Store:
             if size and os.pread(handle, 1, size - 1) != b"\n":
                 data = b"\n" + data  # the line before was cut off: it must not take this one with it
             try:
-                if os.write(handle, data) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                while data:  # a disk takes what still fits, and says why it takes no more when asked again
+                    data = data[os.write(handle, data) :]
                 force_to_disk(handle)
             except OSError:
                 with contextlib.suppress(OSError):
