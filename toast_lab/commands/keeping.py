@@ -27,7 +27,7 @@ def keep(
     args: argparse.Namespace,
     what: str,
     path: str,
-    write: Callable[[str], None],
+    write: Callable[[str], object],
     last_resort: Callable[[], str] | None = None,
 ) -> bool:
     """Write a file; gives whether it is where it was asked for.  Only the path is said, and on a terminal's stderr.
@@ -54,7 +54,7 @@ def keep_elsewhere(
     args: argparse.Namespace,
     what: str,
     error: NotSaved,
-    write: Callable[[str], None],
+    write: Callable[[str], object],
     last_resort: Callable[[], str] | None = None,
     name: str = "result.json",
 ) -> None:

@@ -170,7 +170,8 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
         if exact is not None and len(exact) <= len(program.dims(program.results(op)[0])):
             # How it is kept goes by its path.  Where its entry says the same of that, the entry says more: refined
             # plans may hand an argument on in another way than they keep it.
-            if splits[op] is None or splits[op][1] != exact[1]:
+            known_by_entry = splits[op]
+            if known_by_entry is None or known_by_entry[1] != exact[1]:
                 splits[op] = exact
             deepest[op] = ROUNDS
     at = program.n_arguments
