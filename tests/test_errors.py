@@ -24,6 +24,7 @@ def test_the_tree_is_complete() -> None:
         "RunFailed",
         "SessionError",
         "StoreError",
+        "NotSaved",
     }
 
 

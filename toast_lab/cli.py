@@ -4,7 +4,8 @@ Each command prints a table or, with ``--json``, one JSON object.  This module h
 the exit statuses, so that ``--help`` is quick; what a command does is in ``toast_lab/commands``, imported on
 demand.
 
-Exit status: 0 done, 1 the work failed, 2 the input was wrong, 130 interrupted, 141 nobody reads the output.
+Exit status: 0 done, 1 the work failed or a result could not be kept, 2 the input was wrong, 130 interrupted, 141 nobody
+reads the output, 143 stopped by SIGTERM (what was found is printed and saved).
 Start reading at ``main``.
 """
 
@@ -19,6 +20,7 @@ import traceback
 from collections.abc import Sequence
 
 from toast_lab import errors
+from toast_lab.commands import keeping, stopping
 from toast_lab.search.methods import methods_text
 
 MODEL_HELP = 'a built-in model (see "toast-lab models"), your own as package.module:make, or a StableHLO file'
@@ -34,7 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit status and never raises (``SystemExit`` of argparse apart)."""
     args = make_parser().parse_args(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # XLA's notes on its devices, before it is loaded
-    debug = bool(args.debug)
+    with stopping.listening():
+        status = _run(args, bool(args.debug))
+        failed = keeping.say_failures(args)
+        return stopping.TERMINATED if stopping.terminated() else status or int(failed)
+
+
+def _run(args: argparse.Namespace, debug: bool) -> int:
     try:
         command = importlib.import_module(f"toast_lab.commands.{args.module}")
         status = int(command.run(args))
@@ -42,12 +50,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:
         # Whoever read our output is gone.  Nothing more can be said, not even at exit, when Python flushes.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        keeping.silence()
         return 141
+    except stopping.Terminated:
+        return _fail("terminated", stopping.TERMINATED, debug)
     except KeyboardInterrupt:
         return _fail("interrupted", 130, debug)
-    except errors.RunFailed as error:
+    except (errors.RunFailed, errors.NotSaved) as error:
         return _fail(str(error), 1, debug)
     except errors.ToastError as error:
         return _fail(str(error), 1 if type(error).__name__ == "Cancelled" else 2, debug)

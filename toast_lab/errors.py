@@ -55,7 +55,11 @@ class SessionError(ToastError):
 
 
 class StoreError(ToastError):
-    """The file of kept results cannot be opened, read or written."""
+    """The file of kept results cannot be opened, read or written, or somebody else is writing it."""
+
+
+class NotSaved(ToastError):
+    """A result is there, but the file that it was to be kept in could not be written."""
 
 
 def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:

@@ -189,15 +189,22 @@ class Worker:
         """The error that an "error" or "end" message means."""
         if message[0] == "error":
             return _rebuild(message, self.what)
-        self.process.wait(10)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed, and it hangs all the same
+            self.process.wait(10)
+        if self.process.poll() is None:
+            self.stop_process()
         return errors.RunFailed(f"{self.what}: {_death(self.process.returncode)}{_tail(self._log)}")
 
-    def stop(self) -> None:
-        """Kill the child and its children, if it still runs."""
+    def stop_process(self) -> None:
+        """Kill the child and its children; what it has said can still be read."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def stop(self) -> None:
+        """Kill the child and its children, if it still runs."""
+        self.stop_process()
         self._listener.join(1)
         self._log.close()
         if self._command_fd >= 0:

@@ -6,10 +6,13 @@ Commands and the explorer have renderers of their own; this is what a Python pro
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from toast_lab.files import write_whole
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40) -> str:
@@ -105,10 +108,18 @@ def few(items: Iterable[object], limit: int = 3) -> str:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table, whole or not at all; None is an empty cell, and keys that are no columns are left out."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
-    part.replace(path)
+    """Write a table, whole or not at all; None is an empty cell, and keys that are no columns are left out.
+
+    Raises:
+        NotSaved: it cannot be written.
+    """
+    write_whole(path, csv_text(columns, rows), "the table")
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A table as ``write_csv`` writes it."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
+    return out.getvalue()

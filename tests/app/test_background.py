@@ -14,6 +14,7 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import analysed, small_transformer
+from tests.kills import harness
 from toast_lab.errors import InvalidInput, InvalidProblem, RunFailed
 
 PATIENCE_S = 400.0  # kernels that were never compiled on this machine take minutes
@@ -78,6 +79,44 @@ def test_cancel_loses_the_result_but_not_the_curve(problem: tl.Problem) -> None:
     with pytest.raises(RunFailed, match="cancelled"):
         run.result(PATIENCE_S)
     assert run.points
+
+
+@pytest.mark.parametrize("method", ["random", "mcts"])
+def test_a_search_whose_process_is_killed_ends_with_the_best_that_it_had_told_of(
+    problem: tl.Problem, method: str, tmp_path: Path
+) -> None:
+    mine = set(children(os.getpid()))
+    run = tl.start_search(problem, method, budget=tl.Budget(seconds=600))
+    until(lambda: run.simulations > 100, "simulations")
+    known = run.best
+    (child,) = set(children(os.getpid())) - mine
+    os.kill(child, signal.SIGKILL)
+    found = run.result(PATIENCE_S)
+    assert found.status is tl.Status.CRASHED
+    assert "killed (SIGKILL)" in found.message
+    assert found.cost.score <= known.score * (1 + 1e-9)
+    assert found.cost.score == pytest.approx(run.points[-1].score)
+    assert tl.price(problem, found.plan).time_s == found.cost.time_s
+    assert len(found.trace.simulations) > 0
+    assert run.result() is found
+    with pytest.raises(InvalidProblem, match="its process died"):
+        tl.search(problem, resume=found.trace)
+    found.plan.save(tmp_path / "plan.json")
+
+
+def test_a_search_whose_process_is_killed_at_once_has_nothing(problem: tl.Problem) -> None:
+    mine = set(children(os.getpid()))
+    run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))
+    until(lambda: set(children(os.getpid())) - mine, "the process")
+    (child,) = set(children(os.getpid())) - mine
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(RunFailed, match=r"killed \(SIGKILL\)"):
+        run.result(PATIENCE_S)
+    assert run.points == []
+
+
+def children(pid: int) -> list[int]:
+    return [child for child, _ in harness.children(pid)]
 
 
 def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:

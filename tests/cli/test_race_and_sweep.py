@@ -64,7 +64,6 @@ def test_wrong_input_is_said_at_once(toast: Any, argv: list[str], said: list[str
 
 
 def test_sweep_prints_and_writes_one_table(toast: Any, tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
     status, out, err = toast(*SWEEP, "--seeds", "0-1", "--out", str(tmp_path))
     assert (status, err) == (0, "")
     assert "2 searches, 2 of them made now" in out
@@ -76,7 +75,6 @@ def test_sweep_prints_and_writes_one_table(toast: Any, tmp_path: Path) -> None:
 
 def test_ctrl_c_in_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
     """A terminal sends it to every process of the group; workers must not die of it."""
-    pytest.importorskip("distributed")
     process = started(
         *SWEEP, "--seeds", "0-60", "--out", str(tmp_path), "--json", start_new_session=True, stderr=subprocess.PIPE
     )

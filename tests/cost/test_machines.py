@@ -21,7 +21,7 @@ from toast_lab.cost.layout import lay_out
 from toast_lab.cost.machine_model import COMPILERS
 from toast_lab.cost.machines import MACHINES, Link, Machine, machine
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
 NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu"]
@@ -325,7 +325,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(NotSaved, match=r"mine.toml: the machine file could not be written: disk full"):
         PLAIN.to_toml(path)
     assert path.read_text() == GOOD
     assert os.listdir(tmp_path) == ["mine.toml"]

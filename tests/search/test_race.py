@@ -70,6 +70,20 @@ def test_a_method_that_dies_has_a_row_with_what_it_had_found(problem: tl.Problem
     assert "exit status 3" in str(done)
 
 
+def test_a_plan_that_no_actions_give_outlives_the_process_that_found_it(
+    problem: tl.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "refines", "tests.search.bad_methods:refines_and_dies")
+    done = tl.race(problem, ["refines"], FEW)
+    assert done.rows[0].status == "CRASHED"
+    assert done.rows[0].actions == ("refined by hand",)
+    plan = done.plans["refines"]
+    assert plan.actions == ("refined by hand",)
+    assert (plan.value_axis[0] == -1).all()
+    assert (plan.op_axis >= 0).any()
+    plan.check()
+
+
 def test_a_defect_of_a_method_is_its_row(problem: tl.Problem, bad_methods: None) -> None:
     done = tl.race(problem, ["picky"], FEW)
     assert done.rows[0].status == "CRASHED"

@@ -1,5 +1,6 @@
 """The trace: what is written is what is read, in memory as from a file, and a file that is none is refused."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.search.trace import Columns, Trace
 
 WORDS = ("batch->data", "heads->model", "S@1->data")
@@ -154,10 +155,10 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkey
 
     def full(handle, **arrays):
         handle.write(b"half")
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(np, "savez_compressed", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(NotSaved, match=r"trace.npz: the trace could not be written: No space left on device"):
         made(50).save(tmp_path / "trace.npz")
     assert os.listdir(tmp_path) == ["trace.npz"]
     assert_same(Trace.load(tmp_path / "trace.npz"), made())

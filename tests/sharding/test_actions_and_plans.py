@@ -1,6 +1,8 @@
 """Mesh, actions, state key and plans: laws that hold for any action sequence, and refusals with numbers."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -9,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
-from toast_lab.sharding import portable
+from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, ToastError
 from toast_lab.sharding.mesh import make_mesh
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import parse_action
@@ -236,8 +237,12 @@ def test_saving_leaves_no_half_written_file(tmp_path, monkeypatch):
     made = plan(problem, ("B", "b"))
     target = tmp_path / "plan.json"
     target.write_text("precious")
-    monkeypatch.setattr(portable, "text", lambda data: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+
+    def full(descriptor):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(NotSaved, match=r"plan.json: the plan could not be written: .* make room below your quota"):
         made.save(target)
     assert target.read_text() == "precious"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]

@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.certification.draw import problems, random_plans
+from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
@@ -159,3 +161,131 @@ def test_the_file_is_small_and_a_line_for_each_kind_of_op():
     assert len(text) < 600_000
     assert json.loads(text)["arguments"]["params['layers'][7]['wq']"] is not None
     assert max(map(len, text.splitlines())) < 2000
+
+
+# -- on its own program -----------------------------------------------------------------------------------------------
+
+
+def reread(plan, problem, path):
+    plan.save(path)
+    return ShardingPlan.load(path, problem)
+
+
+def assert_exact(plan, problem, path):
+    again = reread(plan, problem, path)
+    assert again.notes == ()
+    np.testing.assert_array_equal(again.op_axis, plan.op_axis)
+    np.testing.assert_array_equal(again.value_axis, plan.value_axis)
+    assert (again.actions, again.key, again.mesh) == (plan.actions, plan.key, plan.mesh)
+    assert price(problem, again).time_s == price(problem, plan).time_s
+
+
+CASES = {case.name: case for case in programs()}
+#: Programs with what has gone wrong: arguments that are kept in one way and handed on in another, and loops whose
+#: results an integer program shards otherwise than the loop; beside them something of each kind.
+QUICK = ("crossed_transpose", "gns_forward", "scan_gradient", "checkpointed_mlp", "cond_and_switch")
+
+
+def plans_of(problem, mesh, seeds, seconds):
+    found = random_plans(problem, mesh, 3, seed=seeds[0])
+    for seed in seeds:
+        budget = Budget(seconds=seconds, evaluations=4000)
+        found += [search(problem, seed=seed, restarts=0, budget=budget, solve=solve).plan for solve in (False, True)]
+    return found
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_random_and_refined_plans_come_back_exactly(name, tmp_path):
+    for mesh, problem in problems(CASES[name].model()).items():
+        for plan in plans_of(problem, mesh, [1], 1.0):
+            assert_exact(plan, problem, tmp_path / "plan.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_plans_of_every_program_come_back_exactly(name, tmp_path):
+    for mesh, problem in problems(CASES[name].model()).items():
+        for plan in plans_of(problem, mesh, [1, 2, 3], 3.0):
+            assert_exact(plan, problem, tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("name", ["crossed_transpose", "scan_gradient", "cond_and_switch"])
+def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_path):
+    """Whatever a method may write: every op and every value sharded at random, as far as sizes divide."""
+    for problem in problems(CASES[name].model()).values():
+        program, rng, n_axes = problem.analysis.program, np.random.default_rng(seed), len(problem.mesh.axes)
+        op_axis = np.full((program.n_ops, n_axes), -1, np.int32)
+        value_axis = np.full((program.n_values, n_axes), -1, np.int8)
+        for op in range(program.n_ops):
+            places = list(portable._places(program, op))
+            for axis, size in enumerate(problem.mesh.sizes):
+                free = [n for n in places if program.factor_class[n] <= 1 and n not in op_axis[op]]
+                free = [n for n in free if program.factor_size[n] % size == 0]
+                own = [n for n in free if program.factor_ptr[op] <= n < program.factor_ptr[op + 1]]
+                if own and rng.random() < 0.5:
+                    op_axis[op, axis] = rng.choice(own)
+        for value in range(program.n_values):
+            for axis, size in enumerate(problem.mesh.sizes):
+                shape = program.dims(value)
+                free = [d for d in range(len(shape)) if shape[d] % size == 0 and d not in value_axis[value]]
+                if free and rng.random() < 0.5:
+                    value_axis[value, axis] = rng.choice(free)
+        plan = ShardingPlan(program, problem.mesh, op_axis, value_axis, ("at random",), 5, problem.analysis.trees)
+        plan.check()
+        again = reread(plan, problem, tmp_path / "plan.json")
+        np.testing.assert_array_equal(again.op_axis, plan.op_axis)
+        np.testing.assert_array_equal(again.value_axis, plan.value_axis)
+
+
+# -- the checksum -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(tmp_path):
+    problem = Problem(small_transformer(), {"data": 2, "model": 2})
+    plan = ShardingPlan.from_actions(problem, [("batch", "data"), ("hidden", "model")])
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    return problem, plan, path
+
+
+def test_a_file_that_was_damaged_is_refused(kept):
+    """Also where it is still a plan: another dim, another axis, an op less."""
+    problem, _, path = kept
+    whole = path.read_text()
+    rng = np.random.default_rng(0)
+    spots = [i for i, letter in enumerate(whole) if letter.isdigit() and i > whole.index('"program"')]
+    for spot in rng.choice(spots, 60, replace=False):
+        digit = whole[spot]
+        path.write_text(whole[:spot] + str((int(digit) + 1) % 10) + whole[spot + 1 :])
+        with pytest.raises(InvalidPlan) as caught:
+            ShardingPlan.load(path, problem)
+        said = str(caught.value)
+        assert str(path) in said
+        assert "its checksum is sha256:" in said or "cannot read this plan" in said, "1 may become 01, which is no JSON"
+
+
+def test_spaces_do_not_matter(kept):
+    problem, plan, path = kept
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert ShardingPlan.load(path, problem).key == plan.key
+
+
+def test_an_edit_on_purpose_takes_the_checksum_out(kept):
+    problem, _, path = kept
+    edited = path.read_text().replace('"batch->data"', '"by hand"')
+    path.write_text(edited)
+    with pytest.raises(InvalidPlan, match='after an edit on purpose remove the line with "checksum"'):
+        ShardingPlan.load(path, problem)
+    lines = edited.splitlines(keepends=True)
+    assert [i for i, line in enumerate(lines) if "checksum" in line] == [2]
+    path.write_text("".join(line for line in lines if "checksum" not in line))
+    assert ShardingPlan.load(path, problem).actions[0] == "by hand"
+
+
+def test_a_file_of_an_earlier_version_has_none_and_is_read(kept):
+    problem, plan, path = kept
+    path.write_text(portable.text(plan.to_json()))
+    assert "checksum" not in path.read_text()
+    assert (ShardingPlan.load(path, problem).op_axis == plan.op_axis).all()

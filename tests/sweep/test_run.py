@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, RunFailed, StoreError
 from toast_lab.search.methods import METHODS
-from toast_lab.sweep import run as sweeping
-from toast_lab.sweep import worker
+from toast_lab.sweep import local, remote, worker
 from toast_lab.sweep.run import Progress, open_store, run_sweep
 from toast_lab.sweep.table import COLUMNS, table
 from toast_lab.sweep.task import Task, tasks_of
 
-pytest.importorskip("distributed")
 ROOT = Path(__file__).parents[2]
 SWEEP = {"models": ["mlp"], "meshes": ["2x2"], "methods": ["mcts", "exhaustive"], "seeds": [0, 1], "evaluations": 30}
 
@@ -60,7 +62,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
 ) -> None:
     # A method dies in its child; a whole worker dies when the sweep's own function ends the process.
     monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
-    monkeypatch.setattr(sweeping, "_on_worker", _kills_its_worker)
+    monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:kills_its_worker")
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
     tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
     store = open_store(tmp_path)
@@ -80,14 +82,6 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     again = run_sweep(tasks[1:], open_store(tmp_path), warm=False, retry_crashed=True)
     assert again.made == 1
     assert again.rows[0]["status"] == "BUDGET"
-
-
-def _kills_its_worker(given: Task, *args: Any) -> dict[str, Any]:
-    if given.seed == 666:
-        with open(os.environ["DEATHS"], "a") as file:
-            file.write("x")
-        os._exit(1)
-    return worker.run_task(given, *args[:2])
 
 
 def test_a_model_that_cannot_be_loaded_is_a_row(tmp_path: Path) -> None:
@@ -112,7 +106,8 @@ def test_a_worker_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "CONNECT_S", 0.5)
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(remote, "CONNECT_S", 0.5)
     with pytest.raises(
         InvalidProblem, match=r"no scheduler with workers answers at tcp://127.0.0.1:1 .*dask scheduler"
     ):
@@ -120,8 +115,7 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
-    import distributed
-
+    distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
@@ -175,3 +169,148 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (data["made"], data["missing"], len(data["rows"])) == (1, 0, n + 1)
     assert rows.read_text().startswith(kept)
     assert (tmp_path / "table.csv").read_text().count("\n") == n + 2
+
+
+def test_a_defect_on_a_worker_is_a_row_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:raises")
+    done = run_sweep([task("mcts"), task("mcts", seed=1)], open_store(tmp_path), warm=False)
+    assert [(r["status"], r["message"]) for r in done.rows] == [("CRASHED", "ZeroDivisionError: a defect")] * 2
+
+
+def test_workers_that_cannot_start_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SERVE", "tests.sweep.own_workers:never_ready")
+    with pytest.raises(RunFailed, match=r"5 workers in a row died before they could take a search: .*exit status 9"):
+        run_sweep([task("mcts")], open_store(tmp_path), warm=False)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_a_worker_that_dies_while_it_warms_up_is_replaced(tmp_path: Path) -> None:
+    """It is killed as soon as a search of the warm-up runs on it, and so is the one after it."""
+    killed = Killer(os.getpid(), 2)
+    with killed:
+        done = run_sweep([task("random", seed=s) for s in range(3)], open_store(tmp_path), cancel=given_up(180))
+    assert len(killed.pids) == 2
+    assert [r["status"] for r in done.rows] == ["BUDGET"] * 3
+    assert done.missing == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_a_worker_of_a_scheduler_that_dies_while_it_warms_up_does_not_hold_the_sweep(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1",
+        silence_logs=logging.CRITICAL,
+    ) as cluster, Killer(os.getpid(), 1) as killed:  # fmt: skip
+        done = run_sweep(
+            [task("random")], open_store(tmp_path), scheduler=cluster.scheduler_address, cancel=given_up(120)
+        )
+    assert len(killed.pids) == 1
+    assert [r["status"] for r in done.rows] == ["BUDGET"]
+
+
+def given_up(seconds: float) -> Callable[[], bool]:
+    """A cancel for what would hang."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+class Killer:
+    """Kills the first children of a process that have a child of their own: workers on which a search runs."""
+
+    def __init__(self, pid: int, count: int) -> None:
+        self.pid, self.count, self.pids = pid, count, []
+        self._through = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._through.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while len(self.pids) < self.count and not self._through.wait(0.05):
+            for worker_pid in children(self.pid):
+                if worker_pid not in self.pids and children(worker_pid):
+                    os.kill(worker_pid, signal.SIGKILL)
+                    self.pids.append(worker_pid)
+                    break
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if int(parent) == pid and state != "Z":
+                found.append(int(entry))
+    return found
+
+
+def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path: Path) -> None:
+    with local.LocalPool(1, retries=1) as pool:
+        first, second = task("mcts", seconds=300.0, evaluations=None), task("random")
+        pool.submit(first)
+        pool.submit(second)
+        until(lambda: pool.finished() or pool._places[0].task is not None)
+        pool.stop()
+        pool._places[0].process.stop_process()
+        ended: list[tuple[Task, dict[str, Any]]] = []
+        until(lambda: ended.extend(pool.finished()) or len(ended) == 2)
+    assert {(t.method, row["status"]) for t, row in ended} == {("mcts", "CANCELLED"), ("random", "CANCELLED")}
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) -> None:
+    """The second is told who has the folder; once the first is dead, however it ended, it may go on."""
+    argv = ["sweep", "--models", "mlp", "--meshes", "2x2", "--methods", "mcts", "--evaluations", "30"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = subprocess.Popen(
+        [sys.executable, "-m", "toast_lab.cli", *argv, "--seeds", "0-60", "--out", str(tmp_path)],
+        env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        lock = tmp_path / "rows.jsonl.lock"
+        until(lambda: lock.exists() and lock.read_text())
+        with pytest.raises(StoreError, match=rf"another sweep is adding rows here: process {first.pid} on \S+, since"):
+            run_sweep([task("mcts")], open_store(tmp_path), warm=False)
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    assert f"process {first.pid}" in lock.read_text(), "it had no time to take its name back"
+    done = run_sweep([task("random")], open_store(tmp_path), warm=False)
+    assert [r["status"] for r in done.rows] == ["BUDGET"]
+
+
+def test_a_full_disk_ends_a_sweep_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    run_sweep([task("random")], store, warm=False)
+    before = store.path.read_bytes()
+    real = os.write
+
+    def full(handle: int, data: bytes) -> int:
+        """The disk takes a part, as it does when its last block is used up."""
+        if os.path.realpath(f"/proc/self/fd/{handle}") != str(store.path.resolve()):
+            return real(handle, data)
+        if len(data) < 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(handle, data[:-50])
+
+    monkeypatch.setattr(os, "write", full)
+    done = run_sweep([task("random", seed=s) for s in range(20)], store, warm=False)
+    monkeypatch.undo()
+    assert "No space left on device" in done.failure
+    assert 1 <= len(done.not_kept) < 19, "no further searches are begun"
+    assert len(done.rows) == 1 + len(done.not_kept)
+    assert store.path.read_bytes() == before, "no half of a row is left"

@@ -66,7 +66,7 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: 
     """Write a plan in one of ``EXPORTS``."""
     words: tuple[str, ...] = ()
     if kind == "json":
-        text = portable.text(plan.to_json())
+        text = portable.file_text(plan.to_json())
     elif kind == "specs":
         text = specs_text(plan)
     elif kind == "stablehlo":

@@ -18,13 +18,14 @@ from typing import Any
 
 from toast_lab.app import worker
 from toast_lab.app.jobs import JOBS, Job, JobState
-from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidInput, RunFailed
-from toast_lab.search.child import Point
+from toast_lab.cost.problem import Problem, price
+from toast_lab.errors import InvalidInput, RunFailed, ToastError
+from toast_lab.search.child import Point, last_plan
 from toast_lab.search.contract import Budget, SearchResult, Status, check_options
 from toast_lab.search.race import Race, Row, check
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
 PATIENCE_S = 10.0  #: that a search which was told to stop has before it is killed
@@ -153,12 +154,44 @@ class RunningSearch(Running):
     def result(self, timeout_s: float | None = None) -> SearchResult:
         """Wait for the end and give what ``search`` would have given.  An interrupt ends the search and is passed on.
 
+        A search whose process died has status CRASHED and the best plan of its last report; its trace cannot be
+        resumed.
+
         Raises:
-            RunFailed: the search was cancelled or its process died; ``points`` still has the curve.
+            RunFailed: the search was cancelled, or its process died before it had told of a plan; ``points`` still has
+                the curve.
             TimeoutError: it goes on.
         """
-        self._wait(timeout_s)
+        try:
+            self._wait(timeout_s)
+        except RunFailed:
+            if not isinstance(self.job.error, RunFailed) or self._crashed is None:
+                raise
+            return self._crashed
         return self._made
+
+    @functools.cached_property
+    def _crashed(self) -> SearchResult | None:
+        """What is left of a search whose process died."""
+        plan = last_plan(self.problem, self.points, self.job.mirror.best_plan)
+        if plan is None:
+            return None
+        trace, problem = self.job.mirror.trace.copy(), self.problem
+        elapsed_s = float(trace.row["elapsed_s"][-1]) if trace.row.n else self.elapsed_s
+        trace.best_op_axis, trace.best_value_axis, trace.best_actions = plan.op_axis, plan.value_axis, plan.actions
+        trace.about = {
+            "method": self.method, "seed": self.seed, "status": Status.CRASHED.name, "elapsed_s": elapsed_s,
+            "evaluations": self.simulations, "key": plan.key,
+        }  # fmt: skip
+        try:
+            taken = tuple(parse_action(problem.analysis, problem.mesh, text) for text in self.points[-1].actions)
+        except (ToastError, IndexError):  # refined, or made by an integer program
+            taken = ()
+        message = f"{Status.CRASHED.value} {self.simulations} simulations were reported. {self.job.message}"
+        return SearchResult(
+            plan, price(problem, plan), Status.CRASHED, trace, self.method, self.seed, self.simulations, elapsed_s,
+            taken, message,
+        )  # fmt: skip
 
     @functools.cached_property
     def _made(self) -> SearchResult:

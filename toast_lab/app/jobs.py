@@ -61,6 +61,7 @@ class Job:
         self.events: list[Event] = []
         self.result: Any = None
         self.message = ""
+        self.error: Exception | None = None  #: why it failed
         self.about: Any = None  #: what a page needs that finds the job by its id
         self.mirror = Mirror()  #: of a search's trace
         self.trace_path: Path | None = None  #: where a search leaves its trace
@@ -229,8 +230,10 @@ class Registry:
                     f"{title}: cancelled after {time.monotonic() - job.started:.1f} s",
                 )
             except ToastError as error:
+                job.error = error
                 job.state, job.message = JobState.FAILED, str(error)
             except Exception as error:  # a worker must never take the page down
+                job.error = error
                 job.state, job.message = JobState.FAILED, f"{title}: {type(error).__name__}: {error}"
             finally:
                 job.ended = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toast_lab.search.child import BestPlan
 from toast_lab.search.places import Places
 from toast_lab.search.trace import Simulation, Simulations, Trace
 
@@ -75,9 +76,13 @@ class Mirror:
         self.trace = Trace()
         self.places = Places(self.trace)
         self.own: dict[str, np.ndarray] = {}
+        self.best_plan: BestPlan | None = None  #: the last one that actions do not give
 
     def take(self, event: Any) -> bool:
-        """Take a chunk in; False: the event is something else."""
+        """Take a chunk or a plan in; False: the event is something else."""
+        if isinstance(event, BestPlan):
+            self.best_plan = event
+            return True
         if not isinstance(event, Chunk):
             return False
         with self.lock:

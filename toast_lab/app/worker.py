@@ -6,6 +6,7 @@ Every function takes and gives plain data or frozen results, since both are pick
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,10 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.app.mirror import Sender
 from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.errors import NotSaved
 from toast_lab.frontends import Model
 from toast_lab.frontends.model import Recipe
+from toast_lab.search.child import PlanSender
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
@@ -85,6 +88,7 @@ class Control:
     def __init__(self, path: str, send: Callable[[Any], None]) -> None:
         self.path, self.send = path, send
         self.sender = Sender(send)
+        self.plans = PlanSender(send)
         self.words: list[str] = ["run"]
         self.read_at = 0.0
         self.paused_s = 0.0
@@ -113,6 +117,8 @@ class Control:
 
     def hand_on(self, simulations: Iterable[Any]) -> None:
         """Send simulations as the orders allow; gives once all are sent and the search may go on."""
+        if isinstance(simulations, Simulations):
+            self.plans.hand_on(simulations)
         if isinstance(simulations, Simulations):
             running = self.read(force=self.words[0] != "run")[0] not in ("pause", "round")
             self.sender.hand_on(simulations, now=not running)
@@ -199,7 +205,8 @@ def search_problem(
     )
     orders.sender.trace(result.trace, last=True)
     if keep is not None:
-        result.trace.save(keep)
+        with contextlib.suppress(NotSaved):  # then it cannot be resumed; what was found counts more
+            result.trace.save(keep)
     plan = result.plan
     return Found(
         plan.op_axis, plan.value_axis, plan.key, plan.actions, result.cost, result.status.name, result.message,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidProblem
+from toast_lab.files import write_whole
 
 HUES = {
     "mcts": "#0072B2", "manual": "#8c8c8c", "automap": "#E69F00", "alpa": "#009E73", "beam": "#CC79A7",
@@ -292,6 +293,4 @@ def _save(figure: Any, path: Path) -> None:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
-    part = path.with_suffix(".part")
-    part.write_text("\n".join(lines) + "\n")
-    part.replace(path)
+    write_whole(path, "\n".join(lines) + "\n", "the chart")

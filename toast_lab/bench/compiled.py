@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.bench.cases import MESH, SLICES, Case, Choice
 from toast_lab.cost.problem import price
-from toast_lab.errors import ToastError
+from toast_lab.errors import NotSaved, ToastError
 from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.diff import diff_compiled
 from toast_lab.search import child
@@ -69,22 +69,30 @@ def run_jobs(
     *,
     on_progress: Callable[[int, int, str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> None:
+) -> tuple[list[dict[str, Any]], str]:
     """Search and compile what has no row yet; an interrupted job leaves none.
+
+    Gives the rows that the store's file did not take, after which nothing more is done, and why.
 
     Raises:
         InvalidProblem: libtpu is missing.
     """
     for i, job in enumerate(todo):
         if cancel is not None and cancel():
-            return
+            break
         if job.digest in store:
             continue
         if on_progress is not None:
             on_progress(i, len(todo), str(job))
         row = _row(job, cancel)
-        if row is not None:
+        if row is None:
+            continue
+        try:
             store.add(row)
+        except NotSaved as error:
+            store.rows[job.digest] = row
+            return [row], str(error)
+    return [], ""
 
 
 def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:

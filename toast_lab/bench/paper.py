@@ -5,15 +5,17 @@ Everything that is written follows from ``rows.jsonl`` and ``compiled.jsonl`` in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toast_lab.bench import charts, compiled, tables
 from toast_lab.bench.cases import COMPILED, Choice
 from toast_lab.bench.page import Content, page
 from toast_lab.bench.targets import Target, targets
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, NotSaved
+from toast_lab.files import write_whole
 from toast_lab.sweep.run import Progress, Sweep, open_store, run_sweep
 from toast_lab.sweep.store import Store
 from toast_lab.text import write_csv
@@ -24,6 +26,14 @@ GROWTH_COLUMNS = (
 )  # fmt: skip
 
 
+class NotKept(NamedTuple):
+    """Rows that a file did not take."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+    why: str
+
+
 class Paper(NamedTuple):
     """What a run left behind."""
 
@@ -31,7 +41,9 @@ class Paper(NamedTuple):
     compiled_missing: int  #: plans that were to be compiled and have no row
     targets: list[Target]
     files: list[Path]
-    notes: list[str]  #: what could not be written, and why
+    notes: list[str]  #: what was left out, and why
+    failures: list[str]  #: files that could not be written, and why; rows make them again
+    not_kept: list[NotKept]  #: rows that their file did not take
 
 
 def run_paper(
@@ -66,36 +78,43 @@ def run_paper(
     Raises:
         InvalidProblem: something that is needed is not installed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     store, cells = open_store(folder), choice.cells()
     jobs = compiled.jobs(choice)
     compile_too = compile_too or COMPILED in choice.parts
     compiled_store = Store(folder / "compiled.jsonl")
-    sweep = run_sweep(
-        [cell.task for cell in cells], store, scheduler=scheduler, workers=workers, retry_crashed=retry_crashed,
-        on_progress=on_progress, cancel=cancel,
-    )  # fmt: skip
-    try:
-        if compile_too and not (cancel is not None and cancel()):
-            compiled.run_jobs(jobs, compiled_store, on_progress=on_compile, cancel=cancel)
-    finally:  # whatever stops a compiler, searches that are done are written down
-        # Tables and page show every row in the folder, whatever was asked for this time.
-        shown = choice.everything()
-        found = tables.join(shown.cells(), store.rows)
-        judged = targets(found, quick=choice.quick)
-        compiled_rows = compiled.table(compiled.jobs(shown), compiled_store)
-        lacking = len(cells) - len(tables.join(cells, store.rows))
-        content = Content(
-            shown, command, found, len(found) + lacking, tables.step_times(found), tables.search_times(found),
-            compiled_rows, len(jobs) if compile_too or compiled_rows else 0, judged,
+    with store.claimed(), compiled_store.claimed():
+        sweep = run_sweep(
+            [cell.task for cell in cells], store, scheduler=scheduler, workers=workers, retry_crashed=retry_crashed,
+            on_progress=on_progress, cancel=cancel,
         )  # fmt: skip
-        files, notes = write(content, folder, page_file or folder / "evaluation.md")
+        stores = [(store, sweep.not_kept, sweep.failure)]
+        try:
+            if compile_too and not sweep.failure and not (cancel is not None and cancel()):
+                stores.append(
+                    (compiled_store, *compiled.run_jobs(jobs, compiled_store, on_progress=on_compile, cancel=cancel))
+                )
+        finally:  # whatever stops a compiler, searches that are done are written down
+            # Tables and page show every row in the folder, whatever was asked for this time.
+            shown = choice.everything()
+            found = tables.join(shown.cells(), store.rows)
+            judged = targets(found, quick=choice.quick)
+            compiled_rows = compiled.table(compiled.jobs(shown), compiled_store)
+            lacking = len(cells) - len(tables.join(cells, store.rows))
+            content = Content(
+                shown, command, found, len(found) + lacking, tables.step_times(found), tables.search_times(found),
+                compiled_rows, len(jobs) if compile_too or compiled_rows else 0, judged,
+            )  # fmt: skip
+            files, notes, failures = write(content, folder, page_file or folder / "evaluation.md")
     missing = sum(job.digest not in compiled_store for job in jobs) if compile_too else 0
-    return Paper(sweep, missing, judged, files, notes)
+    not_kept = [NotKept(s.path, list(rows), why) for s, rows, why in stores if rows]
+    return Paper(sweep, missing, judged, files, notes, failures, not_kept)
 
 
-def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], list[str]]:
-    """Tables, charts and page.  Gives the files written, and notes on those that could not be."""
+def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], list[str], list[str]]:
+    """Tables, charts and page.
+
+    Gives the files written, notes on what was left out, and failures: what could not be written.
+    """
     steps, searches, found = content.steps, content.searches, content.found
     growth = [{**o.row, "part": o.part, "x": o.x} for o in found if o.part in ("depth", "devices")]
     scaling = [
@@ -113,19 +132,36 @@ def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], 
     }
     if content.compiled_wanted:
         made["compiled.csv"] = (compiled.COLUMNS, content.compiled)
+    files: list[Path] = []
+    notes: list[str] = []
+    failures: list[str] = []
+
+    def attempt(make: Callable[[], list[Path]]) -> None:
+        try:
+            files.extend(make())
+        except NotSaved as error:  # one file that cannot be written says nothing of the others
+            failures.append(str(error))
+
     for name, (columns, rows) in made.items():
-        write_csv(folder / name, columns, rows)
-    files = [folder / name for name in made]
-    notes = []
+        attempt(lambda name=name, columns=columns, rows=rows: _table(folder / name, columns, rows))  # type: ignore[misc]
     try:
-        files += draw(content, folder)
+        attempt(lambda: draw(content, folder))
     except InvalidProblem as error:
         notes.append(f"no charts were drawn: {error}")
-    page_file.parent.mkdir(parents=True, exist_ok=True)
-    part = page_file.with_suffix(".part")
-    part.write_text(page(content, folder, page_file))
-    part.replace(page_file)
-    return [*files, page_file], notes
+    attempt(lambda: _page(content, folder, page_file))
+    return files, notes, failures
+
+
+def _table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[Path]:
+    write_csv(path, columns, rows)
+    return [path]
+
+
+def _page(content: Content, folder: Path, page_file: Path) -> list[Path]:
+    with contextlib.suppress(OSError):  # the write says what is wrong
+        page_file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(page_file, page(content, folder, page_file), "the page")
+    return [page_file]
 
 
 def draw(content: Content, folder: Path) -> list[Path]:

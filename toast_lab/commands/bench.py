@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import common, output
-from toast_lab.commands.sweep import sweeping
+from toast_lab.commands.sweep import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
 
 if TYPE_CHECKING:
@@ -53,7 +53,12 @@ def run(args: argparse.Namespace) -> int:
         "files": [str(path) for path in done.files],
     }
     output.emit(args, data, lambda out: _show(out, done, data))
-    return 130 if data["missing"] else 0
+    for lost in done.not_kept:
+        keep_rows(args, lost.path, lost.rows, lost.why)
+    if done.failures:
+        print("toast-lab: " + "\ntoast-lab: ".join(done.failures), file=sys.stderr)
+        return 1
+    return 130 if data["missing"] and not done.not_kept else 0
 
 
 def command(args: argparse.Namespace) -> str:
@@ -82,4 +87,5 @@ def _show(out: output.Out, done: Paper, data: dict[str, Any]) -> None:
     )
     if data["missing"]:
         out.print(f"{data['missing']} searches or compiles are missing; the same command goes on with them.")
-    out.print(f"Page: {data['files'][-1]}")
+    if data["files"]:
+        out.print(f"Page: {data['files'][-1]}")

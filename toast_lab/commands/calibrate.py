@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, output
+from toast_lab.commands import keeping, output, stopping
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import bytes_text
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidProblem(f"--output {args.output}: its folder does not exist or cannot be written to")
     from toast_lab.runtime.calibrate import calibrate
 
-    with output.progress(f"calibrating {args.devices}") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"calibrating {args.devices}") as update, stopping.stop_gently() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
@@ -34,10 +34,10 @@ def run(args: argparse.Namespace) -> int:
             args.devices, name=path.stem, time_limit_s=args.time_limit, on_event=on_event,
             cancel=stopped, quick=args.quick,
         )  # fmt: skip
-    done.save(str(path))
+    written = keeping.keep(args, "machine file", str(path), done.save)
     machine = done.fit.machine
     data = {
-        "output": str(path),
+        "output": str(path) if written else None,
         "machine": machine.as_dict(),
         "residuals": [r._asdict() for r in done.fit.residuals],
         "not_measured": list(done.fit.not_measured),
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         "points": [p._asdict() for p in done.points],
         "note": done.note,
     }
-    return output.emit(args, data, lambda out: _show(out, done, str(path)))
+    return output.emit(args, data, lambda out: _show(out, done, str(path) if written else ""))
 
 
 def _show(out: output.Out, done: Calibration, path: str) -> None:
@@ -71,4 +71,5 @@ def _show(out: output.Out, done: Calibration, path: str) -> None:
         out.print(f"Taken from the table, for they were not measured: {', '.join(done.fit.not_measured)}")
     if done.note:
         out.print(done.note)
-    out.print(f"Written to {path}; use it as --machine {path}")
+    if path:
+        out.print(f"Written to {path}; use it as --machine {path}")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import importlib
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toast_lab.commands import output
+from toast_lab.commands import keeping, output, stopping
 from toast_lab.errors import FrontendError, InvalidPlan, did_you_mean
 from toast_lab.text import bytes_text
 
@@ -66,6 +64,8 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
 
 def check_folder(path: str | None, option: str) -> None:
     """Refuse a file to write that cannot be written."""
+    if path and Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        return  # a device or a pipe: nothing is made in its folder
     if path and not os.access(Path(path).absolute().parent, os.W_OK):
         raise InvalidPlan(f"{option} {path}: its folder does not exist or cannot be written to")
     if path and Path(path).is_dir():
@@ -257,7 +257,7 @@ def plan_or_search(
 
 
 def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> SearchResult:
-    """Search as the arguments say, with a progress bar; the first Ctrl-C ends it and keeps what it found.
+    """Search as the arguments say, with a progress bar; Ctrl-C or SIGTERM ends it and keeps what it found.
 
     "manual" tries the model's expert plans.  Raises InvalidPlan if it has none.
     """
@@ -277,7 +277,7 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
         seconds = args.default_seconds
     before = 0 if trace is None else len(trace.simulations)
     began = time.monotonic()
-    with output.progress(f"searching ({method})") as update, stop_on_interrupt() as stopped:
+    with output.progress(f"searching ({method})") as update, stopping.stop_gently() as stopped:
 
         def on_progress(simulations: Sequence[Simulation]) -> None:
             last = simulations[-1]
@@ -292,48 +292,5 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
             on_progress=on_progress, cancel=stopped, resume=trace, **options,
         )  # fmt: skip
     if args.trace:
-        result.trace.save(args.trace)
-        _say_written("trace", args.trace)
+        keeping.keep(args, "trace", args.trace, result.trace.save)
     return result
-
-
-@contextlib.contextmanager
-def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Gives whether Ctrl-C was pressed; pressed again it ends the command as ever.
-
-    Where signals cannot be caught (another thread) it does nothing.
-    """
-    pressed: list[int] = []
-
-    def interrupt(number: int, frame: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
-
-    def stopped() -> bool:
-        return bool(pressed)
-
-    try:
-        before = signal.signal(signal.SIGINT, interrupt)
-    except ValueError:
-        yield stopped
-        return
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def save_plan(args: argparse.Namespace, plan: ShardingPlan) -> None:
-    """Write the plan if ``--save`` asks for it; only the path is said, and on stderr."""
-    if args.save:
-        plan.save(args.save)
-        _say_written("plan", args.save)
-
-
-def _say_written(what: str, path: str) -> None:
-    if sys.stderr.isatty():
-        print(f"{what} written to {path}", file=sys.stderr)
-
-
-# -- progress ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, keeping, output, stopping
 from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     plans: dict[str, ShardingPlan] = {}
     for name, path in zip(names, args.plans, strict=True):
         plans[name] = _load(path, analysis)
-    with output.progress(f"comparing {len(plans)} plans") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"comparing {len(plans)} plans") as update, stopping.stop_gently() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if together and not is_first():
         return 0
     if args.csv:
-        done.to_csv(args.csv)
+        keeping.keep(args, "table", args.csv, done.to_csv, lambda: "It is:\n" + done.to_csv())
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     status = output.emit(args, data_of(model, done), lambda out: _show(out, done))

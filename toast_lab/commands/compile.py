@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, keeping, output
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     parse(args.topology, problem.mesh)
     plan = common.given_plan(args, problem) or replicated(problem)
-    common.save_plan(args, plan)
+    keeping.keep_plan(args, plan, problem)
     with output.progress(f"compiling for {args.topology}") as update:
 
         def on_progress(event: Progress) -> None:

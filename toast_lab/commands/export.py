@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, keeping, output, stopping
 from toast_lab.errors import InvalidProblem
+from toast_lab.files import write_whole
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -29,11 +30,9 @@ def run(args: argparse.Namespace) -> int:
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted
     found = _constraints(args, plan, model) if needs_constraints else None
     texts = {name: _text(name, args, plan, model, found) for name in wanted}
-    for name, path in wanted.items():
-        Path(path).write_text(texts[name])
-        print(f"wrote {path}", file=sys.stderr)
+    written = {name: path for name, path in wanted.items() if _write(args, name, path, texts[name])}
     data = {
-        "model": output.model_data(model), "problem": output.problem_data(problem), "written": wanted,
+        "model": output.model_data(model), "problem": output.problem_data(problem), "written": written,
         "constraints": None if found is None else [str(row) for row in found],
         "proof": None if found is None else found.proof,
         "remaining": None if found is None else found.remaining,
@@ -41,6 +40,15 @@ def run(args: argparse.Namespace) -> int:
         "remaining_time_s": None if found is None else found.remaining_time_s(problem),
     }  # fmt: skip
     return output.emit(args, data, lambda out: _show(found, problem))
+
+
+def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:
+    written = keeping.keep(
+        args, f"--{name} file", path, lambda to: write_whole(to, text, f"the --{name} file"), lambda: f"It is:\n{text}"
+    )
+    if written and not sys.stderr.isatty():  # on a terminal it was said
+        print(f"wrote {path}", file=sys.stderr)
+    return written
 
 
 def _show(found: MinimalConstraints | None, problem: Problem) -> None:
@@ -56,7 +64,7 @@ def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> 
     from toast_lab.export.minimal import minimal_constraints
     from toast_lab.export.trial import Progress
 
-    with output.progress("looking for constraints") as update, common.stop_on_interrupt() as stopped:
+    with output.progress("looking for constraints") as update, stopping.stop_gently() as stopped:
 
         def on_event(event: Progress) -> None:
             update(None, f"{event.stage}: {event.units} left, {event.tried} sets tried")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, output, reports
+from toast_lab.commands import common, keeping, output, reports
 from toast_lab.commands.search import search_data
 
 
@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     plan, result = common.plan_or_search(args, problem, model)
     text = listing(problem, plan)
-    common.save_plan(args, plan)
+    keeping.keep_plan(args, plan, problem)
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from toast_lab.commands import keeping
+from toast_lab.files import not_saved, write_whole
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
@@ -99,10 +101,21 @@ class Out(Console):
 
 def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
     """Print ``data`` as one JSON object if ``--json`` asks for it, else let ``show`` print for people."""
-    if args.json:
-        print(json.dumps(_plain(data), indent=1))
-    else:
-        show(Out())
+    try:
+        if args.json:
+            print(json.dumps(_plain(data), indent=1))
+        else:
+            show(Out())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # stdout is a file on a disk that is full
+        keeping.silence()
+        text = json.dumps(_plain(data), indent=1) + "\n"
+        keeping.keep_elsewhere(
+            args, "result", not_saved("standard output", "the result", error),
+            lambda path: write_whole(path, text, "the result"), lambda: f"It is:\n{text}",
+        )  # fmt: skip
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, output, reports
+from toast_lab.commands import common, keeping, output, reports
 from toast_lab.errors import InvalidPlan
 from toast_lab.text import bytes_text, line_text
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     plan = common.given_plan(args, problem)
     assert plan is not None
     cost = price(problem, plan)
-    common.save_plan(args, plan)
+    keeping.keep_plan(args, plan, problem)
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),

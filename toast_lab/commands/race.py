@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, keeping, output, stopping
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     seconds = args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
     options = {m: found for m in methods if (found := worker.expert_options(m, model))}
-    with output.progress(f"racing {', '.join(methods)}") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"racing {', '.join(methods)}") as update, stopping.stop_gently() as stopped:
 
         def on_progress(method: str, point: Point) -> None:
             share = None
@@ -41,11 +41,14 @@ def run(args: argparse.Namespace) -> int:
             parallel=args.parallel,
         )  # fmt: skip
     if args.csv:
-        from toast_lab.text import write_csv
+        from toast_lab.text import csv_text, write_csv
 
-        write_csv(Path(args.csv), racing.CURVE_COLUMNS, done.curves)
+        keeping.keep(
+            args, "table of curves", args.csv, lambda to: write_csv(Path(to), racing.CURVE_COLUMNS, done.curves),
+            lambda: "It is:\n" + csv_text(racing.CURVE_COLUMNS, done.curves),
+        )  # fmt: skip
     if done.plan is not None:
-        common.save_plan(args, done.plan)
+        keeping.keep_plan(args, done.plan, problem)
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),

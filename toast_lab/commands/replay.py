@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, output, stopping
 
 if TYPE_CHECKING:
     from toast_lab.runtime.child import Progress
@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = common.load_model(args)
     problem, plan = common.required_plan(args, model)
-    with output.progress("replaying") as update, common.stop_on_interrupt() as stopped:
+    with output.progress("replaying") as update, stopping.stop_gently() as stopped:
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)

@@ -6,8 +6,8 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, output
-from toast_lab.commands.search import search_data
+from toast_lab.commands import common, keeping, output, stopping
+from toast_lab.commands.search import search_data, show_found
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ def run(args: argparse.Namespace) -> int:
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     plan, result = common.plan_or_search(args, problem, model)
-    common.save_plan(args, plan)
+    keeping.keep_plan(args, plan, problem)
+    if result is not None and stopping.terminated():  # what was found is told; running it is left out
+        return show_found(args, model, problem, result)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
-    with output.progress(f"running on {devices}") as update:
+    with output.progress(f"running on {devices}") as update, stopping.at_once():
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)

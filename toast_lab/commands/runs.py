@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, keeping, output
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import bytes_text
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
         path = str(store.path)
     if args.csv:
-        write_csv(Path(args.csv), COLUMNS, rows)
+        keeping.keep(args, "table", args.csv, lambda to: write_csv(Path(to), COLUMNS, rows))
     return output.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))
 
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output, reports
+from toast_lab.commands import common, keeping, output, reports
 from toast_lab.text import gap_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
+    from toast_lab.frontends import Model
     from toast_lab.search.contract import SearchResult
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search; a search that was interrupted ends like any other, with the best plan so far."""
+    """Search; a search that was interrupted or terminated ends like any other, with the best plan so far."""
     common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     result = common.search_plan(args, problem, model)
-    common.save_plan(args, result.plan)
+    keeping.keep_plan(args, result.plan, problem)
+    return show_found(args, model, problem, result)
+
+
+def show_found(args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
+    """Print what a search found."""
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output
-from toast_lab.errors import InvalidProblem
+from toast_lab.commands import keeping, output, stopping
+from toast_lab.errors import InvalidProblem, NotSaved
+from toast_lab.files import write_whole
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evalu
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search what has no row yet; the first Ctrl-C ends it, and keeps every row that is done."""
+    """Search what has no row yet; Ctrl-C or SIGTERM ends it, and keeps every row that is done."""
     from toast_lab.sweep.run import open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
     from toast_lab.sweep.task import read_sweep, tasks_of
@@ -39,16 +41,28 @@ def run(args: argparse.Namespace) -> int:
             retry_crashed=args.retry_crashed, on_progress=on_progress, cancel=stopped,
         )  # fmt: skip
     rows = table(done.rows)
-    write_csv(folder / "table.csv", COLUMNS, rows)
-    data = {"table": str(folder / "table.csv"), "made": done.made, "missing": len(done.missing), "rows": rows}
+    path = str(folder / "table.csv")
+    written = keeping.keep(args, "table", path, lambda to: write_csv(Path(to), COLUMNS, rows))
+    if done.not_kept:
+        keep_rows(args, store.path, done.not_kept, done.failure)
+    data = {"table": path if written else None, "made": done.made, "missing": len(done.missing), "rows": rows}
     output.emit(args, data, lambda out: _show(out, data))
-    return 130 if done.missing else 0
+    return 130 if done.missing and not done.failure else 0
+
+
+def keep_rows(args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str) -> None:
+    """Put rows that their file did not take elsewhere, and say so."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    keeping.keep_elsewhere(
+        args, f"{len(rows)} rows, to be appended", NotSaved(why),
+        lambda to: write_whole(to, text, "the rows"), lambda: f"Append them to {path}:\n{text}", path.name,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
 def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[[], bool]]]:
     """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
-    with output.progress(f"{total} searches") as update, common.stop_on_interrupt() as stopped:
+    with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
 
         def on_progress(event: Progress) -> None:
             now = event.running[0] if event.running else ""
@@ -80,4 +94,5 @@ def _show(out: output.Out, data: dict[str, Any]) -> None:
             out.print(f"{r['method']} {r['model']} {r['mesh']} {r['machine']} seed {r['seed']}: {r['message']}")
     if data["missing"]:
         out.print(f"{data['missing']} searches are missing; the same command goes on with them.")
-    out.print(f"Table: {data['table']}")
+    if data["table"]:
+        out.print(f"Table: {data['table']}")

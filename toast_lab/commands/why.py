@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, output
+from toast_lab.commands import common, keeping, output
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     plan, _ = common.plan_or_search(args, problem, model)
     reasons = why(problem, plan, int(args.question) if args.question.isdigit() else args.question)
-    common.save_plan(args, plan)
+    keeping.keep_plan(args, plan, problem)
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),

@@ -9,11 +9,11 @@ import io
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from toast_lab.files import write_whole
 from toast_lab.runtime.hlo import Collective
 from toast_lab.text import bytes_text, table
 
@@ -182,7 +182,7 @@ class Comparison:
         writer.writeheader()
         writer.writerows({k: "" if v is None else v for k, v in _csv(row).items()} for row in self.rows)
         if path is not None:
-            Path(path).write_text(out.getvalue())
+            write_whole(path, out.getvalue(), "the table")
         return out.getvalue()
 
     def __str__(self) -> str:

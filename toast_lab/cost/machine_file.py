@@ -25,15 +25,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from toast_lab.cost.machine_model import Link, Machine
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.files import write_whole
 
 _NUMBERS = {
     "memory_bytes": True,
@@ -166,30 +164,9 @@ def write(machine: Machine, path: str | Path, comment: str = "") -> None:
     """Write ``machine`` so that ``read`` gives it back; ``comment`` goes to the end, line by line.
 
     Raises:
-        OSError: the folder is not there or cannot be written to.
+        NotSaved: it cannot be written; the file is as it was.
     """
-    write_whole(path, text(machine, comment))
-
-
-def write_whole(path: str | Path, content: str) -> None:
-    """Replace a file's content at once: whoever reads it meanwhile sees the old or the new one, never a part.
-
-    Raises:
-        OSError: the folder is not there or cannot be written to.
-    """
-    file = Path(path)
-    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.absolute().parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # a temporary file is its owner's alone
-        os.replace(name, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    write_whole(path, text(machine, comment), "the machine file")
 
 
 def text(machine: Machine, comment: str = "") -> str:

@@ -13,6 +13,7 @@ Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is wa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import compile_child
 from toast_lab.runtime import topologies as top
@@ -102,8 +103,9 @@ def compile_plan(
     )  # fmt: skip
     made = _result(plan, wanted, report, versions, flags)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        made.save(file)
+        with contextlib.suppress(OSError, NotSaved):  # the result counts; without the cache it is made again
+            file.parent.mkdir(parents=True, exist_ok=True)
+            made.save(file)
     return _located(made, plan.program)
 
 

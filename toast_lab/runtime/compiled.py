@@ -6,12 +6,12 @@ import collections
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidPlan
+from toast_lab.files import write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
 from toast_lab.runtime.hlo import Collective, Part
 
@@ -133,16 +133,8 @@ class Compiled:
             ) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON; another reader never sees half of it."""
-        target = Path(path)
-        handle, name = tempfile.mkstemp(dir=target.absolute().parent, prefix=target.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(self.to_json(), file, indent=1)
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        """Write it as JSON, whole or not at all.  Raises NotSaved if that cannot be."""
+        write_whole(path, json.dumps(self.to_json(), indent=1), "the compiled result")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Compiled:

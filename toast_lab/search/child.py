@@ -24,8 +24,8 @@ from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
 from toast_lab.search.methods import METHODS
-from toast_lab.search.trace import Simulation
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.search.trace import Simulation, Simulations
+from toast_lab.sharding.plan import ShardingPlan, pinned_texts
 from toast_lab.sharding.state import State
 
 CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
@@ -45,6 +45,60 @@ class Point(NamedTuple):
     fits: bool
     simulation: int  #: trajectories before it, itself included
     actions: tuple[str, ...]
+
+
+class BestPlan(NamedTuple):
+    """A best plan that no sequence of actions gives."""
+
+    simulation: int  #: that it came with, counted from 1
+    op_axis: np.ndarray  #: [O, A]
+    value_axis: np.ndarray  #: [V, A]
+    actions: tuple[str, ...]  #: its labels
+    key: int
+
+    def plan(self, problem: Problem) -> ShardingPlan:
+        """As a plan of the problem that it was found for."""
+        for array in (self.op_axis, self.value_axis):
+            array.flags.writeable = False
+        analysis, actions = problem.analysis, (*pinned_texts(problem.space), *self.actions)
+        arrays = self.op_axis, self.value_axis
+        return ShardingPlan(analysis.program, problem.mesh, *arrays, actions, self.key, analysis.trees)
+
+
+class PlanSender:
+    """In a child: tells of best plans that their actions do not give, so that they outlive the process."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self.send = send
+        self._sent: np.ndarray | None = None
+
+    def hand_on(self, simulations: Sequence[Simulation]) -> None:
+        """Send the best plan of the trace that ``simulations`` are of, if it is new and needs to be sent."""
+        if not isinstance(simulations, Simulations):
+            return
+        trace = simulations.trace
+        if trace.best_op_axis is None or trace.best_value_axis is None or trace.best_op_axis is self._sent:
+            return
+        self._sent = trace.best_op_axis
+        self.send(
+            BestPlan(
+                int(trace.row["best"][-1]) + 1, trace.best_op_axis, trace.best_value_axis, trace.best_actions,
+                trace.about["key"],
+            )
+        )  # fmt: skip
+
+
+def last_plan(problem: Problem, points: Sequence[Point], kept: BestPlan | None) -> ShardingPlan | None:
+    """The best plan that a process which died had told of: by its actions, or as it was sent."""
+    if kept is not None and (not points or kept.simulation >= points[-1].simulation):
+        return kept.plan(problem)
+    for point in reversed(points):
+        try:
+            return ShardingPlan.from_actions(problem, point.actions)
+        except ToastError:  # its labels are not actions, and its arrays did not come through
+            if kept is not None:
+                return kept.plan(problem)
+    return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,12 +157,17 @@ def search_in_child(
     os.close(handle)
     told_at: list[float] = []
 
-    def on_event(point: Point | str) -> None:
-        if isinstance(point, str):
+    kept: list[BestPlan] = []
+
+    def on_event(event: Point | BestPlan | str) -> None:
+        if isinstance(event, str):
             return  # kernels are being prepared
-        points.append(point)
+        if isinstance(event, BestPlan):
+            kept[:] = [event]
+            return
+        points.append(event)
         if on_point is not None:
-            on_point(point)
+            on_point(event)
 
     def stop() -> bool:
         if not told_at and cancel is not None and cancel():
@@ -131,7 +190,7 @@ def search_in_child(
         actions = points[-1].actions if points else ()
         return Outcome(
             method, status, message, tuple(points), None, time.monotonic() - started, None, None, actions,
-            _again(problem, points),
+            last_plan(problem, points, kept[0] if kept else None),
         )  # fmt: skip
     finally:
         if not told_at:
@@ -142,14 +201,6 @@ def search_in_child(
         array.flags.writeable = False
     plan = ShardingPlan(analysis.program, problem.mesh, op_axis, value_axis, found["actions"], key, analysis.trees)
     return Outcome(method=method, points=tuple(points), plan=plan, **found)
-
-
-def _again(problem: Problem, points: Sequence[Point]) -> ShardingPlan | None:
-    """The last plan of a process that died, if its actions alone give it."""
-    try:
-        return ShardingPlan.from_actions(problem, points[-1].actions) if points else None
-    except ToastError:
-        return None  # its labels were not actions
 
 
 def run_one(
@@ -174,12 +225,14 @@ def run_one(
     prepare_s = time.monotonic() - started
 
     best: tuple[float, ...] = ()
+    sender = PlanSender(isolate.report)
 
     def on_progress(news: Sequence[Simulation]) -> None:
         nonlocal best
         last = news[-1]
         if best == (best := (last.best_score, last.best_time_s, last.best_peak_bytes)):
             return  # decoding thousands of simulations a second would be a burden on the search
+        sender.hand_on(news)
         for s in news:
             if s.improved:
                 isolate.report(Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions))

@@ -255,6 +255,8 @@ class Recorder:
             self.best_actions, words = (), tuple(labels)
             number = int.from_bytes(key or _plan_key(*arrays), "little")
             self._best_plan = lambda: self._plan_of(*arrays, words, number)
+            self.trace.best_op_axis, self.trace.best_value_axis = arrays
+            self.trace.best_actions, self.trace.about["key"] = words, number
         self.report()
         return quick
 
@@ -292,7 +294,8 @@ class Recorder:
             actions = []
         arrays, words, key = (trace.best_op_axis, trace.best_value_axis), trace.best_actions, trace.about["key"]
         pinned = pinned_texts(problem.space)
-        words, actions = words[len(pinned) :], actions[len(pinned) :]
+        trace.best_actions = words = words[len(pinned) :]
+        actions = actions[len(pinned) :]
         self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(words)), row
         self.best_actions = tuple(actions)
         self._best_plan = lambda: self._plan_of(*arrays, words, key)
@@ -313,6 +316,7 @@ class Recorder:
         kept.priced = None
         self.best, self.best_rank, self._best_row, self.best_actions = quick, rank, row, taken
         self._best_plan = lambda: ShardingPlan.from_state(kept, taken)
+        self.trace.best_op_axis = self.trace.best_value_axis = None
 
     def _plan_of(self, op_axis: np.ndarray, value_axis: np.ndarray, actions: tuple[str, ...], key: int) -> ShardingPlan:
         for array in (op_axis, value_axis):
@@ -441,6 +445,11 @@ def reopened(
     """
     options = options or {}
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
+    if trace.about.get("status") == Status.CRASHED.name:
+        raise InvalidProblem(
+            "this search cannot be resumed: its process died, so that its trace tells what it did and lacks what it "
+            "takes to go on. Search anew"
+        )
     trace.about.setdefault("pins", [])  # traces of versions that knew none
     asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}
     asked |= {"seed": seed} if seed is not None else {}

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from toast_lab.errors import InvalidProblem
+from toast_lab.files import whole_file
 
 FORMAT = 1
 
@@ -161,7 +160,8 @@ class Trace:
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``Node``; the root first.
         about: what was searched (program digest, mesh, machine, limit), by which method, seed and options.
-        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``.
+        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the search goes on, None
+            where its actions alone give it.
         best_actions: its actions as text.
         memory: what the method needs to go on, by name.
     """
@@ -264,7 +264,7 @@ class Trace:
         return new
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as one ``.npz`` file, whole or not at all."""
+        """Write the trace as one ``.npz`` file, whole or not at all.  Raises NotSaved if that cannot be."""
         columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
         arrays = {f"{part}.{name}": c[name] for part, c in columns.items() for name in c.array}
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
@@ -273,14 +273,8 @@ class Trace:
         header = {
             "format": FORMAT, "about": self.about, "vocabulary": self.vocabulary, "best_actions": self.best_actions,
         }  # fmt: skip
-        target = Path(path)
-        with tempfile.NamedTemporaryFile("wb", dir=target.parent, suffix=".part", delete=False) as handle:
-            try:
-                np.savez_compressed(handle, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
-            except BaseException:
-                os.unlink(handle.name)
-                raise
-        os.replace(handle.name, target)
+        with whole_file(path, "the trace") as handle:
+            np.savez_compressed(handle, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:

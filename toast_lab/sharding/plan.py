@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, join_offenders
+from toast_lab.files import write_whole
 from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding import portable, steps, validity
@@ -211,26 +211,25 @@ class ShardingPlan:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as JSON, whole or not at all."""
-        target = Path(path)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".part", delete=False) as handle:
-            try:
-                handle.write(portable.text(self.to_json()))
-            except BaseException:
-                os.unlink(handle.name)
-                raise
-        os.replace(handle.name, target)
+        """Write the plan as JSON with a checksum, whole or not at all.
+
+        Raises:
+            NotSaved: it cannot be written; a file that was there is as it was.
+        """
+        write_whole(path, portable.file_text(self.to_json()), "the plan")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> ShardingPlan:
         """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
 
-        Raises InvalidPlan if the file is not a plan, is cut off, or is for another kind of program.
+        Raises InvalidPlan if the file is not a plan, is cut off or damaged, or is for another kind of program.  A file
+        without a checksum, as earlier versions wrote it or after an edit by hand, is read as it stands.
         """
         try:
             data = json.loads(Path(path).read_text())
         except (OSError, ValueError) as error:
             raise InvalidPlan(f"{path}: cannot read this plan: {error}") from None
+        portable.check_undamaged(data, str(path))
         return cls.from_json(data, analysis, str(path))
 
     @classmethod

@@ -34,6 +34,7 @@ from toast_lab.sharding.mesh import Mesh
 ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
 _JIT = re.compile(r"^jit\([^)]*\)/?")  # the user's own function, which may be called otherwise tomorrow
 _MOST = 10_000_000  # ops that one entry may stand for
+CHECKSUM = "checksum"
 LEAST_KNOWN = 0.5  #: share of a program's arguments or ops that a plan must know by more than their kind
 
 Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ...]]
@@ -168,7 +169,12 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     for op in range(program.n_arguments):
         exact = known.arguments.get(program.value_name[program.results(op)[0]])
         if exact is not None and len(exact) <= len(program.dims(program.results(op)[0])):
-            splits[op], deepest[op] = exact, ROUNDS
+            # How it is kept goes by its path.  Where its entry says the same of that, the entry says more: refined
+            # plans may hand an argument on in another way than they keep it.
+            known_by_entry = splits[op]
+            if known_by_entry is None or known_by_entry[1] != exact[1]:
+                splits[op] = exact
+            deepest[op] = ROUNDS
     at = program.n_arguments
     ops, arguments = (float((part >= 1).mean()) if len(part) else 1.0 for part in (deepest[at:], deepest[:at]))
     if max(ops, arguments) < LEAST_KNOWN:
@@ -244,9 +250,12 @@ class _Writer:
         for op, split in enumerate(splits):
             if split is not None:
                 self._op(op, split)
-        # What a loop or a conditional hands on is one value that is seen at several places.
+        # What a loop or a conditional hands on is one value that is seen at several places.  Where all of them were
+        # known in every round, each is as the plan had it.
         for op in np.flatnonzero(program.owner != np.arange(program.n_ops)).tolist():
             owner = int(program.owner[op])
+            if min(deepest[op], deepest[owner]) >= ROUNDS - 1:
+                continue
             self.op_axis[op] = -1  # its names are the owner's
             for mine, theirs in zip(program.results(op), program.results(owner), strict=False):
                 if program.dims(mine) == program.dims(theirs):
@@ -294,6 +303,28 @@ class _Writer:
 
     def _leave_out(self, axis: str, why: str) -> None:
         self.left_out[f'axis "{axis}" left out: {why}'] += 1
+
+
+def file_text(data: Mapping[str, Any]) -> str:
+    """``text`` with a checksum as its second line, which may be taken out by whoever edits the file."""
+    format_, *others = data.items()
+    return text(dict([format_, (CHECKSUM, checksum(data)), *others]))
+
+
+def checksum(data: Mapping[str, Any]) -> str:
+    """Of everything but the checksum itself; how the JSON is spaced does not matter."""
+    content = {key: value for key, value in data.items() if key != CHECKSUM}
+    return "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check_undamaged(data: Any, where: str) -> None:
+    """Raise InvalidPlan if a plan file's content is not what its checksum says; without one there is nothing to say."""
+    if isinstance(data, dict) and CHECKSUM in data and data[CHECKSUM] != (found := checksum(data)):
+        raise InvalidPlan(
+            f"{where}: damaged plan, or edited by hand: its checksum is {str(data[CHECKSUM])[:23]}..., its content has "
+            f"{found[:23]}.... Save the plan or copy the file again; after an edit on purpose remove the line with "
+            f'"{CHECKSUM}"'
+        )
 
 
 def text(data: Mapping[str, Any]) -> str:

@@ -1,33 +1,27 @@
-"""``run_sweep``: tasks on a ``dask.distributed`` cluster, rows in a file.
+"""``run_sweep``: tasks on workers, rows in a file.
 
-As many tasks are out as there are worker threads, so that a worker that dies takes along only what it was doing and
-rows come in the order of the tasks.  A task whose worker died is tried again on another; one that goes on killing its
-workers becomes a row with status CRASHED.
+Workers are child processes of this one (``local.py``) or those of a ``dask.distributed`` scheduler (``remote.py``).  A
+task whose worker died is tried again on another; one that goes on killing its workers becomes a row with status
+CRASHED.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import logging
 import os
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from toast_lab.errors import InvalidProblem, RunFailed, ToastError
+from toast_lab.errors import NotSaved
 from toast_lab.search import child
-from toast_lab.search.methods import METHODS
-from toast_lab.sweep import worker
+from toast_lab.sweep.local import LocalPool
+from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.store import Store
 from toast_lab.sweep.task import Task
 
-CONNECT_S = 20.0
 FAREWELL_S = 30.0  # that running tasks have to hand over what they found
-LOOK_S = 1.0  # between a worker's looks whether it is to stop: each is a message to the scheduler
 
 
 class Progress(NamedTuple):
@@ -45,6 +39,31 @@ class Sweep(NamedTuple):
     rows: list[dict[str, Any]]  #: of the tasks that have one, in the order of the tasks
     made: int  #: rows of this run; the others were there
     missing: list[Task]  #: cancelled before they were done
+    not_kept: Sequence[dict[str, Any]] = ()  #: rows that the store's file did not take, of those above
+    failure: str = ""  #: why it did not
+
+
+class Pool(Protocol):
+    """Who does tasks."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can be under way at once."""
+
+    def warm(self, tasks: Sequence[Task]) -> None:
+        """Submit each task for every machine that workers are on."""
+
+    def submit(self, task: Task) -> None:
+        """Let a worker do a task."""
+
+    def finished(self) -> list[tuple[Task, dict[str, Any]]]:
+        """Tasks that have ended since the last call, with their rows."""
+
+    def stop(self) -> None:
+        """Ask every search to end with what it has."""
+
+    def close(self) -> None:
+        """Leave what still runs."""
 
 
 def run_sweep(
@@ -61,11 +80,13 @@ def run_sweep(
 ) -> Sweep:
     """Do every task that has no row yet.
 
+    A file that takes no more rows (a full disk) ends the sweep; what could not be kept is given with the others.
+
     Args:
         tasks: what to search.
-        store: where rows are kept.
+        store: where rows are kept; nobody else can write to it meanwhile.
         scheduler: address of a running scheduler, such as "tcp://host:8786"; None starts workers on this machine.
-        workers: processes of the local cluster.  Searches of more than one share the cores, so their times are longer.
+        workers: processes on this machine.  Searches of more than one share the cores, so their times are longer.
         retries: how often a search whose process died is tried again, and a task whose worker died.
         retry_crashed: also do tasks again whose row says CRASHED or FAILED.
         warm: run each method once on a small model first, so that kernels are compiled before a clock runs.
@@ -74,170 +95,92 @@ def run_sweep(
 
     Raises:
         InvalidProblem: ``distributed`` is not installed, or no scheduler answers at the address.
-        RunFailed: the scheduler is gone; rows are kept.
+        RunFailed: the scheduler is gone, or no worker can be started; rows are kept.
+        StoreError: another sweep writes to the same file.
     """
     wanted = list({t.digest: t for t in tasks}.values())
     again = (child.CRASHED, child.FAILED) if retry_crashed else ()
-    todo = [t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again]
-    made = 0
-    if todo:
-        with _cluster(scheduler, workers, retries) as (client, stop):
-            if warm:
-                _warm(client, todo, cancel)
-            made = _drive(client, stop, todo, len(wanted) - len(todo), store, retries, on_progress, cancel)
+    with store.claimed():
+        todo = [t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again]
+        drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
+        if todo:
+            with remote_pool(scheduler, retries) if scheduler else LocalPool(workers, retries) as pool:
+                if warm:
+                    _warm(pool, todo, cancel)
+                drive.all(pool)
     missing = [t for t in wanted if t.digest not in store]
-    return Sweep([store.rows[t.digest] for t in wanted if t.digest in store], made, missing)
+    rows = [store.rows[t.digest] for t in wanted if t.digest in store]
+    return Sweep(rows, drive.made, missing, drive.not_kept, drive.failure)
 
 
-def distributed() -> Any:
-    """The module, or InvalidProblem that says how to get it."""
-    try:
-        import distributed as found
-    except ImportError:
-        raise InvalidProblem('sweeps need dask.distributed: pip install "toast-lab[bench]"') from None
-    return found
+def _warm(pool: Pool, todo: Sequence[Task], cancel: Callable[[], bool] | None) -> None:
+    """Compile every method's kernels on each machine; what goes wrong here goes wrong again, with a row."""
+    methods = dict.fromkeys(t.method for t in todo)
+    tasks = [Task.make("mlp", {}, "2x2", "tpu-v5e", method, seconds=5.0) for method in methods]
+    pool.warm(tasks)
+    left = set(tasks)
+    while left and not (cancel is not None and cancel()):
+        left -= {task for task, _ in pool.finished()}
+        time.sleep(0.1)
 
 
-@contextlib.contextmanager
-def _cluster(scheduler: str | None, workers: int, retries: int) -> Iterator[tuple[Any, Any]]:
-    """(client, event that tells workers to stop)."""
-    dd = distributed()
-    import dask
+class _Drive:
+    """Hands out tasks and keeps their rows."""
 
-    name = f"toast-lab-stop-{uuid.uuid4().hex}"
-    with contextlib.ExitStack() as stack:
-        if scheduler is None:
-            stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": retries}))
-            cluster = stack.enter_context(
-                dd.LocalCluster(
-                    n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-                    silence_logs=logging.CRITICAL, host="127.0.0.1",
-                )
-            )  # fmt: skip
-            client = stack.enter_context(dd.Client(cluster))
-            # A terminal's Ctrl-C goes to the whole group of processes; what to do about it is decided here.
-            client.register_plugin(_deaf_to_interrupts(dd)())
-        else:
-            try:
-                client = stack.enter_context(dd.Client(scheduler, timeout=CONNECT_S))
-                client.wait_for_workers(1, timeout=CONNECT_S)
-            except (OSError, TimeoutError, ValueError) as error:
-                raise InvalidProblem(
-                    f"no scheduler with workers answers at {scheduler} within {CONNECT_S:g} s: {error}. Start one with "
-                    '"dask scheduler" and "dask worker ADDRESS", or leave the address out.'
-                ) from None
-        event = dd.Event(name, client=client)
-        try:
-            yield client, event
-        finally:
-            logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of connections that close now
+    def __init__(
+        self,
+        todo: Sequence[Task],
+        done: int,
+        store: Store,
+        on_progress: Callable[[Progress], None] | None,
+        cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.todo, self.done, self.store, self.on_progress, self.cancel = todo, done, store, on_progress, cancel
+        self.running: dict[Task, None] = {}
+        self.made = 0
+        self.not_kept: list[dict[str, Any]] = []
+        self.failure = ""
 
-
-def _deaf_to_interrupts(dd: Any) -> Any:
-    class Deaf(dd.WorkerPlugin):  # type: ignore[misc, name-defined]
-        def setup(self, worker: Any) -> None:
-            import signal
-
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    return Deaf
-
-
-def _warm(client: Any, todo: Sequence[Task], cancel: Callable[[], bool] | None) -> None:
-    """Compile every method's kernels on each worker's machine; what goes wrong here goes wrong again, with a row."""
-    for method in dict.fromkeys(t.method for t in todo):
-        task = Task.make("mlp", {}, "2x2", "tpu-v5e", method, seconds=5.0)
-        hosts = {info["host"]: address for address, info in client.scheduler_info(-1)["workers"].items()}
-        futures = [
-            client.submit(worker.run_task, task, METHODS[method], 0, pure=False, workers=[address])
-            for address in hosts.values()
-        ]
-        while not all(f.done() for f in futures):
-            if cancel is not None and cancel():
-                client.cancel(futures)
+    def all(self, pool: Pool) -> None:
+        """Until every task has a row, or the sweep is cancelled."""
+        waiting = collections.deque(self.todo)
+        told_at = 0.0
+        while waiting or self.running:
+            if not told_at and (self.failure or (self.cancel is not None and self.cancel())):
+                pool.stop()
+                waiting.clear()
+                told_at = time.monotonic()
+            if told_at and time.monotonic() - told_at > FAREWELL_S:
+                pool.close()
                 return
+            slots = pool.slots
+            while waiting and len(self.running) < slots:
+                task = waiting.popleft()
+                pool.submit(task)
+                self.running[task] = None
+                self._tell(None)
+            for task, row in pool.finished():
+                if task not in self.running:
+                    continue  # a warm-up that was not waited for
+                del self.running[task]
+                if row["status"] != child.CANCELLED:
+                    self._keep(row)
             time.sleep(0.1)
 
+    def _keep(self, row: dict[str, Any]) -> None:
+        try:
+            self.store.add(row)
+        except NotSaved as error:
+            self.store.rows[row["digest"]] = row
+            self.not_kept.append(row)
+            self.failure = self.failure or str(error)
+        self.made += 1
+        self._tell(row)
 
-def _drive(
-    client: Any,
-    stop: Any,
-    todo: Sequence[Task],
-    done: int,
-    store: Store,
-    retries: int,
-    on_progress: Callable[[Progress], None] | None,
-    cancel: Callable[[], bool] | None,
-) -> int:
-    waiting = collections.deque(todo)
-    running: dict[Any, Task] = {}
-    total, made, told_at = done + len(todo), 0, 0.0
-
-    def tell(row: dict[str, Any] | None) -> None:
-        if on_progress is not None:
-            on_progress(Progress(done + made, total, row, tuple(str(t) for t in running.values())))
-
-    while waiting or running:
-        if not told_at and cancel is not None and cancel():
-            stop.set()
-            waiting.clear()
-            told_at = time.monotonic()
-        if told_at and time.monotonic() - told_at > FAREWELL_S:
-            client.cancel(list(running))
-            break
-        slots = max(1, sum(client.nthreads().values()))
-        while waiting and len(running) < slots:
-            task = waiting.popleft()
-            key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
-            target = METHODS[task.method]
-            running[client.submit(_on_worker, task, target, retries, stop.name, key=key, pure=False)] = task
-            tell(None)
-        for future in [f for f in running if f.done()]:
-            task = running.pop(future)
-            row = _finished(future, task)
-            if row["status"] == child.CANCELLED:
-                continue
-            store.add(row)
-            made += 1
-            tell(row)
-        time.sleep(0.1)
-    return made
-
-
-def _on_worker(task: Task, target: str, retries: int, stop_name: str) -> dict[str, Any]:
-    """``run_task`` on a worker, which looks now and then whether the sweep was cancelled."""
-    dd = distributed()
-    event = dd.Event(stop_name, client=dd.get_client())
-    looked_at, stopped = 0.0, False
-
-    def cancel() -> bool:
-        nonlocal looked_at, stopped
-        if not stopped and time.monotonic() - looked_at > LOOK_S:
-            looked_at = time.monotonic()
-            with contextlib.suppress(OSError, TimeoutError):
-                stopped = bool(event.is_set())
-        return stopped
-
-    return worker.run_task(task, target, retries, cancel)
-
-
-def _finished(future: Any, task: Task) -> dict[str, Any]:
-    if future.status == "finished":
-        found: dict[str, Any] = future.result()
-        return found
-    row = {**worker.task_row(task), "curve": []}
-    if future.status in ("cancelled", "lost"):
-        raise RunFailed("the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go on.")
-    error = future.exception()
-    if isinstance(error, distributed().KilledWorker):
-        text = (
-            "the worker process died each time that this task ran on it, most likely because the machine ran out of "
-            "memory or the model's own code ended the process"
-        )
-        return {**row, "status": child.CRASHED, "message": text}
-    status = child.FAILED if isinstance(error, ToastError) else child.CRASHED
-    return {**row, "status": status, "message": f"{type(error).__name__}: {error}"}
+    def _tell(self, row: dict[str, Any] | None) -> None:
+        if self.on_progress is not None:
+            total = self.done + len(self.todo)
+            self.on_progress(Progress(self.done + self.made, total, row, tuple(str(t) for t in self.running)))
 
 
 def default_workers() -> int:

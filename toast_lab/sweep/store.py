@@ -1,16 +1,28 @@
 """Rows of finished tasks: one JSON object a line, only ever appended.
 
-A row is written with one call and forced to disk before the next task is taken, so whatever ends the process, all
-that was done stays.  A line that was cut off (a full disk, a power cut) is skipped when
+A row is forced to disk before the next task is taken, so whatever ends the process, all
+that was done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
 reading, and its task runs again.
+
+One process at a time may add rows (``Store.claimed``).  The claim is a lock of the operating system on a file beside
+the rows, which ends with its process, however that ends; what is written into the file only says who has it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import errno
+import fcntl
 import json
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from toast_lab.errors import StoreError
+from toast_lab.files import force_to_disk, not_saved
 
 
 class Store:
@@ -19,7 +31,14 @@ class Store:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.rows: dict[str, dict[str, Any]] = {}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._claims = 0
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._read()
+        except OSError as error:
+            raise StoreError(f"{self.path}: rows cannot be kept here: {error.strerror}; give another folder") from None
+
+    def _read(self) -> None:
         if self.path.exists():
             for line in self.path.read_bytes().split(b"\n"):
                 row = _row(line)
@@ -29,20 +48,90 @@ class Store:
     def __contains__(self, digest: str) -> bool:
         return digest in self.rows
 
+    @property
+    def lock_path(self) -> Path:
+        """The file that says who is adding rows."""
+        return self.path.with_name(self.path.name + ".lock")
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Within it nobody else can add rows; rows that came since the store was opened are read first.
+
+        Raises:
+            StoreError: another process is adding rows.  It is named.
+        """
+        self._claims += 1
+        try:
+            if self._claims > 1:
+                yield
+                return
+            with _locked(self.lock_path, self.path):
+                self._read()
+                yield
+        finally:
+            self._claims -= 1
+
     def add(self, row: dict[str, Any]) -> None:
-        """Keep a row.  It must have a ``digest``."""
+        """Keep a row.  It must have a ``digest``.
+
+        Raises:
+            NotSaved: the file takes no more; it is left as it was.
+        """
         data = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        try:
+            self._append(data)
+        except OSError as error:
+            raise not_saved(self.path, "a row", error) from error
+        self.rows[row["digest"]] = row
+
+    def _append(self, data: bytes) -> None:
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":
                 data = b"\n" + data  # the line before was cut off: it must not take this one with it
-            if os.write(handle, data) != len(data):
-                raise OSError(f"{self.path}: could not write a whole row; is the disk full?")
-            os.fsync(handle)
+            try:
+                while data:  # a disk takes what still fits, and says why it takes no more when asked again
+                    data = data[os.write(handle, data) :]
+                force_to_disk(handle)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, size)  # no half of a row
+                raise
         finally:
             os.close(handle)
-        self.rows[row["digest"]] = row
+
+
+@contextlib.contextmanager
+def _locked(path: Path, what: Path) -> Iterator[None]:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise StoreError(f"{path}: rows cannot be kept here: {error.strerror}; give another folder") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip() or "a process that has not said which"
+            raise StoreError(
+                f"{what}: another sweep is adding rows here: {holder}. Wait for it, end it, or give another folder; "
+                "rows that are there are not made again"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise StoreError(f"{path}: cannot be locked: {error.strerror}; give another folder") from None
+            # A file system without locks: rows are appended whole, so the worst is that two sweeps do the same work.
+        with contextlib.suppress(OSError):  # on a full disk nothing can be said, and the lock holds all the same
+            os.ftruncate(handle, 0)
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

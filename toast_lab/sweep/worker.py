@@ -27,6 +27,10 @@ from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS
 from toast_lab.sweep.task import Task
 
+DEATH = (
+    "the worker process died each time that this task ran on it, most likely because the machine ran out of memory or "
+    "the model's own code ended the process"
+)
 KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
 #: What decides which plan a search finds; the explorer and the commands do not.
 DECIDING = ("ir", "nda", "conflicts", "sharding", "cost", "search", "models", "frontends")
@@ -105,6 +109,15 @@ def run_task(
         "evaluations": outcome.evaluations, "elapsed_s": outcome.elapsed_s, "prepare_s": outcome.prepare_s,
         "own_best_s": last.elapsed_s if last else None, "bound": outcome.bound, "actions": list(outcome.actions),
         "curve": [[*p[:6]] for p in outcome.points],
+    }  # fmt: skip
+
+
+def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]:
+    """The row of a task that gave none; ``status`` follows from the error if it is not given."""
+    if isinstance(error, ToastError):
+        return {**task_row(task), "curve": [], "status": status or child.FAILED, "message": str(error)}
+    return {
+        **task_row(task), "curve": [], "status": status or child.CRASHED, "message": f"{type(error).__name__}: {error}"
     }  # fmt: skip
 
 

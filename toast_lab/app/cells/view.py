@@ -17,6 +17,7 @@ import panel as pn
 from toast_lab.app import frames, look, theme
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.errors import InvalidInput
+from toast_lab.files import write_whole
 
 TICK_MS = 200
 MAX_ROWS = 40  #: of a static table
@@ -89,7 +90,7 @@ class View:
         """Write the static picture as a page of its own."""
         name = f"TOAST Lab: {self.kind}"
         head = h("head", Safe('<meta charset="utf-8"/>'), h("title", name))
-        Path(path).write_text("<!doctype html>" + h("html", head, h("body", Safe(self.to_html()))), encoding="utf-8")
+        write_whole(path, "<!doctype html>" + h("html", head, h("body", Safe(self.to_html()))), "the page")
 
     def show(self) -> None:
         """Open the view in a browser window."""

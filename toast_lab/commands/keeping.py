@@ -1,0 +1,110 @@
+"""Files that a command was asked to write: one that cannot be written is said after the result, not instead of it.
+
+``keep`` tries the path, then a new file in the temporary folder, then hands out the content itself.  ``cli.main`` says
+on stderr what went wrong once the result was printed (``say_failures``), and the command fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toast_lab.errors import NotSaved, ToastError
+from toast_lab.files import not_saved
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
+    from toast_lab.sharding.plan import ShardingPlan
+
+
+def keep(
+    args: argparse.Namespace,
+    what: str,
+    path: str,
+    write: Callable[[str], object],
+    last_resort: Callable[[], str] | None = None,
+) -> bool:
+    """Write a file; gives whether it is where it was asked for.  Only the path is said, and on a terminal's stderr.
+
+    Args:
+        args: of the command; failures are noted in it.
+        what: what is written, for people: "plan".
+        path: where to.
+        write: writes to a path; raises NotSaved (or OSError).
+        last_resort: a text to say where no disk takes it: how to make it again, or the content.
+    """
+    try:
+        write(path)
+    except (NotSaved, OSError) as error:
+        said = error if isinstance(error, NotSaved) else not_saved(path, f"the {what}", error)
+        keep_elsewhere(args, what, said, write, last_resort, os.path.basename(path))
+        return False
+    if sys.stderr.isatty():
+        print(f"{what} written to {path}", file=sys.stderr)
+    return True
+
+
+def keep_elsewhere(
+    args: argparse.Namespace,
+    what: str,
+    error: NotSaved,
+    write: Callable[[str], object],
+    last_resort: Callable[[], str] | None = None,
+    name: str = "result.json",
+) -> None:
+    """After a failure: write to a new file in the temporary folder, else take the last resort; notes what to say."""
+    try:
+        other = os.path.join(tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}")
+        write(other)
+        text = f"Kept in {other} instead: the {what}"
+    except (NotSaved, OSError) as second:
+        text = f"Nor could it be written to the temporary folder: {second}. "
+        text += f"The {what} is lost" if last_resort is None else last_resort()
+    _failures(args).append(f"{error}. {text}")
+
+
+def keep_plan(args: argparse.Namespace, plan: ShardingPlan, problem: Problem) -> None:
+    """Write the plan if ``--save`` asks for it."""
+    if args.save:
+        keep(args, "plan", args.save, plan.save, lambda: typed_again(plan, problem))
+
+
+def typed_again(plan: ShardingPlan, problem: Problem) -> str:
+    """How to have a plan again without a file: its actions where they alone give it, else all of it as JSON."""
+    from toast_lab.sharding import portable
+
+    pinned = () if problem.pins is None else problem.pins.action_texts(problem.space)
+    actions = plan.actions[len(pinned) :]
+    try:
+        again = type(plan).from_actions(problem, actions)
+    except ToastError:
+        again = None
+    if again is not None and (again.op_axis == plan.op_axis).all() and (again.value_axis == plan.value_axis).all():
+        words = " ".join(f'"{action}"' for action in actions)
+        return f'These actions give the plan again: "toast-lab price MODEL --actions {words} --save FILE"'
+    return "Copy the plan from here into a file:\n" + portable.file_text(plan.to_json())
+
+
+def say_failures(args: argparse.Namespace) -> bool:
+    """Say on stderr what could not be written; gives whether there was anything."""
+    found = _failures(args)
+    for text in found:
+        print(f"toast-lab: {text}", file=sys.stderr)
+    return bool(found)
+
+
+def silence() -> None:
+    """Let what is still to be printed vanish: nobody reads stdout, or it takes no more, also not at Python's end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failures(args: argparse.Namespace) -> list[str]:
+    found: list[str] = vars(args).setdefault("not_saved", [])
+    return found

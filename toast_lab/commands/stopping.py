@@ -1,0 +1,105 @@
+"""How a command is stopped from outside: Ctrl-C (SIGINT) and SIGTERM.
+
+What keeps its best so far (a search, a race, a sweep, a comparison) ends gently at the first of either, and the
+command goes on to print and to save what was found.  Elsewhere a signal ends the command, by way of Python's clean-up,
+so that its child processes and temporary files go, too.  The second Ctrl-C ends the command in any case; the second
+SIGTERM is the system's own and ends the process at once (children notice that their parent is gone).
+
+A command that SIGTERM stopped has exit status 143, whatever it could still print and save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+TERMINATED = 128 + signal.SIGTERM  #: exit status, as shells give it
+
+_terminated = False  # signals are the whole process's, so what came of them is, too
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came while nothing ran that could keep what it had."""
+
+
+def terminated() -> bool:
+    """Did SIGTERM come?"""
+    return _terminated
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Within it SIGTERM raises ``Terminated``; where signals cannot be caught (another thread) it does nothing."""
+    global _terminated
+    _terminated = False
+    with _handled(signal.SIGTERM, _end):
+        yield
+
+
+@contextlib.contextmanager
+def stop_gently() -> Iterator[Callable[[], bool]]:
+    """Gives whether Ctrl-C or SIGTERM asked to stop; pressed again, Ctrl-C ends the command as ever.
+
+    After it SIGTERM no longer ends what the command does, since that is to print and to save what was found; where
+    more is to be done than that, see ``at_once``.  Where signals cannot be caught (another thread) it does nothing.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if number == signal.SIGTERM:
+            _note(number, frame)
+        elif asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    def stopped() -> bool:
+        return bool(asked)
+
+    with _handled(signal.SIGINT, ask):
+        _answer_termination(ask)
+        try:
+            yield stopped
+        finally:
+            _answer_termination(_note)
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """What takes long and has nothing to keep: SIGTERM ends it, also if it came before."""
+    _answer_termination(_end)
+    if _terminated:
+        raise Terminated
+    yield
+    _answer_termination(_note)
+
+
+def _end(number: int, frame: Any) -> None:
+    _note(number, frame)
+    raise Terminated
+
+
+def _note(number: int, frame: Any) -> None:
+    global _terminated
+    _terminated = True
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one needs no Python, which may be busy elsewhere
+
+
+def _answer_termination(handler: Callable[[int, Any], None]) -> None:
+    if not _terminated:
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def _handled(number: signal.Signals, handler: Callable[[int, Any], None]) -> Iterator[None]:
+    try:
+        before = signal.signal(number, handler)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

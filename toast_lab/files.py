@@ -1,0 +1,108 @@
+"""Write a result to a file whole or not at all: a full disk costs neither the file that was there nor the result.
+
+The content goes to a file beside the target, is forced to disk, and takes the target's place at once.  Whoever reads
+meanwhile, or after a crash, sees the old content or the new one, never a part.  What cannot be written raises
+``NotSaved``, which says which path failed, why, and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from toast_lab.errors import NotSaved
+
+WHAT_TO_DO = {
+    errno.ENOSPC: "make room there, or give a file on another disk",
+    errno.EDQUOT: "make room below your quota, or give a file on another disk",
+    errno.EFBIG: "raise the limit of file sizes, or give a file on another disk",
+    errno.EACCES: "give a file in a folder that you may write to",
+    errno.EPERM: "give a file in a folder that you may write to",
+    errno.EROFS: "give a file on a disk that can be written to",
+    errno.ENOENT: "make its folder first, or give another file",
+    errno.ENOTDIR: "give a file in a folder",
+    errno.EISDIR: "this is a folder, give a file",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
+
+def write_whole(path: str | os.PathLike[str], content: str | bytes, what: str = "the file") -> None:
+    """Replace a file's content; texts are written as UTF-8.  Raises NotSaved, and leaves then what was there."""
+    with whole_file(path, what) as out:
+        out.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str], what: str = "the file") -> Iterator[BinaryIO]:
+    """Gives a file to write to that becomes ``path`` when the block ends, and vanishes if the block raises.
+
+    Args:
+        path: the target.  Links are followed, and a file that is there keeps its permissions.  Into a device or a pipe
+            is written directly, since there is nothing to replace.
+        what: for messages: "the plan".
+
+    Raises:
+        NotSaved: it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        try:
+            mode = os.stat(target).st_mode
+        except FileNotFoundError:
+            mode = None
+        if mode is not None and stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if mode is not None and not stat.S_ISREG(mode):
+            with open(target, "wb") as out:
+                yield out
+            return
+        part = target.with_name(f".{secrets.token_hex(8)}.part")
+        # With 0o666 the system takes the user's mask into account.
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                yield out
+                out.flush()
+                force_to_disk(out.fileno())
+            if mode is not None:
+                os.chmod(part, stat.S_IMODE(mode))
+            os.replace(part, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            raise
+        _force_folder(target.parent)
+    except OSError as error:
+        raise not_saved(path, what, error) from error
+
+
+def not_saved(path: str | os.PathLike[str], what: str, error: OSError) -> NotSaved:
+    """What a system's error on writing ``path`` means."""
+    why = error.strerror or str(error)
+    advice = WHAT_TO_DO.get(error.errno or 0, "give another file")
+    return NotSaved(f"{os.fspath(path)}: {what} could not be written: {why}; {advice}")
+
+
+def force_to_disk(descriptor: int) -> None:
+    """``os.fsync``, where the file system knows it."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+
+
+def _force_folder(folder: Path) -> None:
+    """Make a new name in a folder last; the content is safe already, so that a failure is none."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

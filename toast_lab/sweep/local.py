@@ -1,0 +1,183 @@
+"""Workers of this machine: child processes that stay, keep the models that they loaded, and take one task at a time.
+
+A worker that dies, at whatever moment, is noticed by its pipe and replaced.  The task that it was doing is done again
+by another one, a few times at most; rows that it had sent are in the pipe and are not lost.
+
+Start reading at ``LocalPool``.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from toast_lab import isolate
+from toast_lab.errors import RunFailed
+from toast_lab.search import child
+from toast_lab.search.methods import METHODS
+from toast_lab.sweep import worker
+from toast_lab.sweep.task import Task
+
+SERVE = "toast_lab.sweep.local:serve"  #: what runs in a worker
+RUN = "toast_lab.sweep.worker:run_task"  #: what a worker does with a task
+#: Workers share the machine's cores, so that a library's own threads would be too many.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+FUTILE = 5  #: workers in a row that die before they can take a task: then no further one is started
+
+
+class Ready:
+    """A worker says that it can take a task."""
+
+
+@dataclasses.dataclass
+class _Place:
+    """One of the pool's workers, or its successor."""
+
+    process: isolate.Worker
+    ready: bool = False  #: it has said so
+    task: Task | None = None  #: what it is doing
+
+
+class LocalPool:
+    """Does tasks on ``workers`` child processes.  A context: leaving it ends them."""
+
+    def __init__(self, workers: int, retries: int) -> None:
+        self.retries = retries
+        self._waiting: collections.deque[Task] = collections.deque()
+        self._deaths: collections.Counter[Task] = collections.Counter()
+        self._futile = 0
+        self._stopped = False
+        self._places: list[_Place] = []
+        try:
+            for _ in range(max(1, workers)):
+                self._places.append(_Place(_start()))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> LocalPool:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can be under way at once."""
+        return len(self._places)
+
+    def warm(self, tasks: Sequence[Task]) -> None:
+        """Submit each task for every machine that workers are on."""
+        for task in tasks:
+            self.submit(task)
+
+    def submit(self, task: Task) -> None:
+        """Let a worker do a task, as soon as one is free."""
+        self._waiting.append(task)
+        self._hand_out()
+
+    def finished(self) -> list[tuple[Task, dict[str, Any]]]:
+        """Tasks that have ended since the last call, with their rows.
+
+        Raises:
+            RunFailed: workers die before they can take a task.
+        """
+        found: list[tuple[Task, dict[str, Any]]] = []
+        if self._stopped:
+            found += [(task, _cancelled(task)) for task in self._waiting]
+            self._waiting.clear()
+        for place in self._places:
+            for _, message in place.process.arrived(0.0):
+                if message[0] != "event":
+                    ended = self._died(place, message)
+                    if ended is not None:
+                        found.append(ended)
+                    break  # what may follow is the end of the same process
+                if isinstance(message[1], Ready):
+                    place.ready, self._futile = True, 0
+                elif place.task is not None:
+                    found.append((place.task, message[1]))
+                    place.task = None
+        self._hand_out()
+        return found
+
+    def stop(self) -> None:
+        """Ask every search to end with what it has."""
+        self._stopped = True
+        for place in self._places:
+            place.process.command(("stop",))
+
+    def close(self) -> None:
+        """End the workers, whatever they do."""
+        for place in self._places:
+            place.process.stop()
+        self._places = []
+
+    def _hand_out(self) -> None:
+        for place in self._places:
+            if self._waiting and place.ready and place.task is None:
+                task = place.task = self._waiting.popleft()
+                place.process.command(("run", RUN, task, METHODS[task.method], self.retries))
+
+    def _died(self, place: _Place, message: tuple[Any, ...]) -> tuple[Task, dict[str, Any]] | None:
+        """Replace a worker.  Gives its task with a row if that is not to be tried again."""
+        task, error = place.task, place.process.failure(message)
+        place.process.stop()
+        if not place.ready:
+            self._futile += 1
+            if self._futile >= FUTILE:
+                raise RunFailed(f"{FUTILE} workers in a row died before they could take a search: {error}")
+        place.process, place.ready, place.task = _start(), False, None
+        if task is None:
+            return None
+        if self._stopped:
+            return task, _cancelled(task)
+        self._deaths[task] += 1
+        if self._deaths[task] <= self.retries:
+            self._waiting.appendleft(task)
+            return None
+        return task, worker.failed_row(task, RunFailed(f"{worker.DEATH}: {error}"), child.CRASHED)
+
+
+def _cancelled(task: Task) -> dict[str, Any]:
+    return {**worker.task_row(task), "curve": [], "status": child.CANCELLED, "message": ""}
+
+
+def _start() -> isolate.Worker:
+    return isolate.Worker(SERVE, env=ENVIRONMENT, what="a worker of the sweep")
+
+
+# -- in the worker --------------------------------------------------------------------------------------------------
+def serve() -> None:
+    """Do the tasks that the pool sends, one after the other, until it is gone."""
+    orders: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def listen() -> None:
+        while True:
+            order = isolate.next_command()
+            if order is not None and order[0] == "stop":
+                stopped.set()
+            else:
+                orders.put(order)
+            if order is None:
+                return
+
+    threading.Thread(target=listen, daemon=True).start()
+    isolate.report(Ready())
+    while True:
+        order = orders.get()
+        if order is None:
+            return
+        _, run, task, target, retries = order
+        module, _, function = run.partition(":")
+        try:
+            row = getattr(importlib.import_module(module), function)(task, target, retries, stopped.is_set)
+        except Exception as error:
+            row = worker.failed_row(task, error)
+        isolate.report(row)

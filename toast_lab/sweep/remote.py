@@ -1,0 +1,169 @@
+"""Workers of a ``dask.distributed`` scheduler, on whatever machines they are.
+
+As many tasks are out as there are worker threads, so that a worker that dies takes along only what it was doing and
+rows come in the order of the tasks.  The scheduler gives a task whose worker died to another one, and gives up after
+as many deaths as its own configuration allows (``distributed.scheduler.allowed-failures``).  Nothing is tied to one
+worker for good, since that may never come back.
+
+Start reading at ``RemotePool``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from toast_lab.errors import InvalidProblem, RunFailed
+from toast_lab.search import child
+from toast_lab.search.methods import METHODS
+from toast_lab.sweep import worker
+from toast_lab.sweep.task import Task
+
+CONNECT_S = 20.0
+LOOK_S = 1.0  # between a worker's looks whether it is to stop: each is a message to the scheduler
+FETCH_S = 10.0  # for one row; where its worker died, the scheduler lets it be made again
+NO_WORKERS_S = 300.0  # that a scheduler may be without any worker: they may be queued on a cluster
+
+
+def distributed() -> Any:
+    """The module, or InvalidProblem that says how to get it."""
+    try:
+        import distributed as found
+    except ImportError:
+        raise InvalidProblem('--scheduler needs dask.distributed: pip install "toast-lab[bench]"') from None
+    return found
+
+
+@contextlib.contextmanager
+def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
+    """Connect to the workers of a scheduler by its address.
+
+    Raises:
+        InvalidProblem: ``distributed`` is not installed, or no scheduler with workers answers.
+    """
+    dd = distributed()
+    with contextlib.ExitStack() as stack:
+        try:
+            client = stack.enter_context(dd.Client(scheduler, timeout=CONNECT_S))
+            client.wait_for_workers(1, timeout=CONNECT_S)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InvalidProblem(
+                f"no scheduler with workers answers at {scheduler} within {CONNECT_S:g} s: {error}. Start one with "
+                '"dask scheduler" and "dask worker ADDRESS", or leave the address out.'
+            ) from None
+        event = dd.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
+        try:
+            yield RemotePool(client, event, retries)
+        finally:
+            logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of connections that close now
+
+
+class RemotePool:
+    """Does tasks on the workers that a client sees."""
+
+    def __init__(self, client: Any, stop: Any, retries: int) -> None:
+        self.client, self.retries = client, retries
+        self._stop = stop
+        self._running: dict[Any, Task] = {}
+        self._only_at: dict[Any, str] = {}  # futures that one worker is to do
+        self._seen_at = time.monotonic()
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can be under way at once."""
+        return max(1, sum(self.client.nthreads().values()))
+
+    def warm(self, tasks: Sequence[Task]) -> None:
+        """Submit each task for every machine that workers are on."""
+        hosts = {info["host"]: address for address, info in self.client.scheduler_info(-1)["workers"].items()}
+        for task in tasks:
+            for address in hosts.values():
+                self._submit(task, address)
+
+    def submit(self, task: Task) -> None:
+        """Let a worker do a task."""
+        self._submit(task)
+
+    def _submit(self, task: Task, address: str | None = None) -> None:
+        key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
+        future = self.client.submit(
+            on_worker, task, METHODS[task.method], self.retries, self._stop.name, key=key, pure=False,
+            workers=None if address is None else [address],
+        )  # fmt: skip
+        self._running[future] = task
+        if address is not None:
+            self._only_at[future] = address
+
+    def finished(self) -> list[tuple[Task, dict[str, Any]]]:
+        """Tasks that have ended since the last call, with their rows.
+
+        Raises:
+            RunFailed: the scheduler is gone, or has had no worker for minutes.
+        """
+        found = []
+        workers = self.client.nthreads()
+        # Nobody comes back under the address of a worker that died: what only that one was to do would wait for good,
+        # and with ``allow_other_workers`` it does so, too, where it was the only one.
+        for future in [f for f, address in self._only_at.items() if address not in workers and not f.done()]:
+            task = self._running.pop(future)
+            del self._only_at[future]
+            future.cancel()
+            found.append((task, worker.failed_row(task, RunFailed(worker.DEATH), child.CRASHED)))
+        for future in [f for f in self._running if f.done()]:
+            try:
+                row = self._row(future, self._running[future])
+            except TimeoutError:
+                continue  # its worker died with the row, which is being made again
+            found.append((self._running.pop(future), row))
+            self._only_at.pop(future, None)
+        self._look_for_workers(workers)
+        return found
+
+    def stop(self) -> None:
+        """Ask every search to end with what it has."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Forget the tasks that run."""
+        self.client.cancel(list(self._running))
+
+    def _look_for_workers(self, workers: Any) -> None:
+        if not self._running or workers:
+            self._seen_at = time.monotonic()
+        elif time.monotonic() - self._seen_at > NO_WORKERS_S:
+            raise RunFailed(
+                f"the scheduler has had no worker for {NO_WORKERS_S:g} s. Rows are kept; start workers and run the "
+                "same again to go on."
+            )
+
+    def _row(self, future: Any, task: Task) -> dict[str, Any]:
+        if future.status == "finished":
+            found: dict[str, Any] = future.result(timeout=FETCH_S)
+            return found
+        if future.status in ("cancelled", "lost"):
+            raise RunFailed("the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go on.")
+        error = future.exception(timeout=FETCH_S)
+        if isinstance(error, distributed().KilledWorker):
+            return worker.failed_row(task, RunFailed(worker.DEATH), child.CRASHED)
+        return worker.failed_row(task, error)
+
+
+def on_worker(task: Task, target: str, retries: int, stop_name: str) -> dict[str, Any]:
+    """``run_task`` on a worker, which looks now and then whether the sweep was cancelled."""
+    dd = distributed()
+    event = dd.Event(stop_name, client=dd.get_client())
+    looked_at, stopped = 0.0, False
+
+    def cancel() -> bool:
+        nonlocal looked_at, stopped
+        if not stopped and time.monotonic() - looked_at > LOOK_S:
+            looked_at = time.monotonic()
+            with contextlib.suppress(OSError, TimeoutError):
+                stopped = bool(event.is_set())
+        return stopped
+
+    return worker.run_task(task, target, retries, cancel)
