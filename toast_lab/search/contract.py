@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from toast_lab import checks
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
-from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.hashing import digest
+from toast_lab.search import resumable, trace_check
 from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan, pinned_texts
@@ -56,10 +58,12 @@ class Budget:
     evaluations: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("seconds", "evaluations"):
-            value = getattr(self, key)
-            if value is not None and not value >= 0:
-                raise InvalidProblem(f"budget: {key} must not be negative, got {value}")
+        given = {
+            "seconds": self.seconds is not None and checks.number_offence(self.seconds, 0.0, checks.MOST_SECONDS),
+            "evaluations": self.evaluations is not None and checks.whole_offence(self.evaluations, 0, 2**62),
+        }
+        if wrong := [f"{key} {text}" for key, text in given.items() if text]:
+            raise InvalidProblem(f"budget: {'; '.join(wrong)} (None: no such limit)")
         if self.seconds is None and self.evaluations is None:
             raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
 
@@ -221,7 +225,7 @@ class Recorder:
         op_axis, value_axis = np.ascontiguousarray(op_axis, np.int32), np.ascontiguousarray(value_axis, np.int8)
         key = b""
         if quick is None:
-            key = _plan_key(op_axis, value_axis)
+            key = digest(op_axis, value_axis)
             quick = self.prices.get(key)
         if quick is None:
             totals = self.pricer.totals(op_axis, value_axis)
@@ -232,7 +236,7 @@ class Recorder:
             arrays = op_axis.copy(), value_axis.copy()
             self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(labels)), self.trace.row.n - 1
             self.best_actions, words = (), tuple(labels)
-            number = int.from_bytes(key or _plan_key(*arrays), "little")
+            number = int.from_bytes(key or digest(*arrays), "little")
             self._best_plan = lambda: self._plan_of(*arrays, words, number)
         self.report()
         return quick
@@ -299,10 +303,6 @@ class Recorder:
         return ShardingPlan(analysis.program, self.problem.mesh, op_axis, value_axis, actions, key, analysis.trees)
 
 
-def _plan_key(op_axis: np.ndarray, value_axis: np.ndarray) -> bytes:
-    return hashlib.blake2b(op_axis.tobytes() + value_axis.tobytes(), digest_size=8).digest()
-
-
 def search(
     problem: Problem,
     method: str | None = None,
@@ -333,9 +333,11 @@ def search(
     trace = None if resume is None else reopened(problem, resume, method, seed, options)
     about = {} if trace is None else trace.about
     method = method or about.get("method", "mcts")
-    seed = int(about.get("seed", 0) if seed is None else seed)
+    seed = checks.seed(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
     run = check_options(method, options)
+    if wrong := option_offenders(method, options):
+        raise InvalidProblem("; ".join(wrong))
     recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
     try:
         if recorder.resumed:
@@ -374,6 +376,28 @@ def check_options(method: str, options: Iterable[str]) -> Any:
             f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
         )
     return run
+
+
+def option_offenders(method: str, options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the options of a method: unknown ones, and numbers that are none or not finite."""
+    run = check_options(method, options)
+    found = []
+    for key, value in options.items():
+        kinds = {kind.strip() for kind in str(run.__annotations__.get(key, "")).split("|")}
+        if value is None and "None" in kinds:
+            continue
+        text = ""
+        if "bool" in kinds:
+            text = "" if isinstance(value, bool) else f"must be true or false, got {value!r:.60}"
+        elif "int" in kinds:
+            text = checks.whole_offence(value, -checks.MOST_COUNT, checks.MOST_COUNT)
+        elif "float" in kinds:
+            text = checks.number_offence(value)
+        elif "str" in kinds:
+            text = "" if isinstance(value, str) else f"must be a text, got {value!r:.60}"
+        if text:
+            found.append(f"{method}: option {key} {text}")
+    return found
 
 
 def method_of(name: str) -> Any:
@@ -418,6 +442,9 @@ def reopened(
     """
     options = options or {}
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
+    named = "this trace" if isinstance(resume, Trace) else str(resume)
+    if isinstance(resume, Trace):  # one from a file was looked at when it was read
+        _refuse(named, [*trace_check.about_offenders(trace.about), *trace_check.offenders(trace)])
     trace.about.setdefault("pins", [])  # traces of versions that knew none
     asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}
     asked |= {"seed": seed} if seed is not None else {}
@@ -426,7 +453,20 @@ def reopened(
     wrong += [f"option {k}={given[k]!r}, not {v!r}" for k, v in options.items() if k in given and given[k] != v]
     if wrong:
         raise InvalidProblem(f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew")
+    held = {**given, **options}
+    _refuse(named, option_offenders(str(trace.about.get("method")), held))
+    defaults = method_of(trace.about["method"]).__kwdefaults__ or {}
+    _refuse(named, resumable.offenders(problem, trace, {**defaults, **held}))
     return trace
+
+
+def _refuse(named: str, offenders: Iterable[str]) -> None:
+    """Raise InvalidProblem if there are any."""
+    if wrong := list(offenders):
+        raise InvalidProblem(
+            f"{named}: no search can go on from this trace; give another copy of it, or search anew:\n"
+            f"{join_offenders(wrong)}"
+        )
 
 
 def _message(recorder: Recorder, elapsed_s: float, status: Status, plan: ShardingPlan, cost: Cost) -> str:
