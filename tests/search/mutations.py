@@ -6,6 +6,7 @@ mutation that ends or hangs the process is seen, by the number that was reported
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -18,7 +19,7 @@ import numpy as np
 
 import toast_lab as tl
 from toast_lab import isolate
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.search import trace_file
 from toast_lab.search.replay import replay
 from toast_lab.search.trace import Trace
@@ -201,7 +202,7 @@ class Outcome:
 
 def try_all(name: str, data: bytes, numbers: list[int]) -> None:
     """Report an ``Outcome`` for each mutation of a case's file; in a child of its own."""
-    method, _, options, pins = CASES[name]
+    _, _, options, pins = CASES[name]
     problem = make_problem(pins)
     options = {k: v for k, v in options.items() if not isinstance(v, int)}
     with tempfile.TemporaryDirectory() as folder:
@@ -222,6 +223,11 @@ def try_all(name: str, data: bytes, numbers: list[int]) -> None:
             isolate.report(outcome)
 
 
+def go_on(name: str, path: str) -> None:
+    """Search on from a case's file."""
+    tl.search(make_problem(CASES[name][3]), budget=BUDGET, resume=path)
+
+
 def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
     """Everything that may be done with a trace: look at it, replay it, search on, keep it and read it back."""
     trace = Trace.load(path)
@@ -232,6 +238,7 @@ def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
     assert np.isfinite(result.cost.score)
     if result.method != "manual":
         assert abs(result.trace.simulations[-1].best_score - result.cost.score) <= 1e-6 * result.cost.score
-    list(replay(problem, result.trace, max(0, result.trace.row.n - 20)))
+    with contextlib.suppress(InvalidPlan):  # what a trace says of its actions is compared when they are replayed
+        list(replay(problem, result.trace))
     result.trace.save(path)
     Trace.load(path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from toast_lab.commands import common, output
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.text import bytes_text
 
 
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
             return output.emit(args, row, lambda out: _show(out, row))
         rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
         path = str(store.path)
+        if store.damaged:
+            print(f"note: {path}: left out, damaged:\n{join_offenders(store.damaged, 5)}", file=sys.stderr)
     if args.csv:
         write_csv(Path(args.csv), COLUMNS, rows)
     return output.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import common, output
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.sweep.run import Progress
+    from toast_lab.sweep.store import Store
 
 OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
@@ -33,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     tasks = tasks_of(read_sweep(args.file) if args.file else given)
     folder = Path(args.out)
     store = open_store(folder)
+    say_damaged(store)
     with sweeping(len(tasks)) as (on_progress, stopped):
         done = run_sweep(
             tasks, store, scheduler=args.scheduler, workers=args.workers, retries=args.retries,
@@ -43,6 +46,14 @@ def run(args: argparse.Namespace) -> int:
     data = {"table": str(folder / "table.csv"), "made": done.made, "missing": len(done.missing), "rows": rows}
     output.emit(args, data, lambda out: _show(out, data))
     return 130 if done.missing else 0
+
+
+def say_damaged(store: Store) -> None:
+    """Say on stderr which lines of a file of rows count for nothing."""
+    if store.damaged:
+        what = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
+        text = f"note: {store.path}: {what} left out, which no search wrote so; it runs again:"
+        print(f"{text}\n{join_offenders(store.damaged, 5)}", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -349,6 +349,10 @@ def search(
         status = run(recorder, seed, **options)
     except Stop as stop:
         status = stop.status
+    except InvalidProblem as error:
+        if trace is None:
+            raise
+        raise InvalidProblem(f"{_named(resume)}: its options, or those given with it: {error}") from None
     elapsed_s = recorder.elapsed_s
     recorder.report(last=True)
     plan = recorder.plan()
@@ -370,18 +374,21 @@ def search(
 def check_options(method: str, options: Iterable[str]) -> Any:
     """The function of a method that has these options.  Raises InvalidProblem for an unknown method or option."""
     run = method_of(method)
-    unknown = [k for k in options if k not in run.__kwdefaults__]
-    if unknown:
-        raise InvalidProblem(
-            f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
-        )
+    if unknown := _unknown(run, method, options):
+        raise InvalidProblem(unknown)
     return run
+
+
+def _unknown(run: Any, method: str, options: Iterable[str]) -> str:
+    known = run.__kwdefaults__ or {}
+    unknown = [k for k in options if k not in known]
+    return f"{method} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}" if unknown else ""
 
 
 def option_offenders(method: str, options: Mapping[str, Any]) -> list[str]:
     """What is wrong with the options of a method: unknown ones, and numbers that are none or not finite."""
-    run = check_options(method, options)
-    found = []
+    run = method_of(method)
+    found = [text] if (text := _unknown(run, method, options)) else []
     for key, value in options.items():
         kinds = {kind.strip() for kind in str(run.__annotations__.get(key, "")).split("|")}
         if value is None and "None" in kinds:
@@ -442,9 +449,10 @@ def reopened(
     """
     options = options or {}
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
-    named = "this trace" if isinstance(resume, Trace) else str(resume)
+    named = _named(resume)
     if isinstance(resume, Trace):  # one from a file was looked at when it was read
         _refuse(named, [*trace_check.about_offenders(trace.about), *trace_check.offenders(trace)])
+    _refuse(named, resumable.about_offenders(trace))
     trace.about.setdefault("pins", [])  # traces of versions that knew none
     asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}
     asked |= {"seed": seed} if seed is not None else {}
@@ -454,10 +462,14 @@ def reopened(
     if wrong:
         raise InvalidProblem(f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew")
     held = {**given, **options}
-    _refuse(named, option_offenders(str(trace.about.get("method")), held))
+    _refuse(named, option_offenders(trace.about["method"], held))
     defaults = method_of(trace.about["method"]).__kwdefaults__ or {}
     _refuse(named, resumable.offenders(problem, trace, {**defaults, **held}))
     return trace
+
+
+def _named(resume: Trace | str | os.PathLike[str] | None) -> str:
+    return os.fspath(resume) if isinstance(resume, str | os.PathLike) else "this trace"
 
 
 def _refuse(named: str, offenders: Iterable[str]) -> None:

@@ -70,7 +70,8 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
         "tree.elite_key": (np.uint64, (tr.KEEP,)), "tree.elite_reward": (float, (tr.KEEP,)),
         "round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (4,)),
     }  # fmt: skip
-    archived = len(memory["archive.ops"]) if "archive.ops" in memory and memory["archive.ops"].ndim == 3 else 0
+    both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
+    archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
     n_axes, rows = len(problem.mesh.axes), (0, 0)
     chained = any(name.startswith(("chain.", "origin.")) for name in memory)
     if archived or chained:
@@ -79,7 +80,7 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     states = ((np.int32, (rows[0], n_axes)), (np.int8, (rows[1], n_axes)))
     if archived:
         expected["archive.ops"], expected["archive.values"] = ((d, (archived, *s)) for d, s in states)
-    elif all(name in memory and memory[name].size == 0 for name in ("archive.ops", "archive.values")):
+    elif all(name in memory and memory[name].shape == (0, 0, 0) for name in ("archive.ops", "archive.values")):
         del memory["archive.ops"], memory["archive.values"]  # nothing, of whatever kind
     else:
         expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
@@ -144,7 +145,8 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     mean, best = t["total"] / tried, np.where(t["tried"] > 0, t["best"], np.inf)
     if (mean > best + 1e-6 * np.maximum(1.0, np.abs(best))).any() or (mean < _LOWEST).any():
         at = int(np.argmax(mean - best))
-        yield f"memory.tree.total of choice {at} is {t['total'][at]:g} for {t['tried'][at]} tries, the best {best[at]:g}"
+        tries = f"{t['tried'][at]} tries, the best of them {best[at]:g}"
+        yield f"memory.tree.total of choice {at} is {t['total'][at]:g} for {tries}"
     node_depth = trace.node["depth"]
     late = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
     if late.any():
@@ -170,9 +172,8 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     with_some = np.flatnonzero(choices)
     order = with_some[np.argsort(t["choice"][with_some], kind="stable")]
     ends = np.cumsum(choices[order])
-    if not np.array_equal(t["choice"][order], ends - choices[order]) or (ends[-1] if len(ends) else 0) != len(
-        t["action"]
-    ):
+    total = int(ends[-1]) if len(ends) else 0
+    if total != len(t["action"]) or not np.array_equal(t["choice"][order], ends - choices[order]):
         yield "memory.tree.choice and memory.tree.choices do not divide the choices among the nodes"
         return
     owner = np.repeat(order, choices[order])
@@ -183,15 +184,16 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     reached[child[there[led]]] = True
     if not reached[1:].all():
         at = 1 + int(np.argmin(reached[1:]))
-        yield f"node {at} is not reached by a choice of its parent {node['parent'][at]} (memory.tree.child, tree.action)"
+        yield f"memory.tree.child: no choice of node {node['parent'][at]} leads to its child, node {at}"
     open_below = np.zeros(node.n, bool)
     open_choice = (child < 0) | ~t["closed"][np.maximum(child, 0)]
     open_below[owner[open_choice]] = True
     early = t["closed"] & (open_below | (t["choices"] < 0))
     if early.any():
         yield f"memory.tree.closed says that all below node {int(np.argmax(early))} was priced, which is not so"
-    if (~t["closed"] & (t["choices"] == 0)).any():
-        yield f"memory.tree.closed: node {int(np.argmax(~t['closed'] & (t['choices'] == 0)))} is open without any choice"
+    idle = ~t["closed"] & (t["choices"] == 0)
+    if idle.any():
+        yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
     for at in np.unique(np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)).tolist():
         codes, above = [], at
         while above > 0:

@@ -32,6 +32,14 @@ NEAR = 1e-6  #: relative; the same price, added up in another order
 _NEEDED = ("program", "mesh", "machine", "method", "seed", "options", "elapsed_s", "evaluations", "key")
 
 
+def about_offenders(trace: Trace) -> Iterator[str]:
+    """What a trace would have to say of its search and does not."""
+    if missing := [k for k in _NEEDED if k not in trace.about]:
+        yield f"it lacks about.{', about.'.join(missing)}"
+    elif trace.about["method"] not in METHODS:
+        yield f"about.method is {trace.about['method']!r:.60}, methods: {', '.join(METHODS)}"
+
+
 def offenders(problem: Problem, trace: Trace, options: Mapping[str, Any]) -> Iterator[str]:
     """Why a search cannot go on from a trace that holds together and is of this problem, a sentence each.
 
@@ -40,12 +48,6 @@ def offenders(problem: Problem, trace: Trace, options: Mapping[str, Any]) -> Ite
         trace: of an earlier search of it, by ``about``.
         options: of the method, the default ones included.
     """
-    if missing := [k for k in _NEEDED if k not in trace.about]:
-        yield f"it lacks about.{', about.'.join(missing)}"
-        return
-    if trace.about["method"] not in METHODS:
-        yield f"about.method is {trace.about['method']!r}, methods: {', '.join(METHODS)}"
-        return
     if not trace.row.n or not trace.node.n:
         yield f"it has {trace.row.n} simulations and {trace.node.n} nodes, at least the unsharded program must be there"
         return
@@ -131,7 +133,8 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
     unlike = row["fits"] != (row["peak_bytes"] <= limit)
     if unlike.any():
         at = int(np.argmax(unlike))
-        yield f"row.fits of row {at} is {row['fits'][at]} at {row['peak_bytes'][at]:g} of {limit:g} bytes{_more(unlike)}"
+        held = f"{row['peak_bytes'][at]:g} of {limit:g} bytes"
+        yield f"row.fits of row {at} is {row['fits'][at]} at {held}{_more(unlike)}"
 
 
 def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:

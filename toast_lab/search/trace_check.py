@@ -29,7 +29,7 @@ def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
 
 
 def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]) -> Iterator[str]:
-    """Columns (``part.name``, by dtype) that are missing, of another kind, or not as long as the others of their part."""
+    """Columns (``part.name``, by dtype) that are missing, of another kind, or shorter than others of their part."""
     known = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
     known |= {name: (dtype, 1) for name, dtype in expected.items()}
     for name, array in arrays.items():
@@ -141,7 +141,7 @@ def _best_offenders(trace: Trace) -> Iterator[str]:
 
 
 def outside(numbers: np.ndarray, least: float, most: float) -> str:
-    """Which of some numbers is not from ``least`` to ``most``, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
+    """Which number is not from ``least`` to ``most``, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
     good = (numbers >= least) & (numbers <= most)
     if good.all():
         return ""

@@ -22,6 +22,7 @@ from toast_lab.errors import InvalidProblem, RunFailed, ToastError
 from toast_lab.search import child
 from toast_lab.search.methods import METHODS
 from toast_lab.sweep import worker
+from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.store import Store
 from toast_lab.sweep.task import Task
 
@@ -247,4 +248,4 @@ def default_workers() -> int:
 
 def open_store(folder: str | os.PathLike[str]) -> Store:
     """The rows of a sweep's folder."""
-    return Store(Path(folder) / "rows.jsonl")
+    return Store(Path(folder) / "rows.jsonl", row_offence)
