@@ -107,7 +107,7 @@ def test_a_trace_in_memory_is_looked_at_as_one_in_a_file_is(traces, tmp_path):
         ("beam", "row.time_s", "row.score of row 0 is 1, its time and memory give 0"),
         ("mcts", "memory.tree.reward", ""),
         ("mcts", "memory.tree.seen", ""),
-        ("mcts", "memory.tree.closed", "is open without any choice"),
+        ("mcts refining", "memory.tree.closed", "is open without any choice"),
         ("mcts refining", "memory.chain.best", "memory.chain.best of state 0 is 0 s and 0 bytes, the state has"),
         ("mcts refining", "memory.refine", "memory.refine says chains=0 and solving=0, with 3 states"),
     ],

@@ -11,6 +11,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the conflict board."""
     from toast_lab.explain.board import conflicts
 
+    common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     board = conflicts(problem)

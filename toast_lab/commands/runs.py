@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 def _number(words: list[str]) -> int | None:
     if not words:
         return None
-    if len(words) != 2 or words[0] != "show" or not words[1].isdigit():
+    if len(words) != 2 or words[0] != "show" or not (words[1].isascii() and words[1].isdigit() and len(words[1]) < 19):
         raise InvalidProblem(f'cannot read "runs {" ".join(words)}"; write "toast-lab runs" or "toast-lab runs show 3"')
     return int(words[1])
 

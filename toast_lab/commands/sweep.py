@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.sweep.task import read_sweep, tasks_of
     from toast_lab.text import write_csv
 
+    common.check_early(args)
     given = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
     if args.file and given:
         raise InvalidProblem(f"give the sweep as {args.file} or as options, not both: {', '.join(given)}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from toast_lab.runtime import agreement
 from toast_lab.runtime.hlo import Collective
 from toast_lab.text import bytes_text, table
 
@@ -40,14 +41,10 @@ class Certificate:
     @property
     def passed(self) -> bool | None:
         """Is everything that was checked within the tolerance?  None: nothing was."""
-        error = self.max_relative_error
-        return None if error is None else error <= self.tolerance
+        return agreement.agrees(self.max_relative_error, self.tolerance)
 
     def __str__(self) -> str:
-        error = self.max_relative_error
-        words = {True: "agrees", False: "DIFFERS", None: "not compared"}[self.passed]
-        if error is not None:
-            words += f" (largest error {error:.1e}, tolerance {self.tolerance:.1e})"
+        words = agreement.verdict(self.max_relative_error, self.tolerance)
         lines = [words, *(f"  checked: {c}" for c in self.checked), *(f"  not checked: {c}" for c in self.not_checked)]
         return "\n".join(lines)
 

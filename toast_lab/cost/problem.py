@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts, Memory, make_static
@@ -23,7 +24,7 @@ from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.reprice import Repricer
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidPlan
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
@@ -123,10 +124,13 @@ class Problem:
         self.mesh = make_mesh(mesh)
         self.machine = find_machine(machine)
         self.links = lay_out(self.machine, self.mesh)
-        self.memory_limit_bytes = self.machine.memory_bytes if memory_limit_bytes is None else float(memory_limit_bytes)
-        if not self.memory_limit_bytes > 0:
-            raise InvalidProblem(f"memory_limit_bytes must be above 0, got {memory_limit_bytes}")
-        self.memory_weight = memory_weight
+        self.memory_limit_bytes = self.machine.memory_bytes
+        if memory_limit_bytes is not None:  # infinity: no limit
+            limited = memory_limit_bytes != np.inf
+            self.memory_limit_bytes = (
+                checks.number("memory_limit_bytes", memory_limit_bytes, above=0.0) if limited else float("inf")
+            )
+        self.memory_weight = checks.number("memory_weight", memory_weight, 0.0)
         self.paper_mode = paper_mode
         self.pins: Pins | None = None  #: what every plan that a search finds keeps to
 

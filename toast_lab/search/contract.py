@@ -24,7 +24,7 @@ import numpy as np
 
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
-from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
 from toast_lab.hashing import digest
 from toast_lab.search import resumable, trace_check
 from toast_lab.search.methods import METHODS
@@ -349,10 +349,6 @@ def search(
         status = run(recorder, seed, **options)
     except Stop as stop:
         status = stop.status
-    except InvalidProblem as error:
-        if trace is None:
-            raise
-        raise InvalidProblem(f"{_named(resume)}: its options, or those given with it: {error}") from None
     elapsed_s = recorder.elapsed_s
     recorder.report(last=True)
     plan = recorder.plan()
@@ -404,7 +400,31 @@ def option_offenders(method: str, options: Mapping[str, Any]) -> list[str]:
             text = "" if isinstance(value, str) else f"must be a text, got {value!r:.60}"
         if text:
             found.append(f"{method}: option {key} {text}")
-    return found
+    return found or _refused(run, options)
+
+
+class _Begun(Exception):
+    """A method has let its options through."""
+
+
+class _Nobody:
+    """Stands for the recorder of a search that is not made."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Begun
+
+
+def _refused(run: Any, options: Mapping[str, Any]) -> list[str]:
+    """What a method says of numbers out of its range.  Ours look at their options before they look at the recorder."""
+    if not run.__module__.startswith("toast_lab."):
+        return []
+    try:
+        run(_Nobody(), 0, **options)
+    except _Begun:
+        return []
+    except ToastError as error:
+        return [str(error)]
+    return []
 
 
 def method_of(name: str) -> Any:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toast_lab import text
+from toast_lab import checks, text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 from toast_lab.search import child
@@ -126,8 +126,7 @@ def race(
         InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
     """
     check(methods, options)
-    if parallel < 1:
-        raise InvalidProblem(f"parallel must be at least 1, got {parallel}")
+    parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
     stop = threading.Event()
 
     def one(method: str) -> Outcome:
