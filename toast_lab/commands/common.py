@@ -319,7 +319,7 @@ def mesh_of(path: str) -> Any:
         return {str(a): s for a, s in data["mesh"].items()}
     except OSError as error:
         raise InvalidPlan(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidPlan(f"{path} is not a plan that --save wrote") from None
 
 

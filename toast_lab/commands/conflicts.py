@@ -16,4 +16,4 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     board = conflicts(problem)
     data = {"model": output.model_data(model), "problem": output.problem_data(problem), **board.to_json()}
-    return output.emit(args, data, lambda out: print(board))
+    return output.emit(args, data, lambda out: print(board.text(None)))

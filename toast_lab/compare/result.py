@@ -16,7 +16,7 @@ import numpy as np
 
 from toast_lab.runtime import agreement
 from toast_lab.runtime.hlo import Collective
-from toast_lab.text import bytes_text, table
+from toast_lab.text import as_html, bytes_text, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +181,12 @@ class Comparison:
         if path is not None:
             Path(path).write_text(out.getvalue())
         return out.getvalue()
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.rows)} plans of {self.model}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def __str__(self) -> str:
         every = [*self.rows, *([self.reference] if self.reference else [])]

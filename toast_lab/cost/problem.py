@@ -34,6 +34,7 @@ from toast_lab.sharding.space import Space, build_space
 from toast_lab.sharding.state import State
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.sharding.written import keep_annotations
+from toast_lab.text import bytes_text
 
 
 class CollectiveRow(NamedTuple):
@@ -78,6 +79,16 @@ class Cost:
     peak_op: int  #: op at which memory peaks
     at_peak: tuple[Held, ...]  #: what is in memory there, largest first; adds up to ``peak_bytes``
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
+
+    def __repr__(self) -> str:
+        return f"<Cost {self}>"
+
+    def __str__(self) -> str:
+        fits = "fits" if self.fits else f"over the limit of {bytes_text(self.memory_limit_bytes)}"
+        return (
+            f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, {self.comm_s * 1e3:.3f} in "
+            f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) {self.score:.4f}"
+        )
 
     @property
     def fits(self) -> bool:

@@ -94,6 +94,9 @@ class SearchResult:
         """By which part the plan may be above the best that ``bound`` speaks of: C(s) / bound - 1; None: unknown."""
         return None if self.bound is None or not self.bound > 0 else max(0.0, self.cost.score / self.bound - 1.0)
 
+    def __repr__(self) -> str:
+        return f"<SearchResult {self}>"
+
     def __str__(self) -> str:
         return f"{self.method}: {self.cost.time_s * 1e3:.3f} ms, {self.cost.peak_bytes / 2**30:.2f} GiB. {self.message}"
 

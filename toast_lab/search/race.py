@@ -82,6 +82,12 @@ class Race:
             for p in o.points
         ]
 
+    def __repr__(self) -> str:
+        return f"<Race of {len(self.outcomes)} methods on {self.problem.describe()}>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         columns = (
             "method", ">score", ">ms", ">GiB", "fits", "status", ">priced", ">s", ">own best s", ">within 1% s", ">gap",
