@@ -87,7 +87,7 @@ def test_a_number_out_of_range_is_refused_by_its_option(
         (["search", "mlp", "--machine", "tpu-v99"], "tpu-v99"),
         (["conflicts", "mlp", "--machine", "tpu-v99"], "tpu-v99"),
         (["search", "mlp", "--save", "none/x.json"], "--save none/x.json: its folder does not exist"),
-        (["search", "mlp", "--save", "x", "--trace", "./x"], "is given twice"),
+        (["search", "mlp", "--save", "x", "--trace", "./x"], "--save and --trace name the same file"),
         (["race", "mlp", "--csv", "none/x.csv"], "--csv none/x.csv: its folder does not exist"),
         (["sweep", "--models", "mlp", "--out", "file/x"], "is a file, give a folder"),
         (["bench", "paper", "--out", "y", "--page", "none/x.md"], "--page none/x.md: its folder does not exist"),
