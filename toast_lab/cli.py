@@ -17,9 +17,9 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from toast_lab import errors
+from toast_lab import checks, errors
 from toast_lab.commands import keeping, stopping
 from toast_lab.search.methods import methods_text
 
@@ -125,7 +125,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--seconds", type=_not_negative, metavar="SECONDS", help="of each search (30 unless --evaluations)")
     p.add_argument("--evaluations", type=_positive_int, help="of each search")
     _rows(p, "rows.jsonl and the tables")
-    p.add_argument("--retries", type=int, default=1, help="of a search whose process died (%(default)s)")
+    p.add_argument("--retries", type=_retries, default=1, help="of a search whose process died (%(default)s)")
 
     bench = commands.add_parser("bench", help="evaluations", description="Evaluations by one command.")
     kinds = bench.add_subparsers(metavar="WHAT", required=True)
@@ -236,7 +236,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml')
     p.add_argument("--apart", action="store_true", help="one plan at a time, where memory does not hold all at once")
     p.add_argument("--no-gradients", action="store_true", help="compare outputs only with the unsharded program")
-    p.add_argument("--seed", type=int, default=0, help="of inputs and order (%(default)s)")
+    p.add_argument("--seed", type=_seed, default=0, help="of inputs and order (%(default)s)")
     p.add_argument("--plan-time-limit", type=_positive, metavar="SECONDS", help="for one plan (its share)")
     p.add_argument("--csv", metavar="FILE", help="write a line for each plan")
     p.add_argument("--store", metavar="FILE", help='keep the results here, or "none" (see runs)')
@@ -247,7 +247,7 @@ def make_parser() -> argparse.ArgumentParser:
     _problem(p)
     p.add_argument("--device", default="cpu", help='"cpu", "gpu", "tpu" or "auto" (%(default)s)')
     p.add_argument("--repeats", type=_positive_int, default=10, help="timed steps (%(default)s)")
-    p.add_argument("--seed", type=int, default=0, help="of the made-up inputs (%(default)s)")
+    p.add_argument("--seed", type=_seed, default=0, help="of the made-up inputs (%(default)s)")
 
     p = _command(commands, "runs", "what compare has measured and kept")
     p.add_argument("show", metavar="show ID", nargs="*", help="all of one row")
@@ -286,8 +286,12 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--time-limit", type=_positive, default=600.0, metavar="SECONDS", help="%(default)g")
     p = _command(commands, "serve", "open the explorer in a browser")
     p.add_argument("model", metavar="MODEL", nargs="?", help="a built-in model or your own as package.module:make")
-    p.add_argument("--port", type=int, default=5006, help="%(default)s")
+    p.add_argument("--port", type=_port, default=5006, help="%(default)s")
     p.add_argument("--address", default="127.0.0.1", help="%(default)s")
+    p.add_argument(
+        "--allow-origin", metavar="HOST:PORT", action="append", default=[],
+        help="a name under which browsers reach this server; repeat it for more (needed with --address 0.0.0.0)",
+    )  # fmt: skip
     p.add_argument("--show", action="store_true", help="open a browser window")
     return parser
 
@@ -375,7 +379,7 @@ def _budget(parser: argparse.ArgumentParser, seconds: float) -> None:
         help=f"search at most so long ({seconds:g} unless --evaluations)",
     )
     parser.add_argument("--evaluations", type=_not_negative_int, default=None, help="price at most so many shardings")
-    parser.add_argument("--seed", type=int, default=None, help="of the random choices (0)")
+    parser.add_argument("--seed", type=_seed, default=None, help="of the random choices (0)")
     parser.set_defaults(default_seconds=seconds)
 
 
@@ -394,32 +398,48 @@ def _save(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """A type of arguments: whole numbers from ``least`` to ``most``."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:  # no number, or one of thousands of digits
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not a whole number from {least} to {most}") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not from {least} to {most}")
+        return value
+
+    return parse
+
+
+def _number(text: str, above: float | None) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number") from None
+    if wrong := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
+        raise argparse.ArgumentTypeError(f"it {wrong}")
     return value
+
+
+def _positive(text: str) -> float:
+    return _number(text, 0.0)
 
 
 def _not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
+    return _number(text, None)
 
 
-def _not_negative_int(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
-    return value
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
+_seed = _whole(0, checks.MOST_SEED)
+_port = _whole(1, 65535)
+_retries = _whole(0, 1000)
+_positive_int = _whole(1, checks.MOST_COUNT)
+_not_negative_int = _whole(0, checks.MOST_COUNT)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,18 @@ A program of 100,000 ops is done in a tenth of a second, where tuples in a dicti
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 Ragged = tuple[np.ndarray, np.ndarray]  #: row starts [n+1] and the numbers that the rows are made of
+
+
+def digest(*arrays: np.ndarray) -> bytes:
+    """8 bytes that tell whole arrays apart, equal in every process."""
+    return hashlib.blake2b(b"".join(a.tobytes() for a in arrays), digest_size=8).digest()
 
 
 class Classes(NamedTuple):

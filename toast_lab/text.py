@@ -6,6 +6,7 @@ Commands and the explorer have renderers of their own; this is what a Python pro
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +16,10 @@ from typing import Any
 from toast_lab.files import write_whole
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40, rest: str = "") -> str:
     """Columns of text, two blanks apart; a column whose title starts with ">" is set to the right.
 
-    Beyond ``limit`` rows the rest is counted.
+    Beyond ``limit`` rows the rest is counted; ``rest`` says where it is.
 
     >>> print(table(("op", ">count"), [("sort", 2), ("custom_call", 11)]))
     op           count
@@ -36,8 +37,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int =
         for row in shown
     ]
     if len(every) > limit:
-        lines.append(f"... and {len(every) - limit} more")
+        lines.append(f"... and {len(every) - limit} more{rest}")
     return "\n".join(lines)
+
+
+def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
+    """The first lines as a text; beyond ``limit`` of them the rest is counted, and ``rest`` says where it is.
+
+    >>> print(bounded(["a", "b", "c"], 2, ": letters has all"))
+    a
+    b
+    ... and 1 more: letters has all
+    """
+    left = len(lines) - limit
+    return "\n".join([*lines[:limit], *([f"... and {left} more{rest}"] if left > 0 else [])])
+
+
+def as_html(report: object) -> str:
+    """A report for a notebook, which would show a ``repr``: its ``str``, every column where it belongs."""
+    return f"<pre>{html.escape(str(report))}</pre>"
 
 
 def bytes_text(size: float) -> str:

@@ -11,6 +11,7 @@ from toast_lab.app import kept_search
 from toast_lab.app.jobs import MAX_TRACES, Registry
 from toast_lab.app.session import Session
 from toast_lab.errors import InvalidProblem
+from toast_lab.search import trace_file
 from toast_lab.search.trace import Trace
 
 
@@ -60,7 +61,7 @@ def test_a_saved_trace_goes_on_in_another_session(searched: Session, jobs: Regis
     assert "cannot be resumed here: its trace has mesh 'data=4,model=2', not 'data=2'" in session.messages[-1].text
     session.resume_saved(b"PK not a trace")
     settle(session)
-    assert "choose a file that a search has saved" in session.messages[-1].text
+    assert "Choose a file that a search has saved" in session.messages[-1].text
 
 
 def test_without_a_search_there_is_nothing_to_resume(jobs: Registry) -> None:
@@ -78,8 +79,8 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
     assert job is not None
     assert job.trace_path is not None
     assert isinstance(kept_search.read_trace(str(job.trace_path)), Trace)
-    monkeypatch.setattr(kept_search, "MOST_UNPACKED", 1000)
-    with pytest.raises(InvalidProblem, match="at most"):
+    monkeypatch.setattr(trace_file, "MOST_BYTES", 1000)
+    with pytest.raises(InvalidProblem, match=r"it unpacks to .* at most"):
         kept_search.read_trace(str(job.trace_path))
 
 

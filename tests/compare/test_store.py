@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -258,3 +259,40 @@ def test_a_full_disk_costs_the_keeping_and_not_the_result(tmp_path: Path, monkey
     monkeypatch.undo()
     with Store(path) as store:
         assert [r["name"] for r in store.rows()] == ["fsdp"]
+
+
+STRANGE = ["x", -1.5, b"\x00\xff", None, "[1]", "{", "NaN", 1e400, '{"a": ' * 5000, "null"]
+
+
+def test_a_damaged_row_is_left_out_of_the_list_and_refused_by_itself(tmp_path: Path) -> None:
+    """Every column of a row is made something else; the rows beside it can be read all the same."""
+    path = tmp_path / "runs.sqlite"
+    keep(comparison(row("a"), row("b")), path)
+    told = 0
+    for column in [*module._TEXT, *module._NUMBER, *module._JSON]:
+        for value in STRANGE:
+            with contextlib.closing(sqlite3.connect(path)) as raw:
+                before = raw.execute(f"SELECT {column} FROM runs WHERE id = 1").fetchone()
+                try:
+                    raw.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", [value])
+                except sqlite3.IntegrityError:
+                    continue  # the file itself refuses it
+                raw.commit()
+            with Store(path, read_only=True) as store:
+                message = ""
+                try:
+                    store.get(1)
+                except StoreError as error:
+                    message = str(error)
+                ids = [r["id"] for r in store.rows()]
+                if message:
+                    told += 1
+                    assert f"row 1 is damaged: {column} " in message
+                    assert "DELETE FROM runs WHERE id = 1" in message
+                    assert not store.damaged or store.damaged[0].startswith(f"row 1: {column} ")
+                assert ids == ([2, 1] if not message or column in module._JSON else [2])
+                assert store.get(2)["name"] == "b"
+            with contextlib.closing(sqlite3.connect(path)) as raw:
+                raw.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", before)
+                raw.commit()
+    assert told > 80

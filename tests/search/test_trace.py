@@ -172,6 +172,9 @@ def changed(path: Path, **arrays):
     made().save(path)
     with np.load(path) as file:
         kept = {name: file[name] for name in file.files}
+    told = json.loads(kept["header"].tobytes())
+    del told["checksum"]  # the numbers themselves are looked at
+    kept["header"] = np.frombuffer(json.dumps(told).encode(), np.uint8)
     kept |= {name.replace("__", "."): array for name, array in arrays.items()}
     np.savez(path, **{name: array for name, array in kept.items() if array is not None})
     return path

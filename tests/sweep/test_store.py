@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from toast_lab.errors import StoreError
+from toast_lab.sweep.rows import row_offence
+from toast_lab.sweep.run import open_store
 from toast_lab.sweep.store import Store
+from toast_lab.sweep.table import table
+from toast_lab.sweep.task import Task
+from toast_lab.sweep.worker import run_task
 
 
 def test_rows_come_back_and_the_last_of_a_task_counts(tmp_path: Path) -> None:
@@ -38,3 +45,41 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         store.add({"digest": "a", "x": float("nan")})
     assert "a" not in Store(store.path)
+
+
+def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) -> None:
+    """One hundred and more changes of a row: what is let through is a row, and what is not is named by its line."""
+    row = run_task(Task.make("mlp", {}, "2", "tpu-v5e", "random", seconds=None, evaluations=20))
+    store = open_store(tmp_path)
+    store.add(row)
+    assert row_offence(json.loads(store.path.read_text())) == ""
+    assert open_store(tmp_path).rows[row["digest"]]["score"] == row["score"]
+    strange: list[object] = [None, "x", -1, [], {}, [[1]], True, 1e999, [["x"] * 6], 10**400]
+    told = 0
+    for key in row:
+        for value in strange:
+            changed = {**row, key: value}
+            store.path.write_text(json.dumps(changed) + "\n")
+            found = open_store(tmp_path)
+            if found.rows:
+                assert not found.damaged
+                assert len(table(found.rows.values())) == 1
+                assert all(len(point) == 6 for point in changed["curve"])
+                assert json.dumps(changed["sizes"]) == json.dumps(row["sizes"])
+            else:
+                told += 1
+                assert found.damaged[0].startswith("line 1: ")
+    assert told > 100
+    lacking = {k: v for k, v in row.items() if k != "curve"}
+    store.path.write_text(json.dumps(lacking) + "\n" + json.dumps({**row, "seed": 5}) + "\n" + json.dumps(row) + "\n")
+    found = open_store(tmp_path)
+    assert set(found.rows) == {row["digest"]}
+    assert found.damaged[0] == "line 1: it lacks curve"
+    assert found.damaged[1].startswith(f"line 2: digest is {row['digest']!r}, that of its task is ")
+    assert store.path.read_text().count("\n") == 3, "the file itself is never changed"
+
+
+def test_a_file_that_cannot_be_read_is_said_and_not_a_defect(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"cannot keep rows in .*rows.jsonl: Is a directory; give another folder"):
+        open_store(tmp_path)

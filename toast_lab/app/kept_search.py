@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import zipfile
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -15,7 +14,6 @@ from toast_lab.search import contract
 from toast_lab.search.trace import Trace
 
 RECALLED = 3000  #: of the search that goes on, so many simulations stand in the curves
-MOST_UNPACKED = 4 * 2**30  #: bytes that the file of a trace may hold
 
 
 class Kept(NamedTuple):
@@ -88,13 +86,13 @@ def recall(orders: Control, trace: Trace) -> None:
 
 
 def read_trace(path: str) -> Trace:
-    """The trace in a file that somebody gave.  Raises InvalidProblem if it is none, or unpacks to too much."""
+    """The trace in a file that somebody gave.
+
+    Raises:
+        InvalidProblem: it is none, is damaged or unpacks to too much; where it was put here is not said.
+    """
     try:
-        with zipfile.ZipFile(path) as file:
-            size = sum(part.file_size for part in file.infolist())
-    except (OSError, zipfile.BadZipFile) as error:
-        raise InvalidProblem(f"cannot read this search trace: {error}; choose a file that a search has saved") from None
-    if size > MOST_UNPACKED:
-        most = f"{MOST_UNPACKED / 2**30:.0f} GiB"
-        raise InvalidProblem(f"this search trace unpacks to {size / 2**30:.1f} GiB, at most {most} here")
-    return Trace.load(path)
+        return Trace.load(path)
+    except InvalidProblem as error:
+        text = str(error).removeprefix(f"{path}: ")
+        raise InvalidProblem(f"{text}\nChoose a file that a search has saved.") from None

@@ -11,13 +11,19 @@ from __future__ import annotations
 import argparse
 import gc
 import ipaddress
+import re
 import secrets
+import socket
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
-from toast_lab.errors import ToastError, join_offenders
+from toast_lab import checks
+from toast_lab.errors import InvalidInput, ToastError, join_offenders
+from toast_lab.prepare import prepare as prepare_kernels
+from toast_lab.prepare import start_early
 
 KEPT_SESSIONS = 32
 _KEPT: OrderedDict[str, Any] = OrderedDict()
@@ -35,16 +41,40 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def own_model(address: str, model: str | None) -> tuple[str, str]:
+def own_model(address: str, model: str | None, origins: tuple[str, ...] = ()) -> tuple[str, str]:
     """(model that the page may offer, why it may not)."""
-    if not is_loopback(address):
-        where = address or "all interfaces"
+    foreign = [o for o in origins if not is_loopback(_host(o))]
+    if not is_loopback(address) or foreign:
+        where = ", ".join([address or "all interfaces", *foreign])
         return "", (
             f"Served on {where}, which others can reach, so only built-in models are offered: "
             "loading your own runs your code. "
             "Serve on 127.0.0.1 for your own models."
         )
     return model or "", ""
+
+
+def _host(origin: str) -> str:
+    """The host of ``host:port``."""
+    return origin.rpartition(":")[0].strip("[]")
+
+
+def read_origin(text: str) -> str:
+    """``host:port`` in the one spelling that browsers send.
+
+    Raises:
+        InvalidInput: it is something else, such as a whole address or a pattern.
+
+    >>> read_origin("Lab.example.org:5006")
+    'lab.example.org:5006'
+    """
+    match = re.fullmatch(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]):([0-9]{1,5})", text.strip().lower())
+    if not match or not 1 <= int(match.group(3)) <= 65535:
+        raise InvalidInput(
+            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address that browsers open, such "
+            'as "lab.example.org:5006" (443 for https without a port, 80 for http)'
+        )
+    return f"{match.group(1)}:{int(match.group(3))}"
 
 
 def bound_address(argv: list[str] | None = None) -> str:
@@ -77,10 +107,10 @@ def warm(model: str | None = None) -> None:
     gc.freeze()
 
 
-def page(address: str, model: str | None) -> Callable[[], Any]:
-    """The function that makes one page session."""
+def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Callable[[], Any]:
+    """The function that makes one page session; ``origins`` are further names that it is served under."""
     built_in = model if model and ":" not in model else ""
-    offered, refusal = own_model(address, None if built_in else model)
+    offered, refusal = own_model(address, None if built_in else model, origins)
 
     def make() -> Any:
         import panel as pn
@@ -92,7 +122,8 @@ def page(address: str, model: str | None) -> Callable[[], Any]:
 
         theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
-        if is_loopback(address) and host and not is_loopback(host.rpartition(":")[0].strip("[]")):
+        known = is_loopback(_host(host)) or _is_among(host, origins)
+        if is_loopback(address) and host and not known:
             return pn.pane.Str("Not served under this name.")  # a foreign name was made to point here
         location = pn.state.location
         asked = _query(location)
@@ -148,32 +179,69 @@ def serve(
         address: 127.0.0.1 by default; on any other than a loopback address only built-in models are offered.
         model: a built-in model or ``package.module:make`` to begin with.
         show: open a browser window.
-        origins: further ``host:port`` from which pages may connect.
+        origins: further ``host:port`` from which pages may connect; where one is no name of this machine alone, only
+            built-in models are offered.
+
+    Raises:
+        InvalidInput: a port or an origin that is none.
+        ToastError: a model that may not be offered there.
     """
+    origins = tuple(read_origin(origin) for origin in origins)
     if model is not None and ":" not in model:
         from toast_lab.models import registry
 
         registry.maker(model)  # an unknown name is told now, not to the first visitor
-    refusal = own_model(address, model if model and ":" in model else None)[1]
+    refusal = own_model(address, model if model and ":" in model else None, origins)[1]
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
-    from toast_lab.prepare import prepare as prepare_kernels
-    from toast_lab.prepare import start_early
-
+    port = checks.whole("port", port, 1, 65535, InvalidInput)
     start_early()
-    print(f"TOAST Lab starts; in some seconds it answers on http://{address}:{port} (stop with Ctrl-C)", flush=True)
+    print(f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True)
     if refusal:
         print(refusal, flush=True)
     prepare_kernels("price")
     warm()
-    print(f"TOAST Lab on http://{address}:{port}", flush=True)
-    start(page(address, model), port, address, show=show, origins=origins)
+    print(greeting(address, port, origins), flush=True)
+    start(page(address, model, origins), port, address, show=show, origins=origins)
+
+
+def is_wildcard(address: str) -> bool:
+    """Does ``address`` stand for all interfaces?"""
+    return address in ("", "0.0.0.0", "::")
 
 
 def hosts(address: str, port: int, origins: tuple[str, ...] = ()) -> list[str]:
-    """``host:port`` under which our own pages are reached."""
-    own = ("127.0.0.1", "localhost", *([address] if is_loopback(address) else ()))
-    return [*dict.fromkeys(f"{host}:{port}" for host in own), *origins]
+    """``host:port`` under which our own pages are reached.
+
+    >>> hosts("192.168.1.5", 5006, ("lab:5006",))
+    ['192.168.1.5:5006', '127.0.0.1:5006', 'localhost:5006', 'lab:5006']
+    """
+    # An address of our own cannot be made to point elsewhere, as a name can.
+    own = (*(() if is_wildcard(address) else (address,)), "127.0.0.1", "localhost")
+    named = [f"[{host}]" if ":" in host else host for host in own]
+    return list(dict.fromkeys([*(f"{host}:{port}" for host in named), *origins]))
+
+
+def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
+    """What is said at the start: the addresses that work in a browser, and what is missing for others."""
+    first = hosts(address, port)[0]
+    text = f"TOAST Lab on http://{first} (stop with Ctrl-C)"
+    if origins:
+        text += "".join(f"\nalso as {o}" for o in origins)
+    elif is_wildcard(address):
+        text += (
+            "\nIt listens on all interfaces, but pages open on this machine only: say under which name others reach "
+            f"it, for instance --allow-origin {socket.gethostname()}:{port}"
+        )
+    return text
+
+
+def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
+    """Is ``host`` or ``host:port`` of a request among those allowed?  Without a port it is that of its scheme."""
+    host = host.lower()
+    ports = {"http": (80,), "https": (443,)}.get(scheme, (80, 443))
+    whole = [host] if re.search(r":[0-9]+$", host) else [f"{host}:{port}" for port in ports]
+    return any(one in allowed for one in whole)
 
 
 def prepare(
@@ -181,8 +249,8 @@ def prepare(
 ) -> Any:
     """A server, not yet started, of what ``make`` gives to each visitor.
 
-    A websocket has to come from our own pages, and on a loopback address a request has to name it: a foreign
-    name that was made to point here (DNS rebinding) is refused, and so is a websocket that hides its origin.
+    A request has to name us as ``hosts`` says, and a websocket has to come from a page of that name: a foreign name
+    that was made to point here (DNS rebinding) is refused, and so is a websocket that hides its origin.
     """
     import panel as pn
     from tornado.routing import Matcher, Rule
@@ -192,9 +260,11 @@ def prepare(
 
     class Stranger(Matcher):
         def match(self, request: Any) -> dict[str, Any] | None:
-            foreign = is_loopback(address) and request.host not in allowed
-            hidden = request.path.endswith("/ws") and not request.headers.get("Origin")
-            return {} if foreign or hidden else None
+            refused = not _is_among(request.host, allowed)
+            if request.path.endswith("/ws"):
+                origin = urlsplit(request.headers.get("Origin") or "")
+                refused = refused or not _is_among(origin.netloc, allowed, origin.scheme)
+            return {} if refused else None
 
     class Refuse(RequestHandler):
         def prepare(self) -> None:
@@ -207,7 +277,8 @@ def prepare(
         show=show,
         start=False,
         title="TOAST Lab",
-        websocket_origin=allowed,
+        # Bokeh takes 80 for the port of any origin without one; what is let through was looked at above.
+        websocket_origin=[*allowed, *(o.removesuffix(":443") + ":80" for o in allowed if o.endswith(":443"))],
         verbose=False,
     )
     server._tornado.default_router.rules.insert(0, Rule(Stranger(), Refuse))
@@ -238,10 +309,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("model", nargs="?", help="a built-in model or package.module:make")
     parser.add_argument("--port", type=int, default=5006)
     parser.add_argument("--address", default="127.0.0.1")
+    parser.add_argument("--allow-origin", metavar="HOST:PORT", action="append", default=[])
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args(argv)
     try:
-        serve(options.port, options.address, options.model, options.show)
+        serve(options.port, options.address, options.model, options.show, tuple(options.allow_origin))
     except (ToastError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from toast_lab import isolate
+from toast_lab import checks, isolate
 from toast_lab.bench.cases import MESH, SLICES, Case, Choice
 from toast_lab.cost.problem import price
 from toast_lab.errors import NotSaved, ToastError
@@ -135,6 +135,25 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         "bytes_by_kind": {kind: list(sides) for kind, sides in both.items()},
         "compile_s": made.compile_s, "compiler": dict(made.versions), "temporaries_only": made.needed_temporaries_only,
     }  # fmt: skip
+
+
+_TEXTS = ("case", "model", "mesh", "machine", "method", "topology", "status", "outcome")
+_NUMBERS = ("time_s", "compute_s", "comm_s", "peak_bytes", "compiled_peak_bytes", "compiled_compute_s", "compile_s")
+_OBJECTS = ("collectives", "compiled_collectives", "bytes_by_kind")
+
+
+def row_offence(row: Mapping[str, Any]) -> str:
+    """What is wrong with a row of the compiled table, empty if nothing is; see ``Store``."""
+    for key in _TEXTS:
+        if not isinstance(row.get(key), str):
+            return f"{key} must be a text, it is {row.get(key)!r:.60}"
+    for key in _NUMBERS:
+        if row.get(key) is not None and (wrong := checks.number_offence(row[key], 0.0)):
+            return f"{key} {wrong}"
+    for key in ("sizes", *_OBJECTS):
+        if not isinstance(row.get(key), dict if key == "sizes" else dict | None):
+            return f"{key} must be an object, it is {row.get(key)!r:.60}"
+    return ""
 
 
 def _counts(pairs: Any) -> dict[str, float]:

@@ -81,7 +81,7 @@ def run_paper(
     store, cells = open_store(folder), choice.cells()
     jobs = compiled.jobs(choice)
     compile_too = compile_too or COMPILED in choice.parts
-    compiled_store = Store(folder / "compiled.jsonl")
+    compiled_store = Store(folder / "compiled.jsonl", compiled.row_offence)
     with store.claimed(), compiled_store.claimed():
         sweep = run_sweep(
             [cell.task for cell in cells], store, scheduler=scheduler, workers=workers, retry_crashed=retry_crashed,

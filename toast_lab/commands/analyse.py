@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
-    from toast_lab.conflicts.listing import names_listing
+    from toast_lab.conflicts.listing import annotated_listing, names_listing
 
     texts = {}
     if args.listing:
-        texts["listing"] = str(analysis)
+        texts["listing"] = annotated_listing(analysis)
     if args.names:
         texts["names_listing"] = names_listing(analysis)
     return texts

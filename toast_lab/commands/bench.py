@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
             "searches run, and the same command with it adds the compiled table later."
         )
     page_file = Path(args.page) if args.page else None
-    common.check_folder(args.page, "--page")
+    common.check_early(args)
     with sweeping(len(choice.cells())) as (on_progress, stopped), output.progress("compiling") as update:
 
         def on_compile(i: int, total: int, what: str) -> None:

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.commands import keeping, output, stopping
-from toast_lab.errors import FrontendError, InvalidPlan, did_you_mean
+from toast_lab.errors import (
+    FrontendError,
+    InvalidInput,
+    InvalidPlan,
+    InvalidProblem,
+    ToastError,
+    did_you_mean,
+    join_offenders,
+)
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from toast_lab.frontends import Model
     from toast_lab.search.contract import SearchResult
     from toast_lab.search.trace import Trace
+    from toast_lab.sharding.mesh import Mesh
     from toast_lab.sharding.plan import ShardingPlan
 
 DEFAULT_MESH = "4x2"
@@ -32,44 +41,147 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 # -- from arguments ------------------------------------------------------------------------------------
 
 
+#: Options that name a file to be written, and folders for many of them.
+WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo")
+
+
 def check_early(args: argparse.Namespace) -> None:
-    """Refuse what can be seen to be wrong before minutes are spent on tracing and searching."""
-    from toast_lab.cost.layout import lay_out
-    from toast_lab.cost.machines import machine
+    """Refuse what can be seen to be wrong before minutes are spent on tracing and searching; all of it is listed.
+
+    Whatever options a command has are looked at, by their names: machine, mesh, plans, devices, topology, files to be
+    written, and the search's.
+    """
+    wrong: list[ToastError] = []
+    meshes: list[Mesh] = []
+    for check in (
+        lambda: meshes.extend(_meshes(args)), lambda: _check_layout(args), lambda: _check_devices(args, meshes),
+        lambda: _check_written(args), lambda: _check_search(args),
+    ):  # fmt: skip
+        try:
+            check()
+        except ToastError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise InvalidInput("several options are wrong:\n" + join_offenders(map(str, wrong)))
+
+
+def _meshes(args: argparse.Namespace) -> list[Mesh]:
+    """The meshes that a command will work on: the one asked for, else those of its plans, else the default one."""
     from toast_lab.sharding.mesh import make_mesh
 
+    if getattr(args, "mesh", None):
+        return [make_mesh(args.mesh)]
+    single = [getattr(args, name, None) for name in ("plan", "before")]
+    paths = [path for path in (*single, *(getattr(args, "plans", None) or ())) if path]
+    if paths:
+        return [make_mesh(mesh_of(path)) for path in paths]
+    return [make_mesh(DEFAULT_MESH)] if hasattr(args, "mesh") and hasattr(args, "machine") else []
+
+
+def _check_layout(args: argparse.Namespace) -> None:
+    from toast_lab.cost.layout import lay_out
+    from toast_lab.cost.machines import machine
+
+    if not getattr(args, "machine", None):
+        return
     found = machine(args.machine)
-    if args.mesh:
-        lay_out(found, make_mesh(args.mesh))
-    if getattr(args, "plan", None):
-        mesh_of(args.plan)
-    for flag in ("save", "trace"):
-        check_folder(getattr(args, flag, None), f"--{flag}")
-    if hasattr(args, "method"):
-        search_settings(args)
+    if getattr(args, "mesh", None):
+        for mesh in _meshes(args):
+            lay_out(found, mesh)
+
+
+def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
+    """Devices and topologies go with the meshes; accelerators are looked for, in a child."""
+    from toast_lab.runtime import devices as dev
+
+    if getattr(args, "device", None):
+        dev.check(args.device, 1)
+    for mesh in meshes:
+        if getattr(args, "topology", None):
+            from toast_lab.runtime.compile import check_compiler
+            from toast_lab.runtime.topologies import parse
+
+            check_compiler(parse(args.topology, mesh))
+        devices = getattr(args, "devices", None)
+        if devices and devices != "distributed":
+            dev.check(devices, mesh.n_devices)
+
+
+def _check_written(args: argparse.Namespace) -> None:
+    given = {f"--{flag}": getattr(args, flag, None) for flag in WRITTEN}
+    given = {flag: path for flag, path in given.items() if isinstance(path, str) and path}
+    wrong = [text for flag, path in given.items() if (text := _folder_offence(path, flag))]
+    places = [os.path.realpath(path) for path in given.values()]
+    twice = [flag for flag, place in zip(given, places, strict=True) if places.count(place) > 1]
+    if twice:
+        wrong.append(f"{' and '.join(twice)} name the same file")
+    store = getattr(args, "store", None)
+    if store and store != "none" and (text := _out_offence(str(Path(store).parent), "--store")):
+        wrong.append(text)
+    if getattr(args, "out", None) and (text := _out_offence(args.out, "--out")):
+        wrong.append(text)
+    if wrong:
+        raise InvalidPlan("; ".join(wrong))
+
+
+def _check_search(args: argparse.Namespace) -> None:
+    if hasattr(args, "method") and hasattr(args, "resume"):
+        _, trace, _ = search_settings(args)
+        asked = {"seed": args.seed, "method": args.method}
+        if trace is not None:
+            wrong = [
+                f"{k} {trace.about.get(k)!r}, not {v!r}"
+                for k, v in asked.items()
+                if v not in (None, trace.about.get(k))
+            ]
+            if wrong:
+                raise InvalidProblem(f"--resume {args.resume}: its search has {'; '.join(wrong)}")
 
 
 def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
     """(method, trace to go on from, options of the method) that the arguments name; all wrong options are listed."""
-    from toast_lab.search.contract import method_of
+    from toast_lab.search.contract import method_of, option_offenders
     from toast_lab.search.trace import Trace
 
     trace = Trace.load(args.resume) if args.resume else None
-    method = args.method or (trace.about["method"] if trace is not None else "mcts")
+    method = args.method or (trace.about.get("method", "mcts") if trace is not None else "mcts")
     known = method_of(method).__kwdefaults__ or {}
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = Words("--option", "option", f"options of {method}", "--option depth=8")
-    return method, trace, _read_values(wanted, known, words, closed=True)
+    options = _read_values(wanted, known, words, closed=True)
+    if wrong := option_offenders(method, options):
+        raise InvalidProblem("; ".join(wrong))
+    return method, trace, options
 
 
 def check_folder(path: str | None, option: str) -> None:
     """Refuse a file to write that cannot be written."""
-    if path and Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        return  # a device or a pipe: nothing is made in its folder
-    if path and not os.access(Path(path).absolute().parent, os.W_OK):
-        raise InvalidPlan(f"{option} {path}: its folder does not exist or cannot be written to")
-    if path and Path(path).is_dir():
-        raise InvalidPlan(f"{option} {path}: this is a folder, give a file")
+    if path and (wrong := _folder_offence(path, option)):
+        raise InvalidPlan(wrong)
+
+
+def _folder_offence(path: str, option: str) -> str:
+    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        return ""  # a device or a pipe: nothing is made in its folder
+    if not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK) or not Path(path).absolute().parent.is_dir():
+        return f"{option} {path}: its folder does not exist or cannot be written to"
+    if Path(path).is_dir():
+        return f"{option} {path}: this is a folder, give a file"
+    if Path(path).exists() and not os.access(path, os.W_OK):
+        return f"{option} {path}: this file is there and cannot be written to"
+    return ""
+
+
+def _out_offence(path: str, option: str) -> str:
+    """What is wrong with a folder that is made if it is not there."""
+    there = Path(path).absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        return f"{option} {path}: {there} is a file, give a folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{option} {path}: {there} cannot be written to"
 
 
 def load_model(args: argparse.Namespace) -> Model:
@@ -207,7 +319,7 @@ def mesh_of(path: str) -> Any:
         return {str(a): s for a, s in data["mesh"].items()}
     except OSError as error:
         raise InvalidPlan(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidPlan(f"{path} is not a plan that --save wrote") from None
 
 

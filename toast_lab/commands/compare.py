@@ -21,12 +21,8 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.compare import distributed
     from toast_lab.compare.compare import DISTRIBUTED, compare, is_first
 
-    common.check_folder(args.csv, "--csv")
+    common.check_early(args)
     names = _names(args.plans)
-    if args.machine:
-        from toast_lab.cost.machines import machine
-
-        machine(args.machine)
     together = args.devices == DISTRIBUTED
     if together:
         distributed.connect()

@@ -22,14 +22,13 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.cost.problem import price
     from toast_lab.runtime.compile import compile_plan
     from toast_lab.runtime.diff import diff_compiled
-    from toast_lab.runtime.topologies import machine_of, parse
+    from toast_lab.runtime.topologies import machine_of
     from toast_lab.sharding.plan import replicated
 
     args.machine = args.machine or machine_of(args.topology, MACHINES)
     common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
-    parse(args.topology, problem.mesh)
     plan = common.given_plan(args, problem) or replicated(problem)
     keeping.keep_plan(args, plan, problem)
     with output.progress(f"compiling for {args.topology}") as update:

@@ -11,8 +11,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the conflict board."""
     from toast_lab.explain.board import conflicts
 
+    common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     board = conflicts(problem)
     data = {"model": output.model_data(model), "problem": output.problem_data(problem), **board.to_json()}
-    return output.emit(args, data, lambda out: print(board))
+    return output.emit(args, data, lambda out: print(board.text(None)))

@@ -11,6 +11,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare two plans that ``--save`` wrote."""
     from toast_lab.explain.difference import difference
 
+    common.check_early(args)
     model = common.load_model(args)
     args.plan = args.before  # gives the mesh if none is asked for
     problem = common.make_problem(args, common.analyse(args, model))

@@ -23,8 +23,7 @@ OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
 def run(args: argparse.Namespace) -> int:
     """Find the fewest constraints, and write what was asked for."""
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
-    for name, path in wanted.items():
-        common.check_folder(path, f"--{name}")
+    common.check_early(args)
     model = common.load_model(args)
     problem, plan = common.required_plan(args, model)
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted

@@ -23,7 +23,6 @@ def run(args: argparse.Namespace) -> int:
     methods = [m.strip() for m in args.methods.split(",") if m.strip()]
     racing.check(methods)
     common.check_early(args)
-    common.check_folder(args.csv, "--csv")
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     seconds = args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds

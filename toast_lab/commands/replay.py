@@ -15,6 +15,7 @@ def run(args: argparse.Namespace) -> int:
     """Time the local program; its collectives are priced."""
     from toast_lab.compare.replay import replay
 
+    common.check_early(args)
     model = common.load_model(args)
     problem, plan = common.required_plan(args, model)
     with output.progress("replaying") as update, stopping.stop_gently() as stopped:

@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, done: Run) -> None:
+    from toast_lab.runtime.agreement import verdict
+
     output.show_plan(out, plan)
     error = done.max_relative_error
     estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
@@ -68,6 +70,7 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, don
             ),
         ],
     )
+    out.print(f"Against the unsharded program: {verdict(error, done.tolerance)}")
     priced = Counter(c.kind for c in cost.collectives)
     compiled = done.collective_counts
     kinds = sorted({*priced, *compiled})

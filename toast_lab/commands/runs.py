@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from toast_lab.commands import common, keeping, output
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.text import bytes_text
 
 
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
             return output.emit(args, row, lambda out: _show(out, row))
         rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
         path = str(store.path)
+        if store.damaged:
+            print(f"note: {path}: left out, damaged:\n{join_offenders(store.damaged, 5)}", file=sys.stderr)
     if args.csv:
         keeping.keep(args, "table", args.csv, lambda to: write_csv(Path(to), COLUMNS, rows))
     return output.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))
@@ -33,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 def _number(words: list[str]) -> int | None:
     if not words:
         return None
-    if len(words) != 2 or words[0] != "show" or not words[1].isdigit():
+    if len(words) != 2 or words[0] != "show" or not (words[1].isascii() and words[1].isdigit() and len(words[1]) < 19):
         raise InvalidProblem(f'cannot read "runs {" ".join(words)}"; write "toast-lab runs" or "toast-lab runs show 3"')
     return int(words[1])
 

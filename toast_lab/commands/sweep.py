@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import keeping, output, stopping
-from toast_lab.errors import InvalidProblem, NotSaved
+from toast_lab.commands import common, keeping, output, stopping
+from toast_lab.errors import InvalidProblem, NotSaved, join_offenders
 from toast_lab.files import write_whole
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.sweep.run import Progress
+    from toast_lab.sweep.store import Store
 
 OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
@@ -27,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.sweep.task import read_sweep, tasks_of
     from toast_lab.text import write_csv
 
+    common.check_early(args)
     given = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
     if args.file and given:
         raise InvalidProblem(f"give the sweep as {args.file} or as options, not both: {', '.join(given)}")
@@ -35,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     tasks = tasks_of(read_sweep(args.file) if args.file else given)
     folder = Path(args.out)
     store = open_store(folder)
+    say_damaged(store)
     with sweeping(len(tasks)) as (on_progress, stopped):
         done = run_sweep(
             tasks, store, scheduler=args.scheduler, workers=args.workers, retries=args.retries,
@@ -57,6 +61,14 @@ def keep_rows(args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any
         args, f"{len(rows)} rows, to be appended", NotSaved(why),
         lambda to: write_whole(to, text, "the rows"), lambda: f"Append them to {path}:\n{text}", path.name,
     )  # fmt: skip
+
+
+def say_damaged(store: Store) -> None:
+    """Say on stderr which lines of a file of rows count for nothing."""
+    if store.damaged:
+        what = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
+        text = f"note: {store.path}: {what} left out, which no search wrote so; it runs again:"
+        print(f"{text}\n{join_offenders(store.damaged, 5)}", file=sys.stderr)
 
 
 @contextlib.contextmanager

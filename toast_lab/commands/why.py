@@ -7,6 +7,11 @@ import argparse
 from toast_lab.commands import common, keeping, output
 
 
+def number_or_text(question: str) -> int | str:
+    """A question as the number of a collective, if it is one."""
+    return int(question) if question.isascii() and question.isdigit() and len(question) < 10 else question
+
+
 def run(args: argparse.Namespace) -> int:
     """Answer for the collectives that the question names, of a plan given or of the one that a search finds."""
     common.check_early(args)
@@ -15,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     plan, _ = common.plan_or_search(args, problem, model)
-    reasons = why(problem, plan, int(args.question) if args.question.isdigit() else args.question)
+    reasons = why(problem, plan, number_or_text(args.question))
     keeping.keep_plan(args, plan, problem)
     data = {
         "model": output.model_data(model),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toast_lab import isolate
+from toast_lab import checks, isolate
 from toast_lab.compare import distributed, gradients, measure, store
 from toast_lab.compare.contender import Request
 from toast_lab.compare.measure import Entry, Settings
@@ -29,6 +28,7 @@ from toast_lab.compare.result import Certificate, Comparison, Predicted, Row
 from toast_lab.conflicts.analysis import analyse_program
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
+from toast_lab.runtime import agreement
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.child import Progress
@@ -85,7 +85,7 @@ def compare(
         processes: processes of this machine that the virtual devices are divided among.
         apart: a process for each plan and round, one at a time, where memory does not hold all plans at once; None:
             on accelerators.
-        tolerance: largest relative error that passes; the root of the coarsest rounding unit of the program if None.
+        tolerance: largest relative error that passes; by the program's types and sums if None, see ``agreement``.
         store: True keeps the rows in the default place, a path there; see ``store.py``.
         time_limit_s: for everything together; what is not done then is left out.
         plan_time_limit_s: for one plan; by default its share of the former, of all plans and the unsharded program.
@@ -98,6 +98,12 @@ def compare(
 
     What happens to a plan while it is compiled and run is never raised: its row says it.
     """
+    seed = checks.seed(seed)
+    time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
+    if plan_time_limit_s is not None:
+        checks.number("plan_time_limit_s", plan_time_limit_s, above=0.0, most=checks.MOST_SECONDS)
+    if tolerance is not None:
+        tolerance = checks.number("tolerance", tolerance, 0.0)
     named = _named(model, plans)
     _check(named, repeats, rounds, warmup, processes, devices)
     together = devices == DISTRIBUTED
@@ -127,7 +133,7 @@ def compare(
 
         non_negative = measure.measure(entries, settings, clock, Path(folder), host)
     count = len(distributed.exchange(None)) if together else processes
-    limit = default_tolerance(model) if tolerance is None else tolerance
+    limit = agreement.tolerance(model.program) if tolerance is None else tolerance
     rows = [
         _row(entry, named.get(entry.request.name), made, i - len(entries) + len(named), limit, count)
         for i, entry in enumerate(entries)
@@ -168,12 +174,14 @@ def _named(model: Model, plans: Mapping[str, ShardingPlan] | Sequence[ShardingPl
 def _check(
     named: Mapping[str, ShardingPlan], repeats: int, rounds: int | None, warmup: int, processes: int, devices: str
 ) -> None:
-    wrong = []
-    if repeats < 1 or warmup < 0 or (rounds is not None and rounds < 1):
-        wrong.append(f"repeats and rounds must be at least 1 and warmup 0, got {repeats}, {rounds} and {warmup}")
-    if processes < 1:
-        wrong.append(f"processes must be at least 1, got {processes}")
-    if processes > 1:
+    counts = {"repeats": (repeats, 1), "warmup": (warmup, 0), "processes": (processes, 1)}
+    counts |= {} if rounds is None else {"rounds": (rounds, 1)}
+    wrong = [
+        f"{name} {text}"
+        for name, (value, least) in counts.items()
+        if (text := checks.whole_offence(value, least, checks.MOST_COUNT))
+    ]
+    if not wrong and processes > 1:
         if not str(devices).strip().lower().startswith("cpu"):
             wrong.append(
                 f'processes={processes} divides virtual CPU devices; devices={devices!r} wants devices="{DISTRIBUTED}" '
@@ -287,15 +295,6 @@ def _certificate(entry: Entry, made: gradients.Gradients, note: str, tolerance: 
     else:
         missing.append(f"gradients: {made.why_not or note or entry.gradient_failure or 'the plan did not get so far'}")
     return Certificate(entry.errors, entry.gradient_errors, tolerance, tuple(checked), tuple(missing))
-
-
-def default_tolerance(model: Model) -> float:
-    """The root of the coarsest rounding unit among the program's floating-point types; 0 if it has none."""
-    import ml_dtypes
-
-    found = {model.program.value_dtype[v] for v in range(model.program.n_values)}
-    units = [float(ml_dtypes.finfo(made_up.dtype_of(t)).eps) for t in found if t.startswith(("f", "bf"))]
-    return math.sqrt(max(units, default=0.0))
 
 
 def _prices(

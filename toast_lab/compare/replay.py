@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import isolate
+from toast_lab import checks, isolate
 from toast_lab.compare import local_program
 from toast_lab.compare.local_program import LocalProgram, Removed
 from toast_lab.conflicts.analysis import analyse_program
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidPlan
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import _jax_private, child, inputs
@@ -170,8 +170,10 @@ def replay(
         UnsupportedOp: ops that cannot be replayed there (all are listed).
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the program.
     """
-    if repeats < 1 or warmup < 0:
-        raise InvalidProblem(f"repeats must be at least 1 and warmup at least 0, got {repeats} and {warmup}")
+    checks.whole("repeats", repeats, 1, checks.MOST_COUNT)
+    checks.whole("warmup", warmup, 0, checks.MOST_COUNT)
+    seed = checks.seed(seed)
+    time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
     if problem is not None and problem.mesh != plan.mesh:
         raise InvalidPlan(f"this plan is for the mesh {plan.mesh}, the problem has {problem.mesh}")
     text = annotate(model, plan)

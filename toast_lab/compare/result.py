@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from toast_lab.files import write_whole
+from toast_lab.runtime import agreement
 from toast_lab.runtime.hlo import Collective
-from toast_lab.text import bytes_text, table
+from toast_lab.text import as_html, bytes_text, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +41,10 @@ class Certificate:
     @property
     def passed(self) -> bool | None:
         """Is everything that was checked within the tolerance?  None: nothing was."""
-        error = self.max_relative_error
-        return None if error is None else error <= self.tolerance
+        return agreement.agrees(self.max_relative_error, self.tolerance)
 
     def __str__(self) -> str:
-        error = self.max_relative_error
-        words = {True: "agrees", False: "DIFFERS", None: "not compared"}[self.passed]
-        if error is not None:
-            words += f" (largest error {error:.1e}, tolerance {self.tolerance:.1e})"
+        words = agreement.verdict(self.max_relative_error, self.tolerance)
         lines = [words, *(f"  checked: {c}" for c in self.checked), *(f"  not checked: {c}" for c in self.not_checked)]
         return "\n".join(lines)
 
@@ -184,6 +181,12 @@ class Comparison:
         if path is not None:
             write_whole(path, out.getvalue(), "the table")
         return out.getvalue()
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.rows)} plans of {self.model}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def __str__(self) -> str:
         every = [*self.rows, *([self.reference] if self.reference else [])]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from toast_lab import checks
 from toast_lab.compare import facts
 from toast_lab.compare.result import Comparison, Row
 from toast_lab.errors import StoreError
@@ -35,6 +36,7 @@ _NUMBER = (
     "n_devices", "n_processes", "seed", "median_s", "spread_s", "compile_s", "peak_bytes", "allocator_peak_bytes",
     "passed", "max_relative_error", "predicted_time_s", "predicted_peak_bytes",
 )  # fmt: skip
+_ALWAYS = ("versions", "machine", "measured")  #: JSON that every row has
 _JSON = ("versions", "machine", "plan", "measured", "predicted", "certificate")
 COLUMNS = ("id", *_TEXT, *_NUMBER)  #: what ``rows`` gives
 
@@ -54,12 +56,16 @@ class Store:
         path: the file; made, with its folder, if it is not there.
         read_only: change nothing, not even make the file.
 
+    Attributes:
+        damaged: rows that ``rows`` left out, and why.
+
     Raises:
         StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
         self.path = Path(path) if path is not None else default_path()
+        self.damaged: list[str] = []
         if read_only and not self.path.exists():
             raise StoreError(f"{self.path}: there are no kept results; toast-lab compare writes them")
         with self._explained("open"):
@@ -150,14 +156,16 @@ class Store:
                 return int(done.lastrowid or 0)
 
     def rows(self, model: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """The newest rows first, by ``COLUMNS``."""
+        """The newest rows first, by ``COLUMNS``; those that ``add`` did not write so are left out, see ``damaged``."""
         where, values = ("WHERE model = ?", [model]) if model else ("", [])
         limited = f"LIMIT {int(limit)}" if limit is not None else ""
         with self._explained("read"):
             found = self.connection.execute(
                 f"SELECT {', '.join(COLUMNS)} FROM runs {where} ORDER BY id DESC {limited}", values
             ).fetchall()
-        return [_typed(dict(zip(COLUMNS, values, strict=True))) for values in found]
+        given = [dict(zip(COLUMNS, values, strict=True)) for values in found]
+        self.damaged = [f"row {row['id']}: {text}" for row in given if (text := _offence(row))]
+        return [_typed(row) for row in given if not _offence(row)]
 
     def get(self, number: int) -> dict[str, Any]:
         """Everything of one row.
@@ -171,8 +179,13 @@ class Store:
             count, last = self.connection.execute("SELECT count(*), max(id) FROM runs").fetchone()
         if found is None:
             raise StoreError(f"{self.path} has no row {number}; there are {count}, the last one is {last}")
-        row = _typed(dict(zip(names, found, strict=True)))
-        return {k: json.loads(v) if k in _JSON and v is not None else v for k, v in row.items()}
+        row = dict(zip(names, found, strict=True))
+        if wrong := _offence(row):
+            raise StoreError(
+                f"{self.path}: row {number} is damaged: {wrong}. The others can be read; to take it out: "
+                f'sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'
+            )
+        return {k: json.loads(v) if k in _JSON and v is not None else v for k, v in _typed(row).items()}
 
     def close(self) -> None:
         """Close the file."""
@@ -228,6 +241,26 @@ def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
 
 
 _WHOLE: Sequence[str] = ("n_devices", "n_processes", "seed", "peak_bytes", "allocator_peak_bytes")
+
+
+def _offence(row: Mapping[str, Any]) -> str:
+    """What is wrong with the columns of a row that are there, empty if nothing is."""
+    for name in _TEXT:
+        if not isinstance(row[name], str):
+            return f"{name} must be a text, it is {row[name]!r:.60}"
+    for name in _NUMBER:
+        if row[name] is not None and (wrong := checks.number_offence(row[name])):
+            return f"{name} {wrong}"
+    for name in _JSON:
+        if name not in row:
+            continue
+        try:
+            data = None if row[name] is None else json.loads(row[name])
+        except (TypeError, ValueError, RecursionError):
+            return f"{name} is no JSON, it begins with {row[name]!r:.60}"
+        if not isinstance(data, dict | None) or (data is None and name in _ALWAYS):
+            return f"{name} must be an object, it is {data!r:.60}"
+    return ""
 
 
 def _typed(row: dict[str, Any]) -> dict[str, Any]:

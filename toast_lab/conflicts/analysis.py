@@ -20,6 +20,7 @@ from toast_lab.errors import ToastError
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.nda.names import Names, name_dimensions
+from toast_lab.text import bounded
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage
@@ -69,6 +70,9 @@ class ColourGroup(NamedTuple):
     n_names: int  #: names with size above 1
     size: int
     shardable: bool
+
+
+MOST_LINES = 2000  #: of the listing that ``str()`` gives
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -203,11 +207,15 @@ class Analysis:
         """Colour of a name, the text that stands for it in listings."""
         return self.colour_name[self.colour[name]]
 
+    def __repr__(self) -> str:
+        return f"<Analysis of {self.program.name}: {len(self.groups)} colour groups, {len(self.conflicts)} conflicts>"
+
     def __str__(self) -> str:
         """The program, each dim annotated with its colour (paper: identified with I and M)."""
         from toast_lab.conflicts.listing import annotated_listing
 
-        return annotated_listing(self)
+        rest = " lines: toast_lab.conflicts.listing.annotated_listing(analysis) has all"
+        return bounded(annotated_listing(self).split("\n"), MOST_LINES, rest)
 
 
 def analyse_program(

@@ -123,6 +123,12 @@ class Coverage:
         assumed = sum(1 for row in self.rows if row.reason in (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH))
         return said + ("; some counts are assumed" if assumed else "")
 
+    def __repr__(self) -> str:
+        return f"<Coverage: {self.headline()}>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         """A table of what is held whole, then one of where an action stops."""
         parts = [f"Coverage: {self.headline()}."]

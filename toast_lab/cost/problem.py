@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts, Memory, make_static
@@ -23,7 +24,7 @@ from toast_lab.cost.machines import Machine
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.reprice import Repricer
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidPlan
 from toast_lab.prepare import prepare
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
@@ -34,6 +35,7 @@ from toast_lab.sharding.space import Space, build_space
 from toast_lab.sharding.state import State
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.sharding.written import keep_annotations
+from toast_lab.text import bytes_text
 
 
 class CollectiveRow(NamedTuple):
@@ -78,6 +80,16 @@ class Cost:
     peak_op: int  #: op at which memory peaks
     at_peak: tuple[Held, ...]  #: what is in memory there, largest first; adds up to ``peak_bytes``
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
+
+    def __repr__(self) -> str:
+        return f"<Cost {self}>"
+
+    def __str__(self) -> str:
+        fits = "fits" if self.fits else f"over the limit of {bytes_text(self.memory_limit_bytes)}"
+        return (
+            f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, {self.comm_s * 1e3:.3f} in "
+            f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) {self.score:.4f}"
+        )
 
     @property
     def fits(self) -> bool:
@@ -124,10 +136,13 @@ class Problem:
         self.mesh = make_mesh(mesh)
         self.machine = find_machine(machine)
         self.links = lay_out(self.machine, self.mesh)
-        self.memory_limit_bytes = self.machine.memory_bytes if memory_limit_bytes is None else float(memory_limit_bytes)
-        if not self.memory_limit_bytes > 0:
-            raise InvalidProblem(f"memory_limit_bytes must be above 0, got {memory_limit_bytes}")
-        self.memory_weight = memory_weight
+        self.memory_limit_bytes = self.machine.memory_bytes
+        if memory_limit_bytes is not None:  # infinity: no limit
+            limited = memory_limit_bytes != np.inf
+            self.memory_limit_bytes = (
+                checks.number("memory_limit_bytes", memory_limit_bytes, above=0.0) if limited else float("inf")
+            )
+        self.memory_weight = checks.number("memory_weight", memory_weight, 0.0)
         self.paper_mode = paper_mode
         self.pins: Pins | None = None  #: what every plan that a search finds keeps to
 

@@ -21,6 +21,9 @@ from toast_lab.sharding import steps as st
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
+SHOWN = 120  #: rows that ``str()`` writes
+REST = " rows: print(board.text(None)) shows all"
+
 
 class Tensor(NamedTuple):
     """A place where two dims of one tensor have one colour."""
@@ -81,7 +84,17 @@ class Board:
             "conflicts": rows,
         }
 
+    def __repr__(self) -> str:
+        return f"<Board of {len(self.disputes)} conflicts, print() shows them>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, limit: int | None = SHOWN) -> str:
+        """At most ``limit`` rows of a table: conflicts in the order of the program, each with its choices."""
         if not self.disputes:
             return "This program has no conflicts: no tensor has two dims that would be sharded alike."
         rows = []
@@ -100,7 +113,7 @@ class Board:
                 rows.append(("", f"  {side} on {o.axis}", "", f"{o.time_s * 1e3:.3f} ms", size, sent, o.action))
         before = f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, {text.bytes_text(self.unsharded_peak_bytes)}"
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
-        return before + "\n" + text.table(header, rows, limit=10_000)
+        return before + "\n" + text.table(header, rows, len(rows) if limit is None else limit, REST)
 
 
 def conflicts(problem: Problem) -> Board:

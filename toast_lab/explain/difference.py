@@ -71,6 +71,12 @@ class Difference:
             "compute": [list(row) for row in self.compute],
         }
 
+    def __repr__(self) -> str:
+        return f"<Difference in {len(self.tensors)} tensors and {len(self.collectives)} collectives>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         a, b = self.before, self.after
         lines = [

@@ -30,6 +30,7 @@ from toast_lab.sharding.state import State
 
 REFINED = "refinement"  #: cause of what no action of the plan did
 MOST = 50  #: collectives that one question may be about
+SHOWN = 8  #: reasons that ``str()`` writes out
 
 
 class Change(NamedTuple):
@@ -43,6 +44,9 @@ class Change(NamedTuple):
     more_time_s: float  #: than the plan asked about; negative: it is faster
     more_peak_bytes: float
     removes: bool  #: the collective asked about is gone
+
+    def __repr__(self) -> str:
+        return f"<Change {self}>"
 
     def __str__(self) -> str:
         sign = "+" if self.more_time_s >= 0 else ""
@@ -67,6 +71,12 @@ class Reason:
     undoing: tuple[Change, ...]  #: the plan without each cause that is an action
     cheapest: Change | None  #: of all changes tried, that which removes the collective at the least cost
 
+    def __repr__(self) -> str:
+        return f"<Reason for {self.collective.kind} of {self.collective.value} at {self.place}>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         c = self.collective
         lines = [
@@ -82,7 +92,33 @@ class Reason:
         return "\n".join(lines)
 
 
-def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str | Iterable[int]) -> list[Reason]:
+class Reasons(list[Reason]):
+    """Reasons in the order of the collectives; ``str()`` shows those first that take the most time, and not all."""
+
+    def text(self, limit: int | None = SHOWN) -> str:
+        """At most ``limit`` reasons as paragraphs, the most costly collectives first."""
+        costly = sorted(self, key=lambda reason: -reason.collective.time_s)
+        shown = [str(reason) for reason in costly[:limit]]
+        left = costly[len(shown) :]
+        if left:
+            time_s = sum(reason.collective.time_s for reason in left)
+            shown.append(
+                f"... and {len(left)} more, {time_s * 1e6:.1f} us together: print(reasons.text(None)) shows all, "
+                "or ask about a line or a value"
+            )
+        return "\n\n".join(shown) or "no collectives"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<Reasons for {len(self)} collectives, {sum(r.collective.time_s for r in self) * 1e6:.1f} us>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
+
+def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str | Iterable[int]) -> Reasons:
     """Why a plan has certain collectives.
 
     Args:
@@ -99,7 +135,7 @@ def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str |
     problem = problem.unpinned  # what pins did is shown like what the plan's other actions did
     cost = price(problem, plan)
     asker = _Asker(problem, plan, cost)
-    return [asker.answer(row) for row in _chosen(problem, cost, which)]
+    return Reasons(asker.answer(row) for row in _chosen(problem, cost, which))
 
 
 def _chosen(problem: Problem, cost: Cost, which: CollectiveRow | int | str | Iterable[int]) -> Iterable[CollectiveRow]:

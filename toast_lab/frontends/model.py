@@ -66,6 +66,9 @@ class Model:
         """Shardings that the user wrote into the program; see ``Problem.keep_annotations``."""
         return self.program.annotations
 
+    def __repr__(self) -> str:
+        return f"<Model {self}>"
+
     def __str__(self) -> str:
         p = self.program
         text = f"{self.name}: {p.n_ops - p.n_arguments} ops, {p.n_arguments} arguments, {len(p.outputs)} results"

@@ -114,6 +114,9 @@ class Program:
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
     annotations: tuple[Annotation, ...] = ()  #: shardings that the user wrote into it; nothing here depends on them
 
+    def __repr__(self) -> str:
+        return f"<Program {self.name}: {self.n_ops} ops, {self.n_values} values, {self.n_arguments} arguments>"
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

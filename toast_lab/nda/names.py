@@ -33,6 +33,9 @@ class Names:
     ptr: np.ndarray  #: [N+1] row starts into ``successor``: M without what a loop hands to its next round
     successor: np.ndarray  #: [at most E]
 
+    def __repr__(self) -> str:
+        return f"<Names of {self.program.name}: {len(self.op)} names>"
+
     @property
     def n(self) -> int:
         """Number of names."""

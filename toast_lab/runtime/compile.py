@@ -80,11 +80,7 @@ def compile_plan(
     wanted = top.parse(topology, plan.mesh)
     text = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
-    if wanted.platform == "tpu" and not versions["libtpu"]:
-        raise InvalidProblem(
-            f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be attached). Install it "
-            'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
-        )
+    check_compiler(wanted)
     file = None
     if cache is not False:
         folder = cache_folder() if cache is True else Path(cache)
@@ -107,6 +103,15 @@ def compile_plan(
             file.parent.mkdir(parents=True, exist_ok=True)
             made.save(file)
     return _located(made, plan.program)
+
+
+def check_compiler(wanted: top.Topology) -> None:
+    """Raise InvalidProblem if the compiler for these devices is not installed."""
+    if wanted.platform == "tpu" and not compile_child.versions()["libtpu"]:
+        raise InvalidProblem(
+            f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be attached). Install it "
+            'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
+        )
 
 
 def cache_folder() -> Path:

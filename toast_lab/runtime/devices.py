@@ -11,6 +11,7 @@ import os
 import re
 from typing import Any
 
+from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, did_you_mean
 
 WORDS = ("auto", "cpu", "gpu", "tpu")
@@ -43,6 +44,8 @@ def parse(text: str, wanted: int) -> Devices | None:
         raise InvalidProblem(f'cannot read devices {text!r}{hint}; write "cpu:{wanted}", "gpu", "tpu" or "auto"')
     if match.group(1) == "auto":
         return None
+    if match.group(2) is not None and len(match.group(2).lstrip("0")) > 9:
+        raise InvalidProblem(f'devices {text[:40]!r}: no machine has so many; write "{match.group(1)}:{wanted}"')
     count = wanted if match.group(2) is None else int(match.group(2))
     if count < wanted:
         raise InvalidProblem(
@@ -50,6 +53,25 @@ def parse(text: str, wanted: int) -> Devices | None:
             f'Write "{match.group(1)}:{wanted}" or search a plan for a mesh of {count}.'
         )
     return Devices(match.group(1), wanted)  # of more than enough, the first ones
+
+
+def check(text: str, wanted: int) -> None:
+    """Refuse devices that a run on ``wanted`` of them would refuse; for accelerators a child looks what is attached.
+
+    Raises:
+        InvalidProblem: as ``parse`` and ``attached``.
+    """
+    devices = parse(text, wanted)
+    if devices is not None and devices.platform != "cpu":
+        isolate.run_in_child(
+            "toast_lab.runtime.devices:count_attached", devices, env=environment(devices), time_limit_s=120.0,
+            what=f"looking for {devices.platform} devices",
+        )  # fmt: skip
+
+
+def count_attached(devices: Devices) -> int:
+    """``attached`` as a number.  Runs in a child."""
+    return len(attached(devices))
 
 
 def environment(devices: Devices | None) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from toast_lab import text
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import program as p
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 EQUAL, CHANGED, MISSING, EXTRA = "equal", "changed", "missing", "extra"
 STATUSES = (EQUAL, CHANGED, MISSING, EXTRA)
+SHOWN = 60  #: different rows that ``str()`` writes
 
 NARROWER = "sent in another element type: the cast was moved before the collective"
 OTHER_TIMES = "run another number of times: moved out of a loop, or into one"
@@ -133,13 +135,19 @@ class CompiledDiff:
             rows.append({**data, "status": row.status, "reason": row.reason})
         return rows
 
+    def __repr__(self) -> str:
+        return f"<CompiledDiff of {len(self.rows)} collectives, {len(self.different)} of them different>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         counts = collections.Counter(row.status for row in self.rows)
         lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
         for kind, (ours, theirs) in self.bytes_by_kind().items():
             lines.append(f"  {kind:<20} priced {_size(ours):>10}   compiled {_size(theirs):>10}")
-        lines += [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
-        return "\n".join(lines)
+        rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
+        return text.bounded([*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all")
 
 
 def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run) -> CompiledDiff:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toast_lab import isolate
+from toast_lab import checks, isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.lowering.annotate import annotate
-from toast_lab.runtime import child
+from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.executable import Job
@@ -64,6 +64,7 @@ class Run:
     reference_compile_s: float | None
     reference_peak_bytes: int | None
     note: str = ""  #: why there is no reference although one was asked for
+    tolerance: float | None = None  #: largest error that rounding explains, see ``agreement``; None without a reference
 
     @property
     def collective_counts(self) -> dict[str, int]:
@@ -77,6 +78,11 @@ class Run:
             return None
         return float(np.max([*self.errors.values(), 0.0]))
 
+    @property
+    def agrees(self) -> bool | None:
+        """Are all outputs within the tolerance of the unsharded program's?  None: they were not compared."""
+        return agreement.agrees(self.max_relative_error, self.tolerance)
+
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the derived ones; collectives as a list of dicts."""
         data = dataclasses.asdict(self)
@@ -85,11 +91,11 @@ class Run:
             {**c._asdict(), "axes": None if c.axes is None else list(c.axes)} for c in self.collectives
         ]
         data["collective_counts"] = self.collective_counts
-        data["max_relative_error"] = self.max_relative_error
+        data["max_relative_error"], data["agrees"] = self.max_relative_error, self.agrees
         return data
 
     def __str__(self) -> str:
-        error = "not compared" if self.errors is None else f"error {self.max_relative_error:.1e}"
+        error = agreement.verdict(self.max_relative_error, self.tolerance)
         counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.collective_counts.items()))
         return (
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step "
@@ -108,6 +114,7 @@ def run(
     seed: int = 0,
     inputs: Sequence[Any] | None = None,
     reference: bool = True,
+    tolerance: float | None = None,
     time_limit_s: float = 600.0,
     on_event: Callable[[Any], None] | None = None,
     cancel: Callable[[], bool] | None = None,
@@ -125,6 +132,7 @@ def run(
         seed: of the made-up inputs.
         inputs: arrays to use instead, one for each argument leaf in order.
         reference: run the unsharded program on the same inputs and compare.
+        tolerance: largest relative error that agrees; by the program's types and sums if None, see ``agreement``.
         time_limit_s: for everything together.
         on_event: receives ``child.Progress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
@@ -137,7 +145,8 @@ def run(
     """
     return run_many(
         model, [plan], devices, repeats=repeats, warmup=warmup, seed=seed, inputs=inputs, reference=reference,
-        time_limit_s=time_limit_s, on_event=on_event, cancel=cancel, memory_limit_bytes=memory_limit_bytes,
+        tolerance=tolerance, time_limit_s=time_limit_s, on_event=on_event, cancel=cancel,
+        memory_limit_bytes=memory_limit_bytes,
     )[0]  # fmt: skip
 
 
@@ -151,6 +160,7 @@ def run_many(
     seed: int = 0,
     inputs: Sequence[Any] | None = None,
     reference: bool = True,
+    tolerance: float | None = None,
     time_limit_s: float = 600.0,
     on_event: Callable[[Any], None] | None = None,
     cancel: Callable[[], bool] | None = None,
@@ -160,7 +170,10 @@ def run_many(
 
     The meshes may differ, their numbers of devices may not.  Arguments and errors are those of ``run``.
     """
-    wanted = _check(plans, repeats, warmup)
+    wanted, seed = _check(plans, repeats, warmup), checks.seed(seed)
+    time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
+    if tolerance is not None:
+        tolerance = checks.number("tolerance", tolerance, 0.0)
     limits: dict[str, Any] = {"cancel": cancel, "memory_limit_bytes": memory_limit_bytes}
     chosen = dev.parse(devices, wanted)
     if chosen is None:
@@ -182,14 +195,15 @@ def run_many(
         "toast_lab.runtime.child:execute", request, env=dev.environment(chosen), time_limit_s=time_limit_s,
         on_event=on_event, what=f"running {model.name} on {chosen}", **limits,
     )  # fmt: skip
-    return [_result(report, measured, chosen, seed) for measured in report.jobs]
+    limit = agreement.tolerance(model.program) if tolerance is None else tolerance
+    return [_result(report, measured, chosen, seed, limit) for measured in report.jobs]
 
 
 def _check(plans: Sequence[ShardingPlan], repeats: int, warmup: int) -> int:
     if not plans:
         raise InvalidProblem("there is no plan to run")
-    if repeats < 1 or warmup < 0:
-        raise InvalidProblem(f"repeats must be at least 1 and warmup at least 0, got {repeats} and {warmup}")
+    checks.whole("repeats", repeats, 1, checks.MOST_COUNT)
+    checks.whole("warmup", warmup, 0, checks.MOST_COUNT)
     counts = sorted({plan.mesh.n_devices for plan in plans})
     if len(counts) > 1:
         raise InvalidProblem(f"plans that run together need as many devices each, got {counts}")
@@ -227,7 +241,7 @@ def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     return annotate(model, whole)
 
 
-def _result(report: child.Report, measured: child.Measured, devices: dev.Devices, seed: int) -> Run:
+def _result(report: child.Report, measured: child.Measured, devices: dev.Devices, seed: int, tolerance: float) -> Run:
     times = measured.step_times_s
     quartiles = np.percentile(times, [25, 75])
     memory, reference = measured.memory, report.reference
@@ -253,4 +267,5 @@ def _result(report: child.Report, measured: child.Measured, devices: dev.Devices
         reference_compile_s=reference.compile_s if reference else None,
         reference_peak_bytes=reference.memory["peak"] if reference else None,
         note=report.reference_failure,
+        tolerance=None if measured.errors is None else tolerance,
     )

@@ -14,19 +14,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import hashlib
 import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from toast_lab import checks
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
-from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
+from toast_lab.hashing import digest
 from toast_lab.prepare import prepare
+from toast_lab.search import resumable, trace_check
 from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan, pinned_texts
@@ -62,10 +64,12 @@ class Budget:
     evaluations: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("seconds", "evaluations"):
-            value = getattr(self, key)
-            if value is not None and not value >= 0:
-                raise InvalidProblem(f"budget: {key} must not be negative, got {value}")
+        given = {
+            "seconds": self.seconds is not None and checks.number_offence(self.seconds, 0.0, checks.MOST_SECONDS),
+            "evaluations": self.evaluations is not None and checks.whole_offence(self.evaluations, 0, 2**62),
+        }
+        if wrong := [f"{key} {text}" for key, text in given.items() if text]:
+            raise InvalidProblem(f"budget: {'; '.join(wrong)} (None: no such limit)")
         if self.seconds is None and self.evaluations is None:
             raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
 
@@ -95,6 +99,9 @@ class SearchResult:
     def gap(self) -> float | None:
         """By which part the plan may be above the best that ``bound`` speaks of: C(s) / bound - 1; None: unknown."""
         return None if self.bound is None or not self.bound > 0 else max(0.0, self.cost.score / self.bound - 1.0)
+
+    def __repr__(self) -> str:
+        return f"<SearchResult {self}>"
 
     def __str__(self) -> str:
         return f"{self.method}: {self.cost.time_s * 1e3:.3f} ms, {self.cost.peak_bytes / 2**30:.2f} GiB. {self.message}"
@@ -242,7 +249,7 @@ class Recorder:
         op_axis, value_axis = np.ascontiguousarray(op_axis, np.int32), np.ascontiguousarray(value_axis, np.int8)
         key = b""
         if quick is None:
-            key = _plan_key(op_axis, value_axis)
+            key = digest(op_axis, value_axis)
             quick = self.prices.get(key)
         if quick is None:
             totals = self.pricer.totals(op_axis, value_axis)
@@ -253,7 +260,7 @@ class Recorder:
             arrays = op_axis.copy(), value_axis.copy()
             self.best, self.best_rank, self._best_row = quick, self.rank(quick, len(labels)), self.trace.row.n - 1
             self.best_actions, words = (), tuple(labels)
-            number = int.from_bytes(key or _plan_key(*arrays), "little")
+            number = int.from_bytes(key or digest(*arrays), "little")
             self._best_plan = lambda: self._plan_of(*arrays, words, number)
             self.trace.best_op_axis, self.trace.best_value_axis = arrays
             self.trace.best_actions, self.trace.about["key"] = words, number
@@ -325,10 +332,6 @@ class Recorder:
         return ShardingPlan(analysis.program, self.problem.mesh, op_axis, value_axis, actions, key, analysis.trees)
 
 
-def _plan_key(op_axis: np.ndarray, value_axis: np.ndarray) -> bytes:
-    return hashlib.blake2b(op_axis.tobytes() + value_axis.tobytes(), digest_size=8).digest()
-
-
 def search(
     problem: Problem,
     method: str | None = None,
@@ -359,9 +362,11 @@ def search(
     trace = None if resume is None else reopened(problem, resume, method, seed, options)
     about = {} if trace is None else trace.about
     method = method or about.get("method", "mcts")
-    seed = int(about.get("seed", 0) if seed is None else seed)
+    seed = checks.seed(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
     run = check_options(method, options)
+    if wrong := option_offenders(method, options):
+        raise InvalidProblem("; ".join(wrong))
     prepare("price", method, cancel=cancel)
     recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
     try:
@@ -395,12 +400,61 @@ def search(
 def check_options(method: str, options: Iterable[str]) -> Any:
     """The function of a method that has these options.  Raises InvalidProblem for an unknown method or option."""
     run = method_of(method)
-    unknown = [k for k in options if k not in run.__kwdefaults__]
-    if unknown:
-        raise InvalidProblem(
-            f"{method} has no option {', '.join(unknown)}; it has {', '.join(run.__kwdefaults__) or 'none'}"
-        )
+    if unknown := _unknown(run, method, options):
+        raise InvalidProblem(unknown)
     return run
+
+
+def _unknown(run: Any, method: str, options: Iterable[str]) -> str:
+    known = run.__kwdefaults__ or {}
+    unknown = [k for k in options if k not in known]
+    return f"{method} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}" if unknown else ""
+
+
+def option_offenders(method: str, options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the options of a method: unknown ones, and numbers that are none or not finite."""
+    run = method_of(method)
+    found = [text] if (text := _unknown(run, method, options)) else []
+    for key, value in options.items():
+        kinds = {kind.strip() for kind in str(run.__annotations__.get(key, "")).split("|")}
+        if value is None and "None" in kinds:
+            continue
+        text = ""
+        if "bool" in kinds:
+            text = "" if isinstance(value, bool) else f"must be true or false, got {value!r:.60}"
+        elif "int" in kinds:
+            text = checks.whole_offence(value, -checks.MOST_COUNT, checks.MOST_COUNT)
+        elif "float" in kinds:
+            text = checks.number_offence(value)
+        elif "str" in kinds:
+            text = "" if isinstance(value, str) else f"must be a text, got {value!r:.60}"
+        if text:
+            found.append(f"{method}: option {key} {text}")
+    return found or _refused(run, options)
+
+
+class _Begun(Exception):
+    """A method has let its options through."""
+
+
+class _Nobody:
+    """Stands for the recorder of a search that is not made."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Begun
+
+
+def _refused(run: Any, options: Mapping[str, Any]) -> list[str]:
+    """What a method says of numbers out of its range.  Ours look at their options before they look at the recorder."""
+    if not run.__module__.startswith("toast_lab."):
+        return []
+    try:
+        run(_Nobody(), 0, **options)
+    except _Begun:
+        return []
+    except ToastError as error:
+        return [str(error)]
+    return []
 
 
 def method_of(name: str) -> Any:
@@ -450,6 +504,10 @@ def reopened(
             "this search cannot be resumed: its process died, so that its trace tells what it did and lacks what it "
             "takes to go on. Search anew"
         )
+    named = _named(resume)
+    if isinstance(resume, Trace):  # one from a file was looked at when it was read
+        _refuse(named, [*trace_check.about_offenders(trace.about), *trace_check.offenders(trace)])
+    _refuse(named, resumable.about_offenders(trace))
     trace.about.setdefault("pins", [])  # traces of versions that knew none
     asked: dict[str, Any] = {**_about(problem), **({"method": method} if method else {})}
     asked |= {"seed": seed} if seed is not None else {}
@@ -458,7 +516,24 @@ def reopened(
     wrong += [f"option {k}={given[k]!r}, not {v!r}" for k, v in options.items() if k in given and given[k] != v]
     if wrong:
         raise InvalidProblem(f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew")
+    held = {**given, **options}
+    _refuse(named, option_offenders(trace.about["method"], held))
+    defaults = method_of(trace.about["method"]).__kwdefaults__ or {}
+    _refuse(named, resumable.offenders(problem, trace, {**defaults, **held}))
     return trace
+
+
+def _named(resume: Trace | str | os.PathLike[str] | None) -> str:
+    return os.fspath(resume) if isinstance(resume, str | os.PathLike) else "this trace"
+
+
+def _refuse(named: str, offenders: Iterable[str]) -> None:
+    """Raise InvalidProblem if there are any."""
+    if wrong := list(offenders):
+        raise InvalidProblem(
+            f"{named}: no search can go on from this trace; give another copy of it, or search anew:\n"
+            f"{join_offenders(wrong)}"
+        )
 
 
 def _message(recorder: Recorder, elapsed_s: float, status: Status, plan: ShardingPlan, cost: Cost) -> str:

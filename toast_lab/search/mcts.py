@@ -56,6 +56,7 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 BATCH = 32
+MOST_DEPTH, MOST_THREADS = 10_000, 1024  #: each action and each thread has memory of its own
 WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
 
 
@@ -114,6 +115,8 @@ def run(
     }
     wrong += [f"{k}={v} must not be negative" for k, v in high.items() if not v >= 0]
     wrong += [] if prior_visits > 0 else [f"prior_visits={prior_visits} must be above 0"]
+    top = {"depth": (depth, MOST_DEPTH), "threads": (threads, MOST_THREADS)}
+    wrong += [f"{k}={v} must be at most {most}" for k, (v, most) in top.items() if v is not None and v > most]
     if wrong:
         raise InvalidProblem(f"mcts: {'; '.join(wrong)}")
     least = pruning_threshold(recorder.problem) if min_names is None else min_names
@@ -182,6 +185,11 @@ class _Search:
         memory = recorder.trace.memory
         if memory:
             self.tree = {k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")}
+            for keys, rows in (("slot_key", "slot_node"), ("price_key", "price")):
+                # Where a key stands follows from the key: put anew, so that none can stand where it is not looked for.
+                fresh = np.zeros_like(self.tree[keys]), np.zeros_like(self.tree[rows])
+                tr.rehash(self.tree[keys], self.tree[rows], *fresh)
+                self.tree[keys], self.tree[rows] = fresh
             self.round, self.stale, self.in_round, self.fruitless = (int(x) for x in memory["round"])
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:

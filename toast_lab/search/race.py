@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toast_lab import text
+from toast_lab import checks, text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 from toast_lab.prepare import FIRST, prepare
@@ -83,6 +83,12 @@ class Race:
             for p in o.points
         ]
 
+    def __repr__(self) -> str:
+        return f"<Race of {len(self.outcomes)} methods on {self.problem.describe()}>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         columns = (
             "method", ">score", ">ms", ">GiB", "fits", "status", ">priced", ">s", ">own best s", ">within 1% s", ">gap",
@@ -127,8 +133,7 @@ def race(
         InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
     """
     check(methods, options)
-    if parallel < 1:
-        raise InvalidProblem(f"parallel must be at least 1, got {parallel}")
+    parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
     prepare(*FIRST, *methods, cancel=cancel)  # told here once, rather than waited for in each child
     stop = threading.Event()
 

@@ -100,7 +100,7 @@ class Fine(NamedTuple):
     repricer: Repricer
 
 
-def make_fine(problem: Problem) -> Fine:
+def fine_rows(problem: Problem) -> Alike:
     """Sort a program into finer rows; arguments and results stay in the rows that the search has."""
     space, program, like_op = problem.space, problem.analysis.program, problem.folded.memory.like_op
     coarse = space.alike
@@ -113,12 +113,17 @@ def make_fine(problem: Problem) -> Fine:
         program.n_values, coarse.values.label, np.where(outside, -1, like_op[program.value_op]),
         np.where(outside, -1, place),
     )  # fmt: skip
-    alike = by_classes(
+    return by_classes(
         ops, values, space.op_ptr, space.op, space.op_name, space.value_ptr, space.value, space.value_dim,
         space.value_dim_size, space.op_axes, space.value_axes,
     )  # fmt: skip
-    folded = fold(program, alike, problem._tables, *problem._static)
-    return Fine(alike, neighbourhood(space, alike), Repricer(folded, problem._rates, problem.mesh.array()))
+
+
+def make_fine(problem: Problem) -> Fine:
+    """What refinement works on."""
+    alike = fine_rows(problem)
+    folded = fold(problem.analysis.program, alike, problem._tables, *problem._static)
+    return Fine(alike, neighbourhood(problem.space, alike), Repricer(folded, problem._rates, problem.mesh.array()))
 
 
 def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from toast_lab.cost.problem import Problem, Quick
-from toast_lab.errors import InvalidPlan
+from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.search.trace import Simulation, Trace
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
@@ -37,7 +37,7 @@ def replay(problem: Problem, trace: Trace, begin: int = 0, end: int | None = Non
         state = State(problem.space)
         try:
             actions = [known.setdefault(t, parse_action(problem.analysis, problem.mesh, t)) for t in simulation.actions]
-        except InvalidPlan:
+        except ToastError:
             continue
         for text, action in zip(simulation.actions, actions, strict=True):
             if not state.apply(action):

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.files import whole_file
+from toast_lab.search import trace_check, trace_file
 
 FORMAT = 1
+PARTS = ("row", "action", "passed", "node")  #: columns of a trace
+AGAIN = "give another copy of the file, or search again and save the trace anew"
 
 
 class Simulation(NamedTuple):
@@ -256,7 +258,7 @@ class Trace:
     def copy(self) -> Trace:
         """An independent copy."""
         new = Trace(self.vocabulary)
-        for part in ("row", "action", "passed", "node"):
+        for part in PARTS:
             getattr(new, part).extend({name: getattr(self, part)[name] for name in getattr(self, part).array})
         new.about, new.best_actions = dict(self.about), self.best_actions
         new.best_op_axis, new.best_value_axis = self.best_op_axis, self.best_value_axis
@@ -270,46 +272,45 @@ class Trace:
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
         if self.best_op_axis is not None and self.best_value_axis is not None:
             arrays |= {"best.op_axis": self.best_op_axis, "best.value_axis": self.best_value_axis}
-        header = {
+        header: dict[str, Any] = {
             "format": FORMAT, "about": self.about, "vocabulary": self.vocabulary, "best_actions": self.best_actions,
         }  # fmt: skip
+        header["checksum"] = trace_file.checksum(json.loads(json.dumps(header)), arrays)
         with whole_file(path, "the trace") as handle:
             np.savez_compressed(handle, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Read a trace back.  Raises InvalidProblem if the file is none, or is damaged."""
+        """Read a trace back.
+
+        Raises:
+            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range or point outside;
+                all of them are listed.
+        """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(bytes(arrays.pop("header")))
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InvalidProblem(f"{path}: cannot read this search trace: {error}") from None
+            header, arrays = trace_file.read(path)
+        except (OSError, trace_file.Damaged) as error:
+            text = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise InvalidProblem(f"{path}: cannot read this search trace: {text}; {AGAIN}") from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise InvalidProblem(f"{path}: not a search trace of format {FORMAT}; search again and save it anew")
-        try:
-            trace = cls(header["vocabulary"])
+        trace = cls()
+        parts = {part: getattr(trace, part) for part in PARTS}
+        expected = {f"{part}.{name}": a.dtype for part, c in parts.items() for name, a in c.array.items()}
+        about = header.get("about")
+        wrong = [] if isinstance(about, dict) else ["about must be an object"]
+        wrong += trace_check.about_offenders(about) if isinstance(about, dict) else []
+        wrong += trace_check.text_offenders(header.get("vocabulary"), header.get("best_actions"))
+        wrong += trace_check.array_offenders(arrays, expected)
+        if not wrong:
+            for text in header["vocabulary"]:
+                trace.word(text)
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
-            for part in ("row", "action", "passed", "node"):
-                columns: Columns = getattr(trace, part)
+            for part, columns in parts.items():
                 columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
             trace.best_op_axis, trace.best_value_axis = arrays.get("best.op_axis"), arrays.get("best.value_axis")
             trace.memory = {k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")}
-            trace._check()
-        except (KeyError, ValueError, TypeError) as error:
-            raise InvalidProblem(f"{path}: damaged search trace: {error}") from None
+            wrong += trace_check.offenders(trace)
+        if wrong:
+            raise InvalidProblem(f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(wrong)}")
         return trace
-
-    def _check(self) -> None:
-        """Raise ValueError where a number points outside."""
-        row, words = self.row, len(self.vocabulary)
-        for name, end, part in (("action", row["action_end"], self.action), ("node", row["node_end"], self.passed)):
-            if (np.diff(end, prepend=0) < 0).any() or (row.n and end[-1] != part.n):
-                raise ValueError(f"the {name}s of its simulations do not add up")
-        for what, numbers, limit in (
-            ("an action", self.action["word"], words), ("a node", self.passed["node"], self.node.n),
-            ("a best simulation", row["best"], row.n), ("a node's action", self.node["word"][1:], words),
-            ("a parent", self.node["parent"][1:], self.node.n),
-        ):  # fmt: skip
-            if len(numbers) and not (0 <= numbers.min() and numbers.max() < limit):
-                raise ValueError(f"{what} is out of range")

@@ -88,6 +88,12 @@ class Divisibility:
             return f"{dims}; arguments with {share} of their bytes stay whole under this plan"
         return f"{dims}; arguments with {share} of their bytes cannot be cut"
 
+    def __repr__(self) -> str:
+        return f"<Divisibility: {self.headline()}>"
+
+    def _repr_html_(self) -> str:
+        return text.as_html(self)
+
     def __str__(self) -> str:
         """Tables of sizes and of arguments, each only if it has rows."""
         parts = [f"Divisibility: {self.headline()}."]

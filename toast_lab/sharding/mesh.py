@@ -11,6 +11,8 @@ import numpy as np
 
 from toast_lab.errors import InvalidProblem
 
+MOST_DEVICES = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
@@ -33,6 +35,8 @@ class Mesh:
             for a, s in zip(self.axes, self.sizes, strict=False)
             if s < 1
         ]
+        if not wrong and self.n_devices > MOST_DEVICES:
+            wrong.append(f"{self.n_devices:.3g} devices, at most {MOST_DEVICES}")
         if wrong:
             raise InvalidProblem("bad mesh: " + "; ".join(wrong) + '. Give for instance {"data": 4, "model": 2}')
 
@@ -70,11 +74,11 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
             raise InvalidProblem(f"bad mesh: axis sizes must be whole numbers, got {', '.join(bad)}")
         return Mesh(tuple(mesh), tuple(int(s) for s in mesh.values()))
     text = mesh.strip()
-    if re.fullmatch(r"\d+(x\d+)*", text):
+    if re.fullmatch(r"[0-9]{1,12}(x[0-9]{1,12})*", text):
         sizes = tuple(int(s) for s in text.split("x"))
         names = ("data", "model", *(f"axis{i}" for i in range(2, len(sizes))))
         return Mesh(names[: len(sizes)], sizes)
     parts = [part.partition("=") for part in text.split(",") if part.strip()]
-    if not parts or any(not sep or not size.strip().isdigit() for _, sep, size in parts):
-        raise InvalidProblem(f'cannot read the mesh {mesh!r}; write "4x2" or "data=4,model=2"')
+    if not parts or any(not sep or not re.fullmatch("[0-9]{1,12}", size.strip()) for _, sep, size in parts):
+        raise InvalidProblem(f'cannot read the mesh {mesh!r:.100}; write "4x2" or "data=4,model=2"')
     return Mesh(tuple(name.strip() for name, _, _ in parts), tuple(int(size) for _, _, size in parts))

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.errors import InvalidPlan, join_offenders
+from toast_lab.errors import InvalidPlan, ToastError, join_offenders
 from toast_lab.files import write_whole
 from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
-from toast_lab.sharding import portable, steps, validity
+from toast_lab.sharding import plan_check, portable, steps, validity
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.space import Action, Space, parse_action
 from toast_lab.sharding.state import State
@@ -45,6 +45,13 @@ class ShardingPlan:
     key: int = 0  #: 64-bit state key
     trees: Any = None  #: pytree structures of arguments and results, if known
     notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
+
+    def __repr__(self) -> str:
+        return f"<ShardingPlan {self}>"
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.actions[:12]) + (f" and {len(self.actions) - 12} more" if len(self.actions) > 12 else "")
+        return f"of {self.program.name} on {self.mesh}: {shown or 'no actions'} ({self.key:016x})"
 
     # -- making -----------------------------------------------------------------------------------
     @classmethod
@@ -227,8 +234,12 @@ class ShardingPlan:
         """
         try:
             data = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
-            raise InvalidPlan(f"{path}: cannot read this plan: {error}") from None
+        except OSError as error:
+            raise InvalidPlan(f"{path}: cannot read this plan: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise InvalidPlan(
+                f"{path}: cannot read this plan: {_why_no_json(error)}; give a file that a plan was saved to"
+            ) from None
         portable.check_undamaged(data, str(path))
         return cls.from_json(data, analysis, str(path))
 
@@ -247,20 +258,23 @@ class ShardingPlan:
                 f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save it again with the "
                 "version that wrote it, or search again."
             )
-        missing = [k for k in ("program", "mesh", "arguments", "ops") if k not in data]
-        if missing:
-            raise InvalidPlan(f"{where}: not a TOAST Lab plan, it lacks {', '.join(missing)}")
+        if wrong := list(plan_check.offenders(data, portable.ROUNDS)):
+            raise InvalidPlan(
+                f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or save it anew:\n"
+                f"{join_offenders(wrong)}"
+            )
         program = found.program
-        mesh = make_mesh(data["mesh"]) if isinstance(analysis, Analysis) else analysis.mesh
+        try:
+            saved_mesh = make_mesh(data["mesh"])
+        except ToastError as error:
+            raise InvalidPlan(f"{where}: damaged plan: {error}") from None
+        mesh = saved_mesh if isinstance(analysis, Analysis) else analysis.mesh
         applied = portable.apply(data, program, mesh, where)
         for array in applied[:2]:
             array.flags.writeable = False
-        try:
-            same = data["program"]["digest"] == program.digest() and make_mesh(data["mesh"]) == mesh
-            key = int(data.get("key", "0"), 16) if same and not applied.notes else 0
-            actions = tuple(str(a) for a in data.get("actions", ()))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidPlan(f"{where}: damaged plan: {type(error).__name__}: {error}") from None
+        same = data["program"]["digest"] == program.digest() and saved_mesh == mesh
+        key = int(data.get("key", "0"), 16) if same and not applied.notes else 0
+        actions = tuple(data.get("actions", ()))
         if same and applied.notes:
             raise InvalidPlan(f"{where}: damaged plan: {join_offenders(list(applied.notes))}")
         plan = cls(program, mesh, *applied[:2], actions, key, found.trees, applied.notes)
@@ -272,6 +286,14 @@ class ShardingPlan:
         wrong = validity.offenders(self.program, self.mesh, self.op_axis, self.value_axis)
         if wrong:
             raise InvalidPlan("this plan cannot be carried out: " + join_offenders(wrong))
+
+
+def _why_no_json(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is no JSON, or was cut off, at line {error.lineno}, column {error.colno}: {error.msg}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text: byte {error.start} is {error.object[error.start]:#04x}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def spec_text(spec: Spec) -> str:

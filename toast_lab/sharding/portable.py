@@ -33,7 +33,6 @@ from toast_lab.sharding.mesh import Mesh
 
 ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
 _JIT = re.compile(r"^jit\([^)]*\)/?")  # the user's own function, which may be called otherwise tomorrow
-_MOST = 10_000_000  # ops that one entry may stand for
 CHECKSUM = "checksum"
 LEAST_KNOWN = 0.5  #: share of a program's arguments or ops that a plan must know by more than their kind
 
@@ -149,13 +148,16 @@ def _members(label: np.ndarray) -> dict[int, list[int]]:
 def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> Applied:
     """Apply what ``to_json`` gave to a program.
 
+    Args:
+        data: let through by ``plan_check``.
+        program: to apply it to.
+        mesh: to shard it over.
+        where: the file, for messages.
+
     Raises:
-        InvalidPlan: the data are damaged, name axes that the mesh lacks, or are of a program that is no relative.
+        InvalidPlan: the data name axes that the mesh lacks, or are of a program that is no relative.
     """
-    try:
-        known = _Known(data)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise InvalidPlan(f"{where}: damaged plan: {type(error).__name__}: {error}") from None
+    known = _Known(data)
     missing = sorted(known.axes - set(mesh.axes))
     if missing:
         raise InvalidPlan(f"{where}: shards over {', '.join(map(repr, missing))}, the mesh has {', '.join(mesh.axes)}")
@@ -192,8 +194,6 @@ class _Known:
         self.by_round: list[dict[int, list[Split]]] = [defaultdict(list) for _ in range(ROUNDS)]
         self.axes: set[str] = set()
         for entry in data["ops"]:
-            if sum(int(run[0]) for run in entry["runs"]) > _MOST:
-                raise ValueError(f"an entry stands for more than {_MOST} ops")
             runs = [split for run in entry["runs"] for split in itertools.repeat(self._read(run[1:]), int(run[0]))]
             for known, text in zip(self.by_round, entry["labels"], strict=True):
                 known[int(text, 16)].extend(runs)

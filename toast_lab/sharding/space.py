@@ -56,6 +56,9 @@ class Space:
     value_axes: np.ndarray  #: the same of ``value``
     pins: Pins | None = None  #: what every state keeps to; ``op_axes`` and ``value_axes`` leave out what they rule out
 
+    def __repr__(self) -> str:
+        return f"<Space of {self.analysis.program.name} on {self.mesh}: {self.n_moves} moves>"
+
     @property
     def n_moves(self) -> int:
         """Number of moves."""

@@ -18,6 +18,7 @@ from toast_lab.errors import NotSaved
 from toast_lab.search import child
 from toast_lab.sweep.local import LocalPool
 from toast_lab.sweep.remote import remote_pool
+from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.store import Store
 from toast_lab.sweep.task import Task
 
@@ -190,4 +191,4 @@ def default_workers() -> int:
 
 def open_store(folder: str | os.PathLike[str]) -> Store:
     """The rows of a sweep's folder."""
-    return Store(Path(folder) / "rows.jsonl")
+    return Store(Path(folder) / "rows.jsonl", row_offence)

@@ -2,7 +2,7 @@
 
 A row is forced to disk before the next task is taken, so whatever ends the process, all
 that was done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
-reading, and its task runs again.
+reading, and its task runs again; so is a line that says something else than a row does.
 
 One process at a time may add rows (``Store.claimed``).  The claim is a lock of the operating system on a file beside
 the rows, which ends with its process, however that ends; what is written into the file only says who has it.
@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,26 @@ from toast_lab.files import force_to_disk, not_saved
 
 
 class Store:
-    """The rows in one file, by the digests of their tasks; of several rows with one digest the last counts."""
+    """The rows in one file, by the digests of their tasks; of several rows with one digest the last counts.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    Args:
+        path: the file; made, with its folder, when the first row is added.
+        offence: says what is wrong with a row, nothing if it is one.
+
+    Attributes:
+        damaged: lines that were left out, and why; the file itself is never changed.
+
+    Raises:
+        StoreError: the folder cannot be made, or the file cannot be read.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], offence: Callable[[Mapping[str, Any]], str] = lambda row: ""
+    ) -> None:
         self.path = Path(path)
         self.rows: dict[str, dict[str, Any]] = {}
+        self._offence = offence
+        self.damaged: list[str] = []
         self._claims = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,11 +54,15 @@ class Store:
             raise StoreError(f"{self.path}: rows cannot be kept here: {error.strerror}; give another folder") from None
 
     def _read(self) -> None:
-        if self.path.exists():
-            for line in self.path.read_bytes().split(b"\n"):
-                row = _row(line)
-                if row is not None:
+        self.damaged = []
+        data = self.path.read_bytes() if self.path.exists() else b""
+        for number, line in enumerate(data.split(b"\n"), 1):
+            if line:
+                try:
+                    row = _row(line, self._offence)
                     self.rows[row["digest"]] = row
+                except ValueError as error:
+                    self.damaged.append(f"line {number}: {error}")
 
     def __contains__(self, digest: str) -> bool:
         return digest in self.rows
@@ -134,9 +153,18 @@ def _locked(path: Path, what: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:
+    """The row of a line.  Raises ValueError that says why it is none."""
     try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and "digest" in row else None
+        row = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise ValueError("no whole object of JSON") from None
+    if not isinstance(row, dict) or not isinstance(row.get("digest"), str):
+        raise ValueError("not an object with a digest")
+    if wrong := offence(row):
+        raise ValueError(wrong)
+    return row
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)

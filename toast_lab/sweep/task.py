@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toast_lab import checks
 from toast_lab.cost.layout import lay_out
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.errors import FrontendError, InvalidProblem, ToastError, did_you_mean, join_offenders
@@ -22,6 +23,7 @@ from toast_lab.models import registry
 from toast_lab.search.methods import METHODS
 from toast_lab.sharding.mesh import make_mesh
 
+_MOST_SEEDS = 100_000  # searches of each kind
 KEYS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations", "memory_limit_gib")
 
 
@@ -105,8 +107,8 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
     seconds = data.get("seconds", 30.0 if evaluations is None else None)
     limit = data.get("memory_limit_gib")
     for key, value in (("seconds", seconds), ("evaluations", evaluations), ("memory_limit_gib", limit)):
-        if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
-            wrong.append(f"{key} must be a number and not negative, got {value!r}")
+        if value is not None and (text := checks.number_offence(value, 0.0)):
+            wrong.append(f"{key} {text}")
     if wrong:
         raise InvalidProblem("this sweep is not possible:\n" + join_offenders(wrong, 50))
     return [
@@ -240,14 +242,20 @@ def _seeds(value: Any, wrong: list[str]) -> list[int]:
             found = [seed for part in value.split(",") for seed in _span(part)]
         else:
             found = [value] if isinstance(value, int) else list(value)
-        if not found or any(not isinstance(s, int) or isinstance(s, bool) for s in found):
+        if not found or any(checks.whole_offence(s, 0, checks.MOST_SEED) for s in found):
             raise ValueError
         return found
     except (TypeError, ValueError):
-        wrong.append(f'seeds are whole numbers such as [0, 1], "0-4" or "0,3", got {value!r}')
+        wrong.append(
+            f"seeds are whole numbers from 0 to {checks.MOST_SEED}, at most {_MOST_SEEDS} of them, such as [0, 1], "
+            f'"0-4" or "0,3", got {value!r:.80}'
+        )
         return []
 
 
 def _span(text: str) -> range:
     first, sep, last = text.strip().partition("-")
-    return range(int(first), int(last if sep else first) + 1)
+    found = range(int(first), int(last if sep else first) + 1)
+    if len(found) > _MOST_SEEDS:
+        raise ValueError(text)
+    return found

@@ -1,0 +1,71 @@
+"""What results print: short names at a prompt, bounded reports with the most costly first, nothing of arrays."""
+
+from __future__ import annotations
+
+import pytest
+
+import toast_lab as tl
+from toast_lab.explain import why as module
+
+
+@pytest.fixture(scope="module")
+def found():
+    problem = tl.Problem(tl.analyse(tl.load("transformer", layers=1)), "4x2")
+    budget = tl.Budget(seconds=None, evaluations=40)
+    return problem, [tl.search(problem, "random", seed, budget=budget) for seed in (0, 1)]
+
+
+def test_reprs_are_short_and_hold_no_arrays(found):
+    problem, (one, two) = found
+    reasons = tl.why(problem, one.plan, [0, 1])
+    for thing in (
+        problem.analysis, problem.analysis.program, problem.analysis.dims, problem.space, one, one.plan, one.cost,
+        tl.conflicts(problem), tl.diff(problem, one.plan, two.plan), problem.analysis.coverage,
+        problem.divisibility(one.plan), reasons, reasons[0], reasons[0].undoing, [one, two],
+    ):  # fmt: skip
+        assert len(repr(thing)) < 1000, type(thing)
+        assert "array(" not in repr(thing)
+    assert f"of {problem.analysis.program.name} on data=4,model=2" in str(one.plan)
+    assert f"{len(one.cost.collectives)} collectives" in str(one.cost)
+
+
+def test_reasons_print_the_most_costly_collectives_first_and_count_the_others(found):
+    problem, (one, _) = found
+    n = min(module.SHOWN + 4, len(one.cost.collectives))
+    assert n > module.SHOWN
+    reasons = tl.why(problem, one.plan, list(range(n)))
+    assert isinstance(reasons, list)
+    assert [r.collective for r in reasons] == list(one.cost.collectives[:n])
+    text = str(reasons)
+    costly = sorted(reasons, key=lambda r: -r.collective.time_s)
+    assert text.startswith(str(costly[0]))
+    assert text.count("  because ") == module.SHOWN
+    assert f"... and {n - module.SHOWN} more, " in text
+    assert "print(reasons.text(None)) shows all" in text
+    assert len(text) < 20_000
+    assert reasons.text(None).count("  because ") == n
+    html = reasons._repr_html_()
+    assert html.startswith("<pre>")
+    assert "&lt;" in html or "<pre>" in html
+    assert repr(reasons).startswith(f"<Reasons for {n} collectives, ")
+
+
+def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(found, monkeypatch):
+    from toast_lab.conflicts import analysis as stage
+    from toast_lab.conflicts.listing import annotated_listing
+
+    analysis = found[0].analysis
+    monkeypatch.setattr(stage, "MOST_LINES", 10)
+    lines = str(analysis).split("\n")
+    whole = annotated_listing(analysis).split("\n")
+    assert lines[:10] == whole[:10]
+    assert lines[10:] == [f"... and {len(whole) - 10} more lines: {stage.__name__.replace('.analysis', '.listing')}"
+                          ".annotated_listing(analysis) has all"]  # fmt: skip
+
+
+def test_a_long_board_counts_what_it_leaves_out():
+    problem = tl.Problem(tl.analyse(tl.load("attention")), "4x2")
+    board = tl.conflicts(problem)
+    whole = board.text(None).split("\n")
+    assert str(board).split("\n") == whole
+    assert board.text(1).split("\n")[-1] == f"... and {len(whole) - 3} more rows: print(board.text(None)) shows all"

@@ -1,0 +1,92 @@
+"""Numbers that somebody gives: of the right kind, finite and within their range, or a sentence on what is wrong.
+
+What a caller hands in may be anything; what is let through is a plain ``int`` or ``float``, so that no number of
+numpy's, no text and no NaN goes on to where it would fail with a word that helps nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+from toast_lab.errors import InvalidProblem, ToastError
+
+MOST_SEED = 2**63 - 1  #: generators of random numbers take more, kernels and files of rows do not
+MOST_COUNT = 2**31 - 1  #: of repeats, evaluations, trajectories: no machine gets that far
+MOST_SECONDS = 1e9  #: thirty years; clocks and timers of the system end not far above
+
+
+def whole_offence(value: Any, least: int | None = None, most: int | None = None) -> str:
+    """What is wrong with a whole number ("must be a whole number, got 'x'"), empty if nothing is."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        return f"must be a whole number, got {_shown(value)}"
+    return _range_offence(int(value), least, most)
+
+
+def number_offence(
+    value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None
+) -> str:
+    """What is wrong with a finite number from ``least`` (or above ``above``) to ``most``, empty if nothing is."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return f"must be a number, got {_shown(value)}"
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        finite = False
+    if not finite:
+        return f"must be a finite number, got {_shown(value)}"
+    if above is not None and not value > above:
+        return f"must be above {above:g}, got {_shown(value)}"
+    return _range_offence(value, least, most)
+
+
+def whole(
+    name: str,
+    value: Any,
+    least: int | None = None,
+    most: int | None = None,
+    error: type[ToastError] = InvalidProblem,
+) -> int:
+    """``value`` as an ``int`` from ``least`` to ``most``; raises ``error`` that names it if it is none."""
+    if wrong := whole_offence(value, least, most):
+        raise error(f"{name} {wrong}")
+    return int(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    error: type[ToastError] = InvalidProblem,
+) -> float:
+    """``value`` as a finite ``float``; raises ``error`` with the name and the number if it is none."""
+    if wrong := number_offence(value, least, most, above=above):
+        raise error(f"{name} {wrong}")
+    return float(value)
+
+
+def seed(value: Any, error: type[ToastError] = InvalidProblem) -> int:
+    """A seed: a whole number from 0 to ``MOST_SEED``."""
+    return whole("seed", value, 0, MOST_SEED, error)
+
+
+def _range_offence(value: Any, least: Any, most: Any) -> str:
+    low, high = least is not None and value < least, most is not None and value > most
+    if not low and not high:
+        return ""
+    if least is None or most is None:
+        bound = f"at least {_shown(least)}" if low else f"at most {_shown(most)}"
+        return f"must be {bound}, got {_shown(value)}"
+    return f"must be from {_shown(least)} to {_shown(most)}, got {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    """A value for people; whatever somebody gives, it is short."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) >= 10**4000:
+        return "a whole number of thousands of digits"  # Python writes none of that length
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,53 @@
+"""Does a sharded program compute what the unsharded one does?  The one place that says how near is near enough.
+
+Sharding changes the order of sums and nothing else, so errors are those of rounding.  A sum of n terms in a type whose
+rounding unit is eps comes out with an error of about eps times the root of n, and what is made from it carries that on.
+Everything up to 1/eps terms is within the root of eps: that is the tolerance, for the coarsest floating-point type of
+the program.  Where an op sums more terms than that in its own type, the tolerance is that op's error, up to ``MOST``.
+Products are left out, since backends sum them in a wider type.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from toast_lab.ir.program import REDUCTION, Program
+from toast_lab.runtime import inputs
+
+MOST = 0.25  #: beyond it results that lack half of a sum would pass
+_WIDER = ("dot", "dot_general", "convolution")
+
+
+def tolerance(program: Program) -> float:
+    """Largest relative error of an output that rounding explains; 0 for a program without floating-point numbers."""
+    import ml_dtypes
+
+    kinds = {t for t in program.value_dtype if t.startswith(("f", "bf"))}
+    unit = {t: float(ml_dtypes.finfo(inputs.dtype_of(t)).eps) for t in kinds}
+    least = math.sqrt(max(unit.values(), default=0.0))
+    summed = np.where(program.factor_class == REDUCTION, program.factor_size, 1)
+    found = least
+    for op in range(program.n_ops):
+        first, end = int(program.factor_ptr[op]), int(program.factor_ptr[op + 1])
+        terms = math.prod(summed[first:end].tolist())
+        results = program.results(op)
+        if terms <= 1 or not results or program.kind[op] in _WIDER:
+            continue
+        eps = unit.get(program.value_dtype[results[0]], 0.0)
+        found = max(found, min(MOST, eps * math.sqrt(terms)))
+    return found
+
+
+def agrees(error: float | None, limit: float | None) -> bool | None:
+    """Is an error within a tolerance?  None: nothing was compared; an error that is not a number is none that is."""
+    return None if error is None or limit is None else error <= limit
+
+
+def verdict(error: float | None, limit: float | None) -> str:
+    """``agrees (largest error 3.6e-03, tolerance 8.8e-02)``, ``DIFFERS (...)`` or ``not compared``."""
+    words = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
+    if error is None:
+        return words
+    return words + f" (largest error {error:.1e}" + ("" if limit is None else f", tolerance {limit:.1e}") + ")"

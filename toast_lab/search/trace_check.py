@@ -1,0 +1,194 @@
+"""Does a trace hold together?  Every column's kind, length and range, and all numbers that point somewhere.
+
+What is let through can be looked at, replayed and copied without anything pointing outside.  Whether it belongs to a
+problem, and whether a search can go on from it, is told by ``resumable``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toast_lab import checks
+
+if TYPE_CHECKING:
+    from toast_lab.search.trace import Trace
+
+MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
+_REWARD = 1e6  # rewards are logarithms and small penalties; no search comes near
+
+
+def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with what a trace says of its search; a field that is missing is none of it."""
+    for key, wrong in _ABOUT.items():
+        if key in about and (text := wrong(about[key])):
+            yield f"about.{key} {text}"
+
+
+def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]) -> Iterator[str]:
+    """Columns (``part.name``, by dtype) that are missing, of another kind, or shorter than others of their part."""
+    known = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
+    known |= {name: (dtype, 1) for name, dtype in expected.items()}
+    for name, array in arrays.items():
+        if name.startswith("memory."):
+            continue
+        if name not in known:
+            yield f"{name[:60]} is no array of a search trace"
+            continue
+        dtype, n_dims = known[name]
+        if array.dtype != dtype or array.ndim != n_dims:
+            yield (
+                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape {array.shape} of "
+                f"{array.dtype}"
+            )
+    if missing := [name for name in expected if name not in arrays]:
+        yield f"it lacks {', '.join(missing)}"
+        return
+    if ("best.op_axis" in arrays) != ("best.value_axis" in arrays):
+        yield "of best.op_axis and best.value_axis one is missing"
+    for part in dict.fromkeys(name.partition(".")[0] for name in expected):
+        lengths = {name: len(arrays[name]) for name in expected if name.startswith(f"{part}.") and arrays[name].ndim}
+        if len(set(lengths.values())) > 1:
+            yield f"columns of {part} differ in length: " + ", ".join(f"{k} {n}" for k, n in lengths.items())
+        elif lengths and max(lengths.values()) > MOST_NODES:
+            yield f"{part} has {max(lengths.values())} rows, at most {MOST_NODES}"
+
+
+def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
+    """What is wrong with the texts of a header."""
+    for name, texts in (("vocabulary", vocabulary), ("best_actions", best_actions)):
+        if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+            yield f"{name} must be a list of texts"
+        elif name == "vocabulary" and len(set(texts)) != len(texts):
+            yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
+
+
+def offenders(trace: Trace) -> Iterator[str]:
+    """Every number of a trace that is out of its range or points outside, a sentence each."""
+    row, node, words = trace.row, trace.node, len(trace.vocabulary)
+    for name, end, part in (("action", row["action_end"], trace.action), ("node", row["node_end"], trace.passed)):
+        if (np.diff(end, prepend=0) < 0).any() or (int(end[-1]) if row.n else 0) != part.n:
+            yield f"the {name}s of its simulations do not add up"
+    for what, numbers, limit in (
+        ("action.word: an action", trace.action["word"], words),
+        ("passed.node: a node", trace.passed["node"], node.n),
+        ("row.best: a best simulation", row["best"], row.n), ("node.word: a node's action", node["word"][1:], words),
+        ("node.parent: a parent", node["parent"][1:], node.n),
+    ):  # fmt: skip
+        if bad := outside(numbers, 0, limit - 1):
+            yield f"{what} is out of range, {bad}"
+    for column, numbers in (
+        ("row.elapsed_s", row["elapsed_s"]), ("row.score", row["score"]), ("row.time_s", row["time_s"]),
+        ("row.peak_bytes", row["peak_bytes"]), ("node.score", node["score"][~np.isnan(node["score"])]),
+    ):  # fmt: skip
+        if bad := outside(numbers, 0.0, np.finfo(float).max):
+            yield f"{column} must be finite and not negative, {bad}"
+    if bad := outside(node["best_score"], 0.0, math.inf):
+        yield f"node.best_score must not be negative, {bad}"
+    if bad := outside(node["value"], -_REWARD, _REWARD):
+        yield f"node.value must be a mean reward, {bad}"
+    for column, numbers in (("row.round", row["round"]), ("node.visits", node["visits"])):
+        if bad := outside(numbers, 0, np.iinfo(numbers.dtype).max):
+            yield f"{column} must not be negative, {bad}"
+    yield from _tree_offenders(trace)
+    yield from _best_offenders(trace)
+
+
+def _tree_offenders(trace: Trace) -> Iterator[str]:
+    """The root comes first, every other node after its parent."""
+    node = trace.node
+    if not node.n:
+        return
+    parent, depth = node["parent"], node["depth"]
+    if (parent[0], node["word"][0], depth[0]) != (-1, -1, 0):
+        yield f"the root has parent {parent[0]}, action {node['word'][0]} and depth {depth[0]}, not -1, -1 and 0"
+    late = parent[1:] >= np.arange(1, node.n)
+    if late.any():
+        at = 1 + int(np.flatnonzero(late)[0])
+        yield f"node.parent of node {at} is {parent[at]}, not an earlier node"
+    if bad := outside(depth[1:], 1, node.n):
+        yield f"node.depth is out of range, {bad}"
+
+
+def _best_offenders(trace: Trace) -> Iterator[str]:
+    """``row.best`` follows from the rows: what fits before what does not, then the lower score."""
+    row = trace.row
+    best = row["best"]
+    if not row.n or outside(best, 0, row.n - 1) or np.isnan(row["score"]).any():
+        return
+    number, before = np.arange(row.n), np.concatenate([best[:1], best[:-1]])
+    new = best == number
+    stray = ~new & (best != before)
+    stray[0] = best[0] != 0
+    if stray.any():
+        at = int(np.flatnonzero(stray)[0])
+        yield f"row.best of row {at} is {best[at]}, neither that row nor the best before it, {before[at]}"
+        return
+    unfit, score = ~row["fits"], row["score"]
+    lower = (unfit < unfit[before]) | ((unfit == unfit[before]) & (score < score[before]))
+    higher = (unfit > unfit[before]) | ((unfit == unfit[before]) & (score > score[before]))
+    wrong = np.where(new, higher, lower)
+    wrong[0] = False
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        yield (
+            f"row.best of row {at} is {best[at]}, though row {before[at]} was the best with C(s) {score[before[at]]:g} "
+            f"and row {at} has {score[at]:g}"
+        )
+
+
+def outside(numbers: np.ndarray, least: float, most: float) -> str:
+    """Which number is not from ``least`` to ``most``, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
+    good = (numbers >= least) & (numbers <= most)
+    if good.all():
+        return ""
+    at = np.unravel_index(int(np.argmin(good)), good.shape)
+    more = int((~good).sum()) - 1
+    where = ", ".join(str(int(i)) for i in at)
+    return f"at {where}: {numbers[at]}, not from {least} to {most}" + (f", and {more} more" if more else "")
+
+
+# -- what a trace says of its search ----------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str:
+    return "" if isinstance(value, str) else f"must be a text, got {value!r:.60}"
+
+
+def _texts(value: Any) -> str:
+    good = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+    return "" if good else f"must be a list of texts, got {value!r:.60}"
+
+
+def _flag(value: Any) -> str:
+    return "" if isinstance(value, bool) else f"must be true or false, got {value!r:.60}"
+
+
+def _count(most: int) -> Callable[[Any], str]:
+    return lambda value: checks.whole_offence(value, 0, most)
+
+
+def _amount(value: Any) -> str:
+    return checks.number_offence(value, 0.0)
+
+
+def _limit(value: Any) -> str:
+    return "" if value == math.inf else checks.number_offence(value, above=0.0)
+
+
+def _options(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"must be an object, got {value!r:.60}"
+    wrong = [k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))]
+    return f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}" if wrong else ""
+
+
+_ABOUT: dict[str, Callable[[Any], str]] = {
+    "program": _text, "mesh": _text, "machine": _text, "memory_limit_bytes": _limit, "memory_weight": _amount,
+    "paper_mode": _flag, "pins": _texts, "method": _text, "seed": _count(checks.MOST_SEED), "options": _options,
+    "status": _text, "elapsed_s": _amount, "evaluations": _count(2**63), "key": _count(2**64 - 1),
+    "bound": lambda value: "" if value is None else _amount(value),
+}  # fmt: skip

@@ -1,0 +1,108 @@
+"""Is some JSON a saved plan?  Every field is looked at before it is used; what is wrong is named by its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toast_lab import checks
+
+MOST_OPS = 10_000_000  #: that one entry may stand for
+MOST_RANK = 127
+_NEEDED = ("program", "mesh", "arguments", "ops")
+
+
+def offenders(data: Any, rounds: int) -> Iterator[str]:
+    """What is wrong with the data of a plan (see ``portable``), a sentence each; ``rounds``: labels of an entry."""
+    if not isinstance(data, dict):
+        yield f"it is {_kind(data)}, a plan is an object"
+        return
+    if missing := [key for key in _NEEDED if key not in data]:
+        yield f"it lacks {', '.join(missing)}"
+    program = data.get("program", {})
+    for key in ("name", "digest"):
+        if not isinstance(program, dict) or ("program" in data and not isinstance(program.get(key), str)):
+            yield f"program must have a {key}, a text; it is {_shown(program)}"
+    mesh = data.get("mesh", {})
+    if not isinstance(mesh, dict) or any(checks.whole_offence(size, 1) for size in mesh.values()):
+        yield f"mesh must give each axis its size, it is {_shown(mesh)}"
+    actions = data.get("actions", [])
+    if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
+        yield f"actions must be a list of texts, it is {_shown(actions)}"
+    key = data.get("key", "0")
+    if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{1,16}", key):
+        yield f"key must be up to 16 hexadecimal digits, it is {_shown(key)}"
+    arguments = data.get("arguments", {})
+    if not isinstance(arguments, dict):
+        yield f"arguments must be an object by path, it is {_kind(arguments)}"
+    else:
+        for path, kept in arguments.items():
+            if wrong := _dims_offence(kept):
+                yield f"arguments, {_shown(path)}: {wrong}"
+    ops = data.get("ops", [])
+    if not isinstance(ops, list):
+        yield f"ops must be a list of entries, it is {_kind(ops)}"
+        return
+    for number, entry in enumerate(ops):
+        if wrong := _entry_offence(entry, rounds):
+            yield f"ops, entry {number}{_named(entry)}: {wrong}"
+
+
+def _entry_offence(entry: Any, rounds: int) -> str:
+    if not isinstance(entry, dict):
+        return f"it is {_kind(entry)}, not an object"
+    labels, runs = entry.get("labels"), entry.get("runs")
+    if not isinstance(labels, list) or len(labels) != rounds:
+        return f"labels must be {rounds} texts of hexadecimal digits, they are {_shown(labels)}"
+    for label in labels:
+        if not isinstance(label, str) or not re.fullmatch("[0-9a-f]{1,16}", label):
+            return f"label {_shown(label)} is not up to 16 hexadecimal digits"
+    if not isinstance(runs, list) or not runs:
+        return f"runs must be a list with at least one run, it is {_shown(runs)}"
+    total = 0
+    for run in runs:
+        if wrong := _run_offence(run):
+            return f"run {_shown(run)}: {wrong}"
+        total += run[0]
+    return f"it stands for {total} ops, at most {MOST_OPS}" if total > MOST_OPS else ""
+
+
+def _run_offence(run: Any) -> str:
+    if not isinstance(run, list) or len(run) not in (1, 3):
+        return "a run is [how many] or [how many, axes of the op, axes of its results]"
+    if wrong := checks.whole_offence(run[0], 1, MOST_OPS):
+        return f"how many ops it stands for {wrong}"
+    if len(run) == 1:
+        return ""
+    if not isinstance(run[1], dict) or not all(isinstance(place, str) for place in run[1].values()):
+        return "the axes of an op are given as {axis: place}"
+    if not isinstance(run[2], list):
+        return "the axes of results are a list with one object each"
+    return next((wrong for kept in run[2] if (wrong := _dims_offence(kept))), "")
+
+
+def _dims_offence(kept: Any) -> str:
+    if not isinstance(kept, dict):
+        return f"must be an object, {{axis: dim}}; it is {_shown(kept)}"
+    for axis, dim in kept.items():
+        if wrong := checks.whole_offence(dim, 0, MOST_RANK):
+            return f"the dim on axis {_shown(axis)} {wrong}"
+    return ""
+
+
+def _named(entry: Any) -> str:
+    if not isinstance(entry, Mapping):
+        return ""
+    named = [str(entry[key])[:60] for key in ("op", "at") if isinstance(entry.get(key), str)]
+    return f" ({', '.join(named)})" if named else ""
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,0 +1,60 @@
+"""Is a line of a sweep's file a row of one of its searches?  What is counted and plotted is looked at first."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from toast_lab import checks
+from toast_lab.sweep.task import Task
+
+_TEXTS = ("model", "mesh", "machine", "method", "status", "message")
+_NUMBERS = (
+    "score", "time_s", "peak_bytes", "memory_limit_bytes", "unsharded_time_s", "unsharded_peak_bytes", "elapsed_s",
+    "prepare_s", "own_best_s", "bound", "load_s", "analyse_s", "seconds", "memory_limit_gib",
+)  # fmt: skip
+_COUNTS = ("evaluations", "evaluations_limit", "ops", "attempts", "cores")
+_NEEDED = ("model", "sizes", "mesh", "machine", "method", "options", "seed", "status", "message", "curve")
+_POINT = 6  #: elapsed_s, score, time_s, peak_bytes, fits, simulation
+
+
+def row_offence(row: Mapping[str, Any]) -> str:
+    """What is wrong with a row, with the field and what stands there; empty if nothing is."""
+    if missing := [k for k in _NEEDED if k not in row]:
+        return f"it lacks {', '.join(missing)}"
+    for key in _TEXTS:
+        if not isinstance(row[key], str):
+            return f"{key} must be a text, it is {row[key]!r:.60}"
+    for key in ("sizes", "options"):
+        if not isinstance(row[key], dict):
+            return f"{key} must be an object, it is {row[key]!r:.60}"
+    for key in (*_NUMBERS, *_COUNTS):
+        value = row.get(key)
+        wrong = "" if value is None else checks.number_offence(value, 0.0)
+        if wrong:
+            return f"{key} {wrong}"
+    if wrong := checks.whole_offence(row["seed"], 0):
+        return f"seed {wrong}"
+    if row.get("fits") not in (None, True, False):
+        return f"fits must be true, false or null, it is {row['fits']!r:.60}"
+    actions = row.get("actions") or []
+    if not isinstance(actions, list) or not all(isinstance(a, str) for a in actions):
+        return f"actions must be a list of texts, it is {actions!r:.60}"
+    if not isinstance(row["curve"], list) or not all(_is_point(point) for point in row["curve"]):
+        return "curve must be a list of points of six numbers"
+    # A row names its task twice: by the fields that decide what the task is, and by their digest.
+    task = {f.name: row.get(f.name) for f in dataclasses.fields(Task)}
+    task["evaluations"] = row.get("evaluations_limit")
+    found = hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
+    return "" if row["digest"] == found else f"digest is {row['digest']!r:.40}, that of its task is {found}"
+
+
+def _is_point(point: Any) -> bool:
+    return isinstance(point, list) and len(point) == _POINT and all(_is_plain(number) for number in point)
+
+
+def _is_plain(number: Any) -> bool:
+    return isinstance(number, bool) or not checks.number_offence(number)
