@@ -88,7 +88,7 @@ def killed_sweep_once(tmp_path: Path, number: int) -> str:
     folder = tmp_path / f"killed {number}"
     argv = [*SWEEP, "--out", str(folder)]
     draw = rng("killed sweep", number)
-    # Rows come late, since methods are warmed up first: every other time the moment is drawn among them.
+    # Rows come late, since workers load the model first: every other time the moment is drawn among them.
     first_rows = draw.randrange(1, SEEDS) if number % 2 else 0
     wait_s = draw.uniform(0.0, 1.0 if first_rows else span_s(*SWEEP, "--out", FOLDER))
     process = harness.start(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -35,14 +35,14 @@ def task(method: str, **more: Any) -> Task:
 def test_rows_resume_and_table(tmp_path: Path) -> None:
     tasks = tasks_of(SWEEP)
     events: list[Progress] = []
-    first = run_sweep(tasks[:3], open_store(tmp_path), warm=False, on_progress=events.append)
+    first = run_sweep(tasks[:3], open_store(tmp_path), on_progress=events.append)
     assert (first.made, len(first.missing)) == (3, 0)
     assert [e.done for e in events if e.row] == [1, 2, 3]
     before = (tmp_path / "rows.jsonl").read_text()
-    second = run_sweep(tasks, open_store(tmp_path), warm=False)
+    second = run_sweep(tasks, open_store(tmp_path))
     assert second.made == 1
     assert (tmp_path / "rows.jsonl").read_text().startswith(before)
-    third = run_sweep(tasks, open_store(tmp_path), warm=False)
+    third = run_sweep(tasks, open_store(tmp_path))
     assert third.made == 0
     assert third.rows == second.rows
     flat = table(third.rows)
@@ -66,7 +66,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
     tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
     store = open_store(tmp_path)
-    done = run_sweep(tasks, store, warm=False, retries=1)
+    done = run_sweep(tasks, store, retries=1)
     child_died, worker_died, fine = done.rows
     assert child_died["status"] == "CRASHED"
     assert child_died["attempts"] == 2
@@ -76,10 +76,10 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     assert "worker process died" in worker_died["message"]
     assert (tmp_path / "deaths").read_text() == "xx", "it was tried again once"
     assert fine["status"] == "BUDGET"
-    assert run_sweep(tasks, open_store(tmp_path), warm=False).made == 0
+    assert run_sweep(tasks, open_store(tmp_path)).made == 0
     monkeypatch.undo()
     monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
-    again = run_sweep(tasks[1:], open_store(tmp_path), warm=False, retry_crashed=True)
+    again = run_sweep(tasks[1:], open_store(tmp_path), retry_crashed=True)
     assert again.made == 1
     assert again.rows[0]["status"] == "BUDGET"
 
@@ -119,7 +119,7 @@ def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
-        done = run_sweep([task("mcts")], open_store(tmp_path), scheduler=cluster.scheduler_address, warm=False)
+        done = run_sweep([task("mcts")], open_store(tmp_path), scheduler=cluster.scheduler_address)
     assert [r["status"] for r in done.rows] == ["BUDGET"]
 
 
@@ -139,7 +139,7 @@ def test_cancelled_sweeps_keep_rows_and_leave_no_row_of_what_was_cut_off(
         return False
 
     started = time.monotonic()
-    done = run_sweep(tasks, store, warm=False, on_progress=lambda e: running.append(e.running), cancel=cancel)
+    done = run_sweep(tasks, store, on_progress=lambda e: running.append(e.running), cancel=cancel)
     assert time.monotonic() - started < 60
     assert [r["method"] for r in done.rows] == ["mcts"]
     assert [(t.method, t.seed) for t in done.missing] == [("slow", 0), ("mcts", 9)]
@@ -173,29 +173,31 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_defect_on_a_worker_is_a_row_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:raises")
-    done = run_sweep([task("mcts"), task("mcts", seed=1)], open_store(tmp_path), warm=False)
+    done = run_sweep([task("mcts"), task("mcts", seed=1)], open_store(tmp_path))
     assert [(r["status"], r["message"]) for r in done.rows] == [("CRASHED", "ZeroDivisionError: a defect")] * 2
 
 
 def test_workers_that_cannot_start_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SERVE", "tests.sweep.own_workers:never_ready")
     with pytest.raises(RunFailed, match=r"5 workers in a row died before they could take a search: .*exit status 9"):
-        run_sweep([task("mcts")], open_store(tmp_path), warm=False)
+        run_sweep([task("mcts")], open_store(tmp_path))
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_a_worker_that_dies_while_it_warms_up_is_replaced(tmp_path: Path) -> None:
-    """It is killed as soon as a search of the warm-up runs on it, and so is the one after it."""
+def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) -> None:
+    """It is killed as soon as a search runs on it, and so is the one after it."""
     killed = Killer(os.getpid(), 2)
     with killed:
-        done = run_sweep([task("random", seed=s) for s in range(3)], open_store(tmp_path), cancel=given_up(180))
+        done = run_sweep(
+            [task("random", seed=s) for s in range(3)], open_store(tmp_path), retries=2, cancel=given_up(180)
+        )
     assert len(killed.pids) == 2
     assert [r["status"] for r in done.rows] == ["BUDGET"] * 3
     assert done.missing == []
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_a_worker_of_a_scheduler_that_dies_while_it_warms_up_does_not_hold_the_sweep(tmp_path: Path) -> None:
+def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1",
@@ -284,18 +286,18 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         lock = tmp_path / "rows.jsonl.lock"
         until(lambda: lock.exists() and lock.read_text())
         with pytest.raises(StoreError, match=rf"another sweep is adding rows here: process {first.pid} on \S+, since"):
-            run_sweep([task("mcts")], open_store(tmp_path), warm=False)
+            run_sweep([task("mcts")], open_store(tmp_path))
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
     assert f"process {first.pid}" in lock.read_text(), "it had no time to take its name back"
-    done = run_sweep([task("random")], open_store(tmp_path), warm=False)
+    done = run_sweep([task("random")], open_store(tmp_path))
     assert [r["status"] for r in done.rows] == ["BUDGET"]
 
 
 def test_a_full_disk_ends_a_sweep_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    run_sweep([task("random")], store, warm=False)
+    run_sweep([task("random")], store)
     before = store.path.read_bytes()
     real = os.write
 
@@ -308,7 +310,7 @@ def test_a_full_disk_ends_a_sweep_and_loses_no_row(tmp_path: Path, monkeypatch: 
         return real(handle, data[:-50])
 
     monkeypatch.setattr(os, "write", full)
-    done = run_sweep([task("random", seed=s) for s in range(20)], store, warm=False)
+    done = run_sweep([task("random", seed=s) for s in range(20)], store)
     monkeypatch.undo()
     assert "No space left on device" in done.failure
     assert 1 <= len(done.not_kept) < 19, "no further searches are begun"

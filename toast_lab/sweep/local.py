@@ -71,11 +71,6 @@ class LocalPool:
         """How many tasks can be under way at once."""
         return len(self._places)
 
-    def warm(self, tasks: Sequence[Task]) -> None:
-        """Submit each task for every machine that workers are on."""
-        for task in tasks:
-            self.submit(task)
-
     def submit(self, task: Task) -> None:
         """Let a worker do a task, as soon as one is free."""
         self._waiting.append(task)

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from toast_lab.errors import InvalidProblem, RunFailed
@@ -69,7 +69,6 @@ class RemotePool:
         self.client, self.retries = client, retries
         self._stop = stop
         self._running: dict[Any, Task] = {}
-        self._only_at: dict[Any, str] = {}  # futures that one worker is to do
         self._seen_at = time.monotonic()
 
     @property
@@ -77,26 +76,13 @@ class RemotePool:
         """How many tasks can be under way at once."""
         return max(1, sum(self.client.nthreads().values()))
 
-    def warm(self, tasks: Sequence[Task]) -> None:
-        """Submit each task for every machine that workers are on."""
-        hosts = {info["host"]: address for address, info in self.client.scheduler_info(-1)["workers"].items()}
-        for task in tasks:
-            for address in hosts.values():
-                self._submit(task, address)
-
     def submit(self, task: Task) -> None:
-        """Let a worker do a task."""
-        self._submit(task)
-
-    def _submit(self, task: Task, address: str | None = None) -> None:
+        """Let a worker do a task: any, so that it does not wait for one that died."""
         key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
         future = self.client.submit(
-            on_worker, task, METHODS[task.method], self.retries, self._stop.name, key=key, pure=False,
-            workers=None if address is None else [address],
-        )  # fmt: skip
+            on_worker, task, METHODS[task.method], self.retries, self._stop.name, key=key, pure=False
+        )
         self._running[future] = task
-        if address is not None:
-            self._only_at[future] = address
 
     def finished(self) -> list[tuple[Task, dict[str, Any]]]:
         """Tasks that have ended since the last call, with their rows.
@@ -106,20 +92,12 @@ class RemotePool:
         """
         found = []
         workers = self.client.nthreads()
-        # Nobody comes back under the address of a worker that died: what only that one was to do would wait for good,
-        # and with ``allow_other_workers`` it does so, too, where it was the only one.
-        for future in [f for f, address in self._only_at.items() if address not in workers and not f.done()]:
-            task = self._running.pop(future)
-            del self._only_at[future]
-            future.cancel()
-            found.append((task, worker.failed_row(task, RunFailed(worker.DEATH), child.CRASHED)))
         for future in [f for f in self._running if f.done()]:
             try:
                 row = self._row(future, self._running[future])
             except TimeoutError:
                 continue  # its worker died with the row, which is being made again
             found.append((self._running.pop(future), row))
-            self._only_at.pop(future, None)
         self._look_for_workers(workers)
         return found
 

@@ -51,9 +51,6 @@ class Pool(Protocol):
     def slots(self) -> int:
         """How many tasks can be under way at once."""
 
-    def warm(self, tasks: Sequence[Task]) -> None:
-        """Submit each task for every machine that workers are on."""
-
     def submit(self, task: Task) -> None:
         """Let a worker do a task."""
 
@@ -75,7 +72,6 @@ def run_sweep(
     workers: int = 1,
     retries: int = 1,
     retry_crashed: bool = False,
-    warm: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Sweep:
@@ -90,7 +86,6 @@ def run_sweep(
         workers: processes on this machine.  Searches of more than one share the cores, so their times are longer.
         retries: how often a search whose process died is tried again, and a task whose worker died.
         retry_crashed: also do tasks again whose row says CRASHED or FAILED.
-        warm: run each method once on a small model first, so that kernels are compiled before a clock runs.
         on_progress: called in this thread.
         cancel: polled ten times a second; True ends the sweep and keeps the rows that are there.
 
@@ -106,23 +101,10 @@ def run_sweep(
         drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
         if todo:
             with remote_pool(scheduler, retries) if scheduler else LocalPool(workers, retries) as pool:
-                if warm:
-                    _warm(pool, todo, cancel)
                 drive.all(pool)
     missing = [t for t in wanted if t.digest not in store]
     rows = [store.rows[t.digest] for t in wanted if t.digest in store]
     return Sweep(rows, drive.made, missing, drive.not_kept, drive.failure)
-
-
-def _warm(pool: Pool, todo: Sequence[Task], cancel: Callable[[], bool] | None) -> None:
-    """Compile every method's kernels on each machine; what goes wrong here goes wrong again, with a row."""
-    methods = dict.fromkeys(t.method for t in todo)
-    tasks = [Task.make("mlp", {}, "2x2", "tpu-v5e", method, seconds=5.0) for method in methods]
-    pool.warm(tasks)
-    left = set(tasks)
-    while left and not (cancel is not None and cancel()):
-        left -= {task for task, _ in pool.finished()}
-        time.sleep(0.1)
 
 
 class _Drive:
@@ -161,8 +143,6 @@ class _Drive:
                 self.running[task] = None
                 self._tell(None)
             for task, row in pool.finished():
-                if task not in self.running:
-                    continue  # a warm-up that was not waited for
                 del self.running[task]
                 if row["status"] != child.CANCELLED:
                     self._keep(row)
