@@ -12,8 +12,8 @@ from typing import Any
 
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
+from toast_lab.ir import fourier
 from toast_lab.ir.dead import blocks, drop_dead, short_kind
-from toast_lab.ir.fourier import merge_local
 from toast_lab.ir.loops import has_loops, slim_loops
 
 
@@ -51,7 +51,6 @@ def canonicalise(module: ir.Module) -> ir.Module:
         main = main_function(module)
         _expand(main, found, set(), [])
         _drop_marks(main)
-        merge_local(main.operation)
         for block in blocks(main):
             if has_loops(block):
                 slim_loops(block)
@@ -83,7 +82,11 @@ def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
 
 
 def _drop_marks(function: Any) -> None:
-    """Forward ``custom_call @Sharding``: one of them makes XLA leave Shardy, and with it every plan, aside."""
+    """Take out what annotating an earlier copy put around ops.
+
+    ``custom_call @Sharding`` is forwarded (one of them makes XLA leave Shardy, and with it every plan, aside), and
+    transforms come out of their manual computations.
+    """
     for block in blocks(function):
         for op in list(block.operations):
             operation = op.operation
@@ -91,7 +94,7 @@ def _drop_marks(function: Any) -> None:
                 if ir.StringAttr(operation.attributes["call_target_name"]).value == "Sharding":
                     operation.results[0].replace_all_uses_with(operation.operands[0])
                     operation.erase()
-            elif len(operation.regions):
+            elif len(operation.regions) and not fourier.merge_local(operation):
                 _drop_marks(op)
 
 

@@ -57,20 +57,21 @@ def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequen
     return manual.results[0]
 
 
-def merge_local(function: Any) -> None:
-    """Replace manual computations of nothing but a transform by that transform, also in inner blocks.  In place.
+def merge_local(operation: Any) -> bool:
+    """Replace a manual computation of nothing but a transform by that transform.  In place; False if it is none.
 
-    The transform keeps their sharding as its own.  Left alone are those that split a transformed dim, for each part of
+    The transform keeps its sharding as its own.  Left alone are those that split a transformed dim, for each part of
     which they make a transform of its own.
     """
-    for op in [op for op in operations(function) if op.name == _MANUAL]:
-        inside = _only_transform(op)
-        if inside is not None:
-            with ir.InsertionPoint(op), op.location:
-                whole = _transform(inside, op.operands[0], op.results[0].type)
-            whole.attributes["sdy.sharding"] = op.attributes["out_shardings"]
-            op.results[0].replace_all_uses_with(whole.results[0])
-            op.erase()
+    inside = _only_transform(operation) if operation.name == _MANUAL else None
+    if inside is None:
+        return False
+    with ir.InsertionPoint(operation), operation.location:
+        whole = _transform(inside, operation.operands[0], operation.results[0].type)
+    whole.attributes["sdy.sharding"] = operation.attributes["out_shardings"]
+    operation.results[0].replace_all_uses_with(whole.results[0])
+    operation.erase()
+    return True
 
 
 def pin_layouts(module: Any) -> None:
