@@ -18,11 +18,13 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+fcntl: Any
 try:
     import fcntl
 except ImportError:  # not on Windows: two processes may compile the same kernel, which costs time alone
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None
 
 HOME = Path(__file__).parent
 WAIT_S = 300.0  #: longest wait for another process that compiles a kernel

@@ -66,7 +66,7 @@ class _Model(models.OpaqueModel):  # type: ignore[misc]
 class _Attributes(AttributeTemplate):  # type: ignore[misc]
     key = PackType
 
-    def generic_resolve(self, pack: PackType, name: str) -> Any:
+    def generic_resolve(self, pack: PackType, name: str) -> Any:  # type: ignore[override]
         field = pack.field(name)
         return None if field is None else field_type(field)
 
@@ -108,7 +108,8 @@ def _read(context: Any, builder: Any, pack: PackType, value: Any, name: str) -> 
     element = context.get_data_type(kind.dtype)
     item_bytes = context.get_abi_sizeof(element)
     shape = [load(slot(1 + d)) for d in range(kind.ndim)]
-    strides, stride = [], ir.IntType(64)(item_bytes)
+    strides: list[Any] = []
+    stride = ir.IntType(64)(item_bytes)
     for extent in reversed(shape):
         strides.insert(0, stride)
         stride = builder.mul(stride, extent)
