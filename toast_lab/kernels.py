@@ -30,7 +30,10 @@ from toast_lab.pack_types import PackType, array_type
 from toast_lab.packs import ArrayType, Pack, fields
 
 KERNELS: dict[str, Any] = {}  #: "package.module:function" of every ``compiled`` function that was imported
-_OPTIONS = {"nogil": True, "error_model": "numpy"}  # numpy: no division is checked, and kernels divide by what is not 0
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+}  # numpy: no division is checked, and kernels divide by what is not 0
 _SCALARS = {
     bool: numba.types.boolean, int: numba.types.int64, float: numba.types.float64, np.uint64: numba.types.uint64,
 }  # fmt: skip

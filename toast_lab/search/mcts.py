@@ -187,9 +187,7 @@ class _Search:
             self.tree = {k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")}
             for keys, rows in (("slot_key", "slot_node"), ("price_key", "price")):
                 # Where a key stands follows from the key: put anew, so that none can stand where it is not looked for.
-                fresh = np.zeros_like(self.tree[keys]), np.zeros_like(self.tree[rows])
-                tr.rehash(self.tree[keys], self.tree[rows], *fresh)
-                self.tree[keys], self.tree[rows] = fresh
+                self.tree[keys], self.tree[rows] = _table(self.tree[keys], self.tree[rows], len(self.tree[keys]))
             self.round, self.stale, self.in_round, self.fruitless = (int(x) for x in memory["round"])
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:
@@ -353,12 +351,7 @@ class _Search:
         )  # fmt: skip
         for keys, rows, n in (("slot_key", "slot_node", tr.NODES), ("price_key", "price", tr.PRICED)):
             if 2 * (int(number[n]) + 2 * BATCH) > len(t[keys]):
-                more_keys = np.zeros(4 * len(t[keys]), np.uint64)
-                more_rows = np.zeros((4 * len(t[keys]), *t[rows].shape[1:]), t[rows].dtype)
-                place = np.empty(len(t[keys]), np.int64)
-                tr.rehash(t[keys], more_keys, place)
-                more_rows[place[place >= 0]] = t[rows][place >= 0]
-                t[keys], t[rows] = more_keys, more_rows
+                t[keys], t[rows] = _table(t[keys], t[rows], 4 * len(t[keys]))
 
     def _tree(self) -> tr.Tree:
         node = self.recorder.trace.node.array
@@ -369,6 +362,15 @@ class _Search:
         trace = self.recorder.trace
         columns = {k: trace.row.array[k] for k in tr.Rows._fields[:8]}
         return tr.Rows(**columns, word=trace.action.array["word"], node=trace.passed.array["node"])
+
+
+def _table(keys: np.ndarray, rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same table of open addressing with ``size`` places."""
+    new_keys, place = np.zeros(size, np.uint64), np.empty(len(keys), np.int64)
+    tr.rehash(keys, new_keys, place)
+    new_rows = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    new_rows[place[place >= 0]] = rows[place >= 0]
+    return new_keys, new_rows
 
 
 def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], n: int) -> None:
