@@ -207,17 +207,23 @@ KINDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all trials, so that the time of an undisturbed command is taken once."""
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_costs_what_was_killed_and_nothing_else(kind: str, tmp_path: Path) -> None:
-    for number in range(2):
-        print("\n" + KINDS[kind](tmp_path, number))
+def test_a_kill_costs_what_was_killed_and_nothing_else(kind: str, number: int, folder: Path) -> None:
+    print("\n" + KINDS[kind](folder, number))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", range(10, 20))
 @pytest.mark.parametrize("kind", KINDS)
-def test_ten_kills_of_each_kind(kind: str, tmp_path: Path) -> None:
-    for number in range(10, 20):
-        print("\n" + KINDS[kind](tmp_path, number))
+def test_ten_kills_of_each_kind(kind: str, number: int, folder: Path) -> None:
+    print("\n" + KINDS[kind](folder, number))
 
 
 def test_the_moments_follow_from_the_seed() -> None:
