@@ -30,10 +30,8 @@ from toast_lab.pack_types import PackType, array_type
 from toast_lab.packs import ArrayType, Pack, fields
 
 KERNELS: dict[str, Any] = {}  #: "package.module:function" of every ``compiled`` function that was imported
-_OPTIONS: dict[str, Any] = {
-    "nogil": True,
-    "error_model": "numpy",
-}  # numpy: no division is checked, and kernels divide by what is not 0
+#: "numpy": a division by 0 gives infinity, as in NumPy; checking each would be a tenth of the code.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _SCALARS = {
     bool: numba.types.boolean, int: numba.types.int64, float: numba.types.float64, np.uint64: numba.types.uint64,
 }  # fmt: skip

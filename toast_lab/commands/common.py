@@ -110,8 +110,8 @@ def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
 
 
 def _check_written(args: argparse.Namespace) -> None:
-    given = {f"--{flag}": getattr(args, flag, None) for flag in WRITTEN}
-    given = {flag: path for flag, path in given.items() if isinstance(path, str) and path}
+    asked = {f"--{flag}": getattr(args, flag, None) for flag in WRITTEN}
+    given = {flag: path for flag, path in asked.items() if isinstance(path, str) and path}
     wrong = [text for flag, path in given.items() if (text := _folder_offence(path, flag))]
     places = [os.path.realpath(path) for path in given.values()]
     twice = [flag for flag, place in zip(given, places, strict=True) if places.count(place) > 1]

@@ -185,9 +185,9 @@ class _Search:
         memory = recorder.trace.memory
         if memory:
             self.tree = {k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")}
-            for keys, rows in (("slot_key", "slot_node"), ("price_key", "price")):
+            for key, row in (("slot_key", "slot_node"), ("price_key", "price")):
                 # Where a key stands follows from the key: put anew, so that none can stand where it is not looked for.
-                self.tree[keys], self.tree[rows] = _table(self.tree[keys], self.tree[rows], len(self.tree[keys]))
+                self.tree[key], self.tree[row] = _table(self.tree[key], self.tree[row], len(self.tree[key]))
             self.round, self.stale, self.in_round, self.fruitless = (int(x) for x in memory["round"])
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:
