@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     status = output.emit(args, data_of(model, done), lambda out: _show(out, done))
-    return status or int(all(row.status != "ok" for row in done.rows))
+    lost = args.store != "none" and not done.stored_as  # a note says why
+    return status or int(lost or all(row.status != "ok" for row in done.rows))
 
 
 def data_of(model: Any, done: Comparison) -> dict[str, Any]:
