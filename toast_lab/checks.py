@@ -36,7 +36,7 @@ def number_offence(
         finite = False
     if not finite:
         return f"must be a finite number, got {_shown(value)}"
-    if above is not None and not value > above:
+    if above is not None and not float(value) > above:
         return f"must be above {above:g}, got {_shown(value)}"
     return _range_offence(value, least, most)
 
@@ -86,7 +86,7 @@ def _range_offence(value: Any, least: Any, most: Any) -> str:
 
 def _shown(value: Any) -> str:
     """A value for people; whatever somebody gives, it is short."""
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) >= 10**4000:
+    if isinstance(value, numbers.Integral) and abs(int(value)) >= 10**4000:
         return "a whole number of thousands of digits"  # Python writes none of that length
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

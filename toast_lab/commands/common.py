@@ -112,8 +112,8 @@ def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
 
 
 def _check_written(args: argparse.Namespace) -> None:
-    given = {f"--{flag}": getattr(args, flag, None) for flag in WRITTEN}
-    given = {flag: path for flag, path in given.items() if isinstance(path, str) and path}
+    paths = [(f"--{flag}", getattr(args, flag, None)) for flag in WRITTEN]
+    given = {flag: path for flag, path in paths if isinstance(path, str) and path}
     wrong = [text for flag, path in given.items() if (text := _folder_offence(path, flag))]
     places = [os.path.realpath(path) for path in given.values()]
     twice = [flag for flag, place in zip(given, places, strict=True) if places.count(place) > 1]

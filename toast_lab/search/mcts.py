@@ -190,11 +190,11 @@ class _Search:
         memory = recorder.trace.memory
         if memory:
             self.tree = {k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")}
-            for keys, rows in (("slot_key", "slot_node"), ("price_key", "price")):
+            for table, column in (("slot_key", "slot_node"), ("price_key", "price")):
                 # Where a key stands follows from the key: put anew, so that none can stand where it is not looked for.
-                fresh = np.zeros_like(self.tree[keys]), np.zeros_like(self.tree[rows])
-                tr.rehash(self.tree[keys], self.tree[rows], *fresh)
-                self.tree[keys], self.tree[rows] = fresh
+                fresh = np.zeros_like(self.tree[table]), np.zeros_like(self.tree[column])
+                tr.rehash(self.tree[table], self.tree[column], *fresh)
+                self.tree[table], self.tree[column] = fresh
             self.round, self.stale, self.in_round, self.fruitless = (int(x) for x in memory["round"])
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:

@@ -237,11 +237,12 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
         return
     # Every price is that of a simulation, whose score was compared with it before.
     by_price = np.argsort(known, kind="stable")
-    at = by_price[np.searchsorted(known[by_price], _pairs(*t["price"][order][place].T))]
-    far = ~(np.abs(row["score"][at] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
+    its_row = by_price[np.searchsorted(known[by_price], _pairs(*t["price"][order][place].T))]
+    scores = row["score"][its_row]
+    far = ~(np.abs(scores - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
     if far.any():
         one = int(np.argmax(far))
-        yield f"node.score of node {one} is {node['score'][one]:g}, its price gives {row['score'][at][one]:g}"
+        yield f"node.score of node {one} is {node['score'][one]:g}, its price gives {scores[one]:g}"
 
 
 def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
