@@ -65,7 +65,7 @@ def checksum(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str
     for name in sorted(arrays):
         array = arrays[name]
         total.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        total.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return total.hexdigest()
 
 
