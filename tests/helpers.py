@@ -56,3 +56,14 @@ def plan(problem: Problem, *actions: Any) -> ShardingPlan:
 def pair_texts(analysis: Analysis) -> list[tuple[str, str]]:
     """Conflicts as pairs of name texts, in program order, smaller name first."""
     return [(analysis.name_text[a], analysis.name_text[b]) for a, b in analysis.pairs]
+
+
+def from_python(helper: Any) -> Any:
+    """A function that Python can call, of one that only kernels can (``toast_lab.kernels.helper``)."""
+    import numba
+
+    @numba.njit
+    def call(*given):  # type: ignore[no-untyped-def]
+        return helper(*given)
+
+    return call

@@ -31,15 +31,16 @@ from toast_lab.packs import ArrayType, Pack, fields
 
 KERNELS: dict[str, Any] = {}  #: "package.module:function" of every ``compiled`` function that was imported
 #: "numpy": a division by 0 gives infinity, as in NumPy; checking each would be a tenth of the code.
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+#: No wrappers that nobody calls: they are a tenth of what there is to compile.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _SCALARS = {
     bool: numba.types.boolean, int: numba.types.int64, float: numba.types.float64, np.uint64: numba.types.uint64,
 }  # fmt: skip
 
 
 def helper(function: Any) -> Any:
-    """Compile a function that kernels call."""
-    return _once(numba.njit(**_OPTIONS)(function))
+    """Compile a function that kernels call; Python cannot, but has it as ``.py_func``."""
+    return _once(numba.njit(no_cpython_wrapper=True, **_OPTIONS)(function))
 
 
 def compiled(function: Any) -> Any:

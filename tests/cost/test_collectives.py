@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from tests.helpers import from_python
 from toast_lab.cost import collectives as co
 from toast_lab.cost.layout import GROUP_RATE, lay_out
 from toast_lab.cost.machines import MACHINES, Link, Machine
@@ -240,7 +241,7 @@ def test_the_simultaneous_bound_is_what_the_best_pieces_reach(axes):
         A_eq=[[*[1.0] * len(orders), 0.0]], b_eq=[1.0],
     )  # fmt: skip
     assert best.success
-    assert co._simultaneous_s(float(total), rows(axes)) == pytest.approx(best.fun, rel=1e-6)
+    assert from_python(co._simultaneous_s)(float(total), rows(axes)) == pytest.approx(best.fun, rel=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -255,7 +256,7 @@ def test_one_after_the_other_takes_the_best_order(axes):
             here *= n
         times.append(spent)
     on_switches = np.ones(len(axes), np.bool_)
-    assert co._several(ALL_GATHER, 1.0, float(total), rows(axes), on_switches) == pytest.approx(min(times))
+    assert from_python(co._several)(ALL_GATHER, 1.0, float(total), rows(axes), on_switches) == pytest.approx(min(times))
 
 
 # -- laws ----------------------------------------------------------------------------------------------

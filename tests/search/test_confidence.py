@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.helpers import analysed
+from tests.helpers import analysed, from_python
 from toast_lab.cost.problem import Problem
 from toast_lab.search import mcts, tree, walk
 from toast_lab.search.confidence import WARMTHS, Steering, priors, rewards, upper_bounds
@@ -40,8 +40,9 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
     steering = Steering(settings.exploration, settings.length_penalty, settings.prior_visits)
     with np.errstate(invalid="ignore"):
         prior = priors(t.seen[:, 1] / t.seen[:, 0])
-    highest = tree.level(t)
+    highest = from_python(tree.level)(t)
     compared = 0
+    choose = from_python(walk._choose)
     for node in np.flatnonzero(t.choices[: t.number[tree.NODES]] > 1)[:40].tolist():
         span = slice(t.choice[node], t.choice[node] + t.choices[node])
         open_ = ~np.array([c >= 0 and t.closed[c] for c in t.child[span].tolist()])
@@ -50,7 +51,7 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
             with np.errstate(invalid="ignore"):
                 mean = t.total[span] / n
             scores = upper_bounds(n, mean, t.best[span], prior[t.action[span]], t.elite_reward[0], steering, (warmth,))
-            chosen = walk._choose(t, settings, node, warmth, highest)
+            chosen = choose(t, settings, node, warmth, highest)
             if chosen >= 0:
                 compared += 1
                 best = np.where(open_, scores, -np.inf)

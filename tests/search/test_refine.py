@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.helpers import analysed
+from tests.helpers import analysed, from_python
 from toast_lab.cost import reprice
 from toast_lab.cost.problem import Problem, price
 from toast_lab.search import mcts, refine, rollout
@@ -151,7 +151,7 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
     drawn, recoloured, emptied = np.array([77], np.uint64), 0, 0
     for _ in range(300):
         new_ops, new_values = ops.copy(), values.copy()
-        changed = refine._recolour(near, moves, drawn, new_ops, new_values)
+        changed = from_python(refine._recolour)(near, moves, drawn, new_ops, new_values)
         rows = np.concatenate([new_ops != ops, new_values != values])
         assert changed == rows.any(axis=1).sum()
         assert rows.sum() == changed  # one axis of each

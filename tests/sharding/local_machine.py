@@ -29,6 +29,7 @@ class LocalMachine:
         self.program, self.op_axis, self.sizes = program, op_axis, sizes
         self.steps = st.lower(program, op_axis, value_axis, np.asarray(sizes))
         self.tables = st.tables(program)
+        self.wants = st.wants_of(self.tables, op_axis)
         self.devices = list(itertools.product(*(range(s) for s in sizes)))
 
     def block(self, shape: tuple[int, ...], layout: int, device: tuple[int, ...]) -> tuple[slice, ...]:
@@ -116,7 +117,7 @@ class LocalMachine:
     def operand(self, use: int, device, held, copies) -> np.ndarray:
         value = int(self.program.use_value[use])
         if self.program.value_is_constant[value]:
-            wanted = st.use_layout(self.tables, self.op_axis, use, len(self.sizes))
+            wanted = int(self.wants[use])
             return constant(self.program, value)[self.block(self.program.dims(value), int(wanted), device)]
         row = int(self.steps.copy[use])
         return (copies[row] if row >= 0 else held[value])[device]

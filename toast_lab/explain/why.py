@@ -188,6 +188,7 @@ class _Asker:
         self.value_cause[state.value_axis != plan.value_axis] = -1
         self.exact = bool((state.op_axis == plan.op_axis).all() and (state.value_axis == plan.value_axis).all())
         self.kept = plan.value_specs()
+        self._wants = st.wants_of(st.tables(plan.program), plan.op_axis)
         self.values = {name: v for v, name in enumerate(self.program.value_name)}
         self.without: dict[int, Change | None] = {}
         self.settled: dict[tuple[int, int], Change | None] = {}
@@ -227,11 +228,10 @@ class _Asker:
         return f"{row.value} is kept as {kept} and {program.kind[row.op]} reads it as {spec_text(wanted)}"
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
-        program, tables = self.program, st.tables(self.program)
+        program = self.program
         for use in range(int(program.use_ptr[row.op]), int(program.use_ptr[row.op + 1])):
             if int(program.use_value[use]) == value:
-                layout = st.use_layout(tables, self.plan.op_axis, use, len(self.plan.mesh.axes))
-                return self.plan.spec(layout, len(program.dims(value)))
+                return self.plan.spec(int(self._wants[use]), len(program.dims(value)))
         return self.kept[value]
 
     def _colours(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[str]:

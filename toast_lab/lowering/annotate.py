@@ -283,8 +283,8 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
 
     As the op leaves it, plus the axes over which partial sums are scattered.
     """
-    program, n_axes = plan.program, len(plan.mesh.axes)
-    tables = steps.tables(program)
+    program = plan.program
+    _, partial = steps.made_layouts(steps.tables(program), plan.op_axis)
     kept, natural = plan.value_specs(), natural_specs(plan)
     made = list(kept)
     for value in range(program.n_values):
@@ -292,8 +292,7 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
             continue
         if program.value_is_constant[value]:
             continue
-        _, partial = steps.natural_layout(tables, plan.op_axis, value, n_axes)
-        summed = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial) >> a & 1}
+        summed = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> a & 1}
         spec = tuple(
             tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in summed))
             for here, there in zip(natural[value], kept[value], strict=True)

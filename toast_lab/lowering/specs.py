@@ -74,14 +74,14 @@ def natural_specs(plan: ShardingPlan) -> list[Spec]:
 
     Arguments have no op that makes them: theirs is the sharding in which they are kept.
     """
-    program, n_axes = plan.program, len(plan.mesh.axes)
-    tables = steps.tables(program)
+    program = plan.program
+    made, _ = steps.made_layouts(steps.tables(program), plan.op_axis)
     kept = plan.kept_layouts()
     natural = []
     for value in range(program.n_values):
         layout = int(kept[value])
         if program.value_op[value] >= program.n_arguments and not program.value_is_constant[value]:
-            layout = int(steps.natural_layout(tables, plan.op_axis, value, n_axes)[0])
+            layout = int(made[value])
         natural.append(plan.spec(layout, len(program.dims(value))))
     return natural
 

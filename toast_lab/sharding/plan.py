@@ -130,7 +130,7 @@ class ShardingPlan:
     def kept_layouts(self) -> np.ndarray:
         """[V] packed layout of each value as lowering keeps it."""
         t = steps.tables(self.program)
-        return steps.kept_layouts(t, self.op_axis, self.value_axis, len(self.mesh.axes))
+        return steps.kept_layouts(t, self.op_axis, self.value_axis)
 
     def spec(self, layout: int, rank: int) -> Spec:
         """Mesh axis names per dim of a packed layout."""
@@ -142,12 +142,8 @@ class ShardingPlan:
 
     def use_specs(self) -> list[Spec]:
         """Mesh axes per dim of every operand use."""
-        t = steps.tables(self.program)
-        n = len(self.mesh.axes)
-        return [
-            self.spec(steps.use_layout(t, self.op_axis, u, n), len(self.program.use_names(u)))
-            for u in range(self.program.n_uses)
-        ]
+        wanted = steps.wants_of(steps.tables(self.program), self.op_axis)
+        return [self.spec(int(layout), len(self.program.use_names(u))) for u, layout in enumerate(wanted)]
 
     def argument_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every argument, by path."""

@@ -240,11 +240,32 @@ def kept_layouts_into(
         kept[v] = layout
 
 
-def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray, n_axes: int) -> np.ndarray:
-    """[V] layout in which each value is kept; see ``kept_layouts_into``."""
-    wanted, kept = np.empty(len(t.use_owner), np.int64), np.empty(len(t.value_op), np.int64)
-    wanted_layouts(t, op_axis, n_axes, wanted)
-    kept_layouts_into(t, op_axis, value_axis, n_axes, wanted, kept)
+@compiled
+def natural_layouts(t: Tables, op_axis: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array) -> None:
+    """Fill ``natural[V]`` and ``partial[V]``: ``natural_layout`` of each value."""
+    for v in range(natural.shape[0]):
+        natural[v], partial[v] = natural_layout(t, op_axis, v, n_axes)
+
+
+def wants_of(t: Tables, op_axis: np.ndarray) -> np.ndarray:
+    """[W] layout that each use wants, for the rows of a plan."""
+    wanted = np.empty(len(t.use_owner), np.int64)
+    wanted_layouts(t, np.array(op_axis, np.int32), op_axis.shape[1], wanted)
+    return wanted
+
+
+def made_layouts(t: Tables, op_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([V] layout in which each value is made, [V] axes over which it is then partial), for the rows of a plan."""
+    natural, partial = np.empty(len(t.value_op), np.int64), np.empty(len(t.value_op), np.int64)
+    natural_layouts(t, np.array(op_axis, np.int32), op_axis.shape[1], natural, partial)
+    return natural, partial
+
+
+def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray) -> np.ndarray:
+    """[V] layout in which each value is kept, for the rows of a plan; see ``kept_layouts_into``."""
+    op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
+    kept = np.empty(len(t.value_op), np.int64)
+    kept_layouts_into(t, op_axis, value_axis, op_axis.shape[1], wants_of(t, op_axis), kept)
     return kept
 
 
