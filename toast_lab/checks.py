@@ -80,10 +80,8 @@ def _range_offence(value: Any, least: Any, most: Any) -> str:
         return ""
     if low and least == 0:
         return f"must not be below 0, got {_shown(value)}"
-    if least is None or most is None:
-        bound = f"at least {_shown(least)}" if low else f"at most {_shown(most)}"
-        return f"must be {bound}, got {_shown(value)}"
-    return f"must be from {_shown(least)} to {_shown(most)}, got {_shown(value)}"
+    bound = f"at least {_shown(least)}" if low else f"at most {_shown(most)}"
+    return f"must be {bound}, got {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
