@@ -78,10 +78,10 @@ def _range_offence(value: Any, least: Any, most: Any) -> str:
     low, high = least is not None and value < least, most is not None and value > most
     if not low and not high:
         return ""
-    if least is None or most is None:
-        bound = f"at least {_shown(least)}" if low else f"at most {_shown(most)}"
-        return f"must be {bound}, got {_shown(value)}"
-    return f"must be from {_shown(least)} to {_shown(most)}, got {_shown(value)}"
+    if low and least == 0:
+        return f"must not be below 0, got {_shown(value)}"
+    bound = f"at least {_shown(least)}" if low else f"at most {_shown(most)}"
+    return f"must be {bound}, got {_shown(value)}"
 
 
 def _shown(value: Any) -> str:

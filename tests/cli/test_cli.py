@@ -415,8 +415,8 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
     module = types.ModuleType("toast_lab.app.serve")
     module.serve = lambda **options: seen.update(options)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "toast_lab.app.serve", module)
-    assert toast("serve", "mlp", "--port", "5007", "--show")[0] == 0
-    assert seen == {"port": 5007, "address": "127.0.0.1", "model": "mlp", "show": True}
+    assert toast("serve", "mlp", "--port", "5007", "--show", "--allow-origin", "lab:80")[0] == 0
+    assert seen == {"port": 5007, "address": "127.0.0.1", "model": "mlp", "show": True, "origins": ("lab:80",)}
 
 
 # -- what is wrong -----------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
         (["search", "mlp", "--machine", "tpuv5e"], ["'tpuv5e'", 'did you mean "tpu-v5e"']),
         (["search", "mlp", "--method", "mtcs"], ["'mtcs'", 'did you mean "mcts"']),
         (["search", "mlp", "--save", "no/such/folder/plan.json"], ["--save", "folder does not exist"]),
-        (["search", "mlp", "--seconds", "-1"], ["--seconds", "-1 is below 0"]),
+        (["search", "mlp", "--seconds", "-1"], ["--seconds", "must not be below 0, got -1"]),
         (["search", "mlp", "--option", "depht=8"], ["'depht'", 'did you mean "depth"', "options of mcts: "]),
         (["search", "mlp", "--method", "exhaustive", "--threads", "2"], ["'threads'", "options of exhaustive: depth="]),
         (["search", "mlp", "--option", "depth=8", "patience=few"], ["patience=few", "a whole number"]),

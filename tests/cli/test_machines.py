@@ -53,7 +53,7 @@ def test_the_table_tells_every_number_and_its_source(toast: Any) -> None:
         (["calibrate", "--devices", "cup:2"], ['did you mean "cpu"']),
         (["calibrate", "--output", "machine.json"], ["machine.json", ".toml"]),
         (["calibrate", "--output", "no/such/folder/m.toml"], ["folder does not exist"]),
-        (["calibrate", "--time-limit", "-3"], ["not above 0"]),
+        (["calibrate", "--time-limit", "-3"], ["must be above 0, got -3"]),
     ],
 )
 def test_bad_input_is_named(toast: Any, argv: list[str], said: list[str]) -> None:

@@ -286,7 +286,7 @@ def test_wrong_requests() -> None:
         compare(model, {"a": plan_of(other, MESH), "b": plan_of(other, MESH), "c": plans["data"]})
     with pytest.raises(InvalidProblem, match="the mesh needs 4 devices"):
         compare(model, plans, "cpu:2")
-    with pytest.raises(InvalidProblem, match=r"(?s)repeats and rounds.*data: 4 devices cannot be divided among 3"):
+    with pytest.raises(InvalidProblem, match=r"(?s)repeats must be at least 1.*data: 4 devices cannot be divided"):
         compare(model, plans, repeats=0, processes=3)
     with pytest.raises(InvalidProblem, match="processes=2 divides virtual CPU devices"):
         compare(model, plans, "gpu", processes=2)

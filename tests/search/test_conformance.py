@@ -182,7 +182,7 @@ def test_manual_refuses_an_action_without_effect():
         (lambda p: search(p, "mcts", depht=3), "mcts has no option depht"),
         (lambda p: search(p, "mcts", depth=0), "depth=0"),
         (lambda p: search(p, "exhaustive", depth=0), "depth must be at least 1"),
-        (lambda p: Budget(seconds=-1), r"seconds must be from 0 to .*, got -1"),
+        (lambda p: Budget(seconds=-1), "seconds must not be below 0, got -1"),
         (lambda p: Budget(seconds=math.nan), "seconds must be a finite number, got nan"),
         (lambda p: Budget(seconds=None), "never ends"),
     ],

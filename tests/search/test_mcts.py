@@ -146,7 +146,7 @@ def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not(p
     [
         ({"threads": 0, "depth": 0}, r"depth=0 must be at least 1; threads=0 must be at least 1"),
         ({"vary": 1.5, "boldness": -1}, r"vary=1.5 must be from 0 to 1; boldness=-1 must be from 0 to 1"),
-        ({"exploration": float("nan")}, r"exploration=nan must not be negative"),
+        ({"exploration": float("nan")}, r"option exploration must be a finite number, got nan"),
         ({"prior_visits": 0}, "prior_visits=0 must be above 0"),
     ],
 )

@@ -91,7 +91,7 @@ def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tm
     ("change", "message"),
     [
         (lambda d: d["ops"][3].pop("labels"), r"ops, entry 3 \(.*\): labels must be 8 texts of hexadecimal digits"),
-        (lambda d: d["ops"][0].update(runs=[[-1]]), r"run \[-1\]: how many ops it stands for must be from 1 to"),
+        (lambda d: d["ops"][0].update(runs=[[-1]]), r"run \[-1\]: how many ops it stands for must be at least 1"),
         (lambda d: d["ops"][0].update(runs=[[10**7], [1]]), "it stands for 10000001 ops, at most 10000000"),
         (lambda d: d["mesh"].update(data="4"), "mesh must give each axis its size, it is {'data': '4', 'model': 2}"),
         (lambda d: d.update(key=7), "key must be up to 16 hexadecimal digits, it is 7"),

@@ -137,7 +137,7 @@ def _check_search(args: argparse.Namespace) -> None:
                 if v not in (None, trace.about.get(k))
             ]
             if wrong:
-                raise InvalidProblem(f"--resume {args.resume}: its search has {'; '.join(wrong)}")
+                raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(wrong)}")
 
 
 def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:

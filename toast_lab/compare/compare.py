@@ -181,7 +181,7 @@ def _check(
         for name, (value, least) in counts.items()
         if (text := checks.whole_offence(value, least, checks.MOST_COUNT))
     ]
-    if not wrong and processes > 1:
+    if not checks.whole_offence(processes, 2):
         if not str(devices).strip().lower().startswith("cpu"):
             wrong.append(
                 f'processes={processes} divides virtual CPU devices; devices={devices!r} wants devices="{DISTRIBUTED}" '
