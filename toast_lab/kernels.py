@@ -82,6 +82,9 @@ def _once(dispatcher: Any) -> Any:
 
     def types_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
         declared = annotated(dispatcher.py_func)
+        wrong = [f"{other}, not {own}" for own, other in zip(declared, given, strict=True) if not _fits(other, own)]
+        if wrong:
+            raise TypeError(f"{name_of(dispatcher)} is called with {'; '.join(wrong)}")
         return tuple(own or numba.types.unliteral(other) for own, other in zip(declared, given, strict=True))
 
     template, compile_ = dispatcher.get_call_template, dispatcher.compile
@@ -101,6 +104,17 @@ def _once(dispatcher: Any) -> Any:
     dispatcher.get_call_template = get_call_template
     dispatcher.compile = compile_once
     return dispatcher
+
+
+def _fits(given: Any, declared: Any) -> bool:
+    """May compiled code take one for the other?  Numba itself does not look again at what it was told."""
+    if declared is None or isinstance(declared, numba.types.Number | numba.types.Boolean):
+        return True
+    if not isinstance(declared, numba.types.Array):
+        return bool(given == declared)
+    return isinstance(given, numba.types.Array) and (given.dtype, given.ndim, given.layout) == (
+        declared.dtype, declared.ndim, "C",
+    )  # fmt: skip
 
 
 @functools.cache

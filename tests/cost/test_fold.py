@@ -84,7 +84,7 @@ def test_folded_and_incremental_prices_of_every_program(name):
 def spans(ptr, problem):
     """[A, M, 2] rows of each move on each axis, where no axis leaves any out."""
     rows = np.stack([ptr[:-1], ptr[1:]], axis=1)
-    return np.ascontiguousarray(np.broadcast_to(rows, (len(problem.mesh.axes), *rows.shape)))
+    return np.ascontiguousarray(np.broadcast_to(rows, (len(problem.mesh.axes), *rows.shape)), np.int64)
 
 
 @settings(max_examples=60)
@@ -102,7 +102,7 @@ def test_alike_ops_and_values_stay_alike(name, mesh, choices):
         state.apply_row(move, axis)
         apply_move(
             op_axis, value_axis, np.zeros(1, np.uint64), axis, problem.mesh.array(), move,
-            spans(space.op_ptr, problem), space.op, space.op_name, problem.analysis.dims.size,
+            spans(space.op_ptr, problem), space.op, space.op_name, space.name_size,
             spans(space.value_ptr, problem), space.value, space.value_dim, space.value_dim_size, False,
         )  # fmt: skip
         assert np.array_equal(state.op_axis, op_axis)

@@ -12,6 +12,7 @@ import pytest
 from tests.helpers import from_python
 from toast_lab.kernels import helper
 from toast_lab.packs import BoolArray, Float64Matrix, Int32Array, UInt64, fields, packed, size
+from toast_lab.search.tree import slot
 
 
 @packed
@@ -118,3 +119,12 @@ def test_threads_that_ask_at_once_get_one_buffer() -> None:
         for thread in threads:
             thread.join()
         assert set(found) == {outer._address_}
+
+
+def test_arrays_of_another_type_are_refused_before_they_are_misread() -> None:
+    keys = np.array([7, 0, 0, 0], np.uint64)
+    assert slot(keys, np.uint64(7)) >= 0
+    with pytest.raises(TypeError, match=r"tree:slot is called with array\(int32.*not array\(uint64"):
+        slot(keys.astype(np.int32), np.uint64(7))
+    with pytest.raises(TypeError, match=r"1d, A\), not array\(uint64, 1d, C\)"):
+        slot(np.zeros(8, np.uint64)[::2], np.uint64(7))

@@ -190,7 +190,9 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
         )  # fmt: skip
         assert (found_s, found_bytes) == (time_s, expected)
     limit = problem.memory_limit_bytes
-    pricing = rollout.Pricing(None, None, None, None, None, 2.0, 8 * limit, limit, 10.0, None)
+    pricing = rollout.Pricing(
+        folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, 2.0, 8.0 * limit, limit, 10.0, root
+    )
     for here in (np.array([1.0, limit * 0.5]), np.array([1.0, limit * 1.5])):
         for allowance in (0.0, 0.1):
             enough_s = refine._enough_s.py_func(pricing, here, allowance)

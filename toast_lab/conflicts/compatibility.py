@@ -87,6 +87,7 @@ def compatibility_sets(names: Names, conflicts: dict[tuple[int, int], list[Place
     union = _ParityUnion(len(index))
     boxes = []
     stamp, mark = np.zeros(names.n, np.int64), 0
+    graph = _Graph(names.ptr.copy(), names.successor.copy(), names.op.copy())
     for outer, place in on_definition:
         row = program.def_names(place.value)
         n, o = row[place.first_dim], row[place.second_dim]
@@ -100,7 +101,7 @@ def compatibility_sets(names: Names, conflicts: dict[tuple[int, int], list[Place
             definer, user = int(program.value_op[place.value]), int(use_op[use])
             if phases == "separate" and backward[definer] != backward[user]:
                 outcome = OTHER_PHASE
-            elif _path(names, n, right, stamp, mark) or _path(names, o, left, stamp, mark + 1):
+            elif _path(graph, n, right, stamp, mark) or _path(graph, o, left, stamp, mark + 1):
                 outcome = CROSSED
             else:
                 swapped = (n > o) != (left > right)
@@ -112,5 +113,13 @@ def compatibility_sets(names: Names, conflicts: dict[tuple[int, int], list[Place
     return Sets(set_of, np.asarray([bool(parity) for _, parity in roots], dtype=bool), boxes)
 
 
-def _path(names: Names, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
-    return bool(has_path(names.ptr, names.successor, names.op, start, goal, stamp, mark))
+class _Graph(NamedTuple):
+    """M, in writable arrays: of the types that kernels are compiled for."""
+
+    ptr: np.ndarray
+    successor: np.ndarray
+    op: np.ndarray
+
+
+def _path(graph: _Graph, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
+    return bool(has_path(*graph, start, goal, stamp, mark))

@@ -170,7 +170,7 @@ def _sets(ptr: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> Ragged:
 
 def _earlier(t: Tables, want: np.ndarray) -> Ragged:
     """For each use: wants of the uses of its value before it that it may share a copy with, ascending."""
-    length, data = _earlier_sets(t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, t.value_constant)
+    length, data = _earlier_sets(t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, np.array(t.value_constant))
     # The rows were made value by value.
     made = _ptr(length)
     place = np.empty(len(t.use_op), np.int64)

@@ -199,7 +199,7 @@ def _fill(
     check: Callable[[], None],
 ) -> None:
     folded, axis_size, rates = problem.folded, problem.mesh.array(), problem.pricer().repricer.rates
-    t, f, name_size = folded.tables, folded.facts, problem.space.analysis.dims.size
+    t, f, name_size = folded.tables, folded.facts, problem.space.name_size
     # What an operand has of bytes, at least: the value's own or those of a copy, whichever is less.
     sent = np.ones(len(t.value_op))
     np.minimum.at(sent, t.use_value, f.use.sent)

@@ -149,7 +149,7 @@ class _Tree:
         state = State(space)
         m = space.spans
         tables = (
-            self.axis_size, m.op_span, m.op, m.op_name, space.analysis.dims.size,
+            self.axis_size, m.op_span, m.op, m.op_name, space.name_size,
             m.value_span, m.value, m.value_dim, m.value_dim_size,
         )  # fmt: skip
         actions = self._retake(number, state)

@@ -163,7 +163,7 @@ class _Search:
         rows = legal_rows(State(self.space), least)
         at = self.space.spans
         self.moves = tr.Moves(
-            axis_size, at.op_span, at.op, at.op_name, self.space.analysis.dims.size, at.value_span, at.value,
+            axis_size, at.op_span, at.op, at.op_name, self.space.name_size, at.value_span, at.value,
             at.value_dim, at.value_dim_size, self.space.n_names, int(least),
             rows[:, 0] * len(axis_size) + rows[:, 1], *self.space.start,
         )  # fmt: skip

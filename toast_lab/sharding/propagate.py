@@ -178,7 +178,7 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
         touch_value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(np.int32),
         touch_dim=np.concatenate([program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]),
         dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(np.int32),
-        value_dim=program.shape_ptr,
+        value_dim=np.array(program.shape_ptr, np.int32),
         value_size=np.where(never, 1, program.shape),
         factor_size=program.factor_size,
         usable=usable,

@@ -74,6 +74,16 @@ class Space:
         )  # fmt: skip
 
     @functools.cached_property
+    def name_size(self) -> np.ndarray:
+        """[N] sizes of names, writable: of the type that kernels are compiled for."""
+        return np.array(self.analysis.dims.size, np.int64)
+
+    @functools.cached_property
+    def first_name(self) -> np.ndarray:
+        """[O+1] first name of each op, writable likewise."""
+        return np.array(self.analysis.program.factor_ptr, np.int32)
+
+    @functools.cached_property
     def spans(self) -> Spans:
         """The moves on one of each class, axis by axis."""
         return spans(self.alike, len(self.mesh.axes))

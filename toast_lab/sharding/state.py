@@ -162,7 +162,7 @@ class State:
         state, alike = cls(space), space.alike
         state._key[0] = start_key(space)
         same = _take_rows(
-            op_axis, value_axis, space.analysis.program.factor_ptr, alike.ops.label, alike.ops.first,
+            op_axis, value_axis, space.first_name, alike.ops.label, alike.ops.first,
             alike.values.label, alike.values.first, state.ops, state.values, state._key,
         )  # fmt: skip
         return state if same else None
@@ -204,7 +204,7 @@ class State:
         return int(
             apply_move(
                 self.ops, self.values, self._key, axis, self._axis_size, move,
-                m.op_span, m.op, m.op_name, self.space.analysis.dims.size,
+                m.op_span, m.op, m.op_name, self.space.name_size,
                 m.value_span, m.value, m.value_dim, m.value_dim_size, dry,
             )
         )  # fmt: skip
@@ -272,7 +272,7 @@ def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names`` names."""
     m, space = state.space.spans, state.space
     return legal_pairs(
-        state.ops, state.values, state._axis_size, m.op_span, m.op, m.op_name, space.analysis.dims.size,
+        state.ops, state.values, state._axis_size, m.op_span, m.op, m.op_name, space.name_size,
         m.value_span, m.value, m.value_dim, m.value_dim_size, space.n_names, min_names,
     )  # fmt: skip
 
