@@ -38,10 +38,11 @@ NEEDS = {
     "exhaustive": ("search.exhaustive", "search.bound", "search.bound_tables"),
 }  # fmt: skip
 FIRST = ("price", "mcts", "refine")  #: what a first search needs
-#: What takes longest and what others are made of goes first, so that all cores end at about the same time.
-_LONGEST = (
-    "price_steps", "lower_into", "kept_layouts_into", "live_bytes", "select", "reprice", "evaluate", "back_up",
-    "anneal", "_fill_one", "_earlier_sets", "use_costs",
+#: What others are made of and what is waited for first goes first, so that all cores end at about the same time.
+_ORDER = (
+    "price_steps", "lower_into", "kept_layouts_into", "live_bytes", "_earlier_sets", "_take_rows", "legal_pairs",
+    "apply_move", "clocks", "has_path", "wanted_layouts", "natural_layouts", "_hash_rows", "reprice", "select",
+    "evaluate", "back_up", "anneal", "_fill_one", "use_costs",
 )  # fmt: skip
 _LOOK_EVERY_S = 0.05
 _MOST_CHILDREN = 8
@@ -106,7 +107,7 @@ def _compile(
     from toast_lab import kernels
 
     tell(total - len(missing), total)
-    _muster(wanted)
+    _muster([*wanted, *(need for need in FIRST if need not in wanted)])
     while missing:
         if cancel is not None and cancel():
             raise isolate.Cancelled("cancelled while kernels were prepared")
@@ -130,11 +131,11 @@ def _names(needs: Iterable[str]) -> list[str]:
         importlib.import_module(module)
     order = {module: i for i, module in reversed(list(enumerate(modules)))}
     names = [name for name in kernels.KERNELS if name.partition(":")[0] in order]
-    longest = {name: i for i, name in enumerate(_LONGEST)}
+    place = {name: i for i, name in enumerate(_ORDER)}
 
     def rank(name: str) -> tuple[int, int]:
         module, _, function = name.partition(":")
-        return longest.get(function, len(longest)), order[module]
+        return place.get(function, len(place)), order[module]
 
     return sorted(names, key=rank)
 

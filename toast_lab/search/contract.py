@@ -367,7 +367,7 @@ def search(
     run = check_options(method, options)
     if wrong := option_offenders(method, options):
         raise InvalidProblem("; ".join(wrong))
-    prepare("price", method, cancel=cancel)
+    prepare("price", cancel=cancel)
     recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
     try:
         if recorder.resumed:
@@ -376,6 +376,7 @@ def search(
             recorder.add_node(-1, "", 0, 0)
             # The unsharded program is always a candidate, or what of it the pins leave.
             recorder.record(State(problem.space), (), (0,))
+        recorder.prepare(method)  # while these are compiled, the price of the start is there to be seen
         status = run(recorder, seed, **options)
     except Stop as stop:
         status = stop.status
