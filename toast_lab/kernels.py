@@ -40,7 +40,8 @@ _SCALARS = {
 
 def helper(function: Any) -> Any:
     """Compile a function that kernels call; Python cannot, but has it as ``.py_func``."""
-    return _once(numba.njit(no_cpython_wrapper=True, **_OPTIONS)(function))
+    options = {**_OPTIONS, "no_cpython_wrapper": True}
+    return _once(numba.njit(**options)(function))
 
 
 def compiled(function: Any) -> Any:
