@@ -36,5 +36,6 @@ if [ "${#suites[@]}" -eq 0 ]; then
     echo "== other Python: ${line%% *} is here, but there are no stage tests yet"
     exit 0
 fi
+"$venv/bin/python" -m toast_lab.prepare
 echo "== other Python: ${line%% *}: ${suites[*]}"
 "$venv/bin/python" -m pytest -q -m "not slow and not accelerator" -p no:cacheprovider "${suites[@]}"

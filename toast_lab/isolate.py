@@ -53,6 +53,11 @@ def report(event: Any) -> None:
         _send(_CHANNEL, ("event", event))
 
 
+def says_what_it_does() -> bool:
+    """Has this child reported a text, so that its parent expects more of them?"""
+    return bool(_DOING)
+
+
 @contextlib.contextmanager
 def meanwhile() -> Iterator[None]:
     """Whatever is reported inside, afterwards that is being done again which was reported before."""

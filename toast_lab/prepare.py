@@ -215,6 +215,8 @@ def _shown(listener: Listener | None) -> Iterator[Listener]:
     """How to tell of progress: to the listener, the parent of a child, the cell of a notebook, or a terminal."""
     if listener is not None:
         yield listener
+    elif isolate.in_child() and not isolate.says_what_it_does():
+        yield lambda done, total: None  # whoever listens to it expects something else than texts
     elif isolate.in_child():
         with isolate.meanwhile():
             yield lambda done, total: isolate.report(progress_text(done, total))

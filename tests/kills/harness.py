@@ -40,7 +40,7 @@ class Trial(NamedTuple):
 
 
 def children(pid: int) -> list[tuple[int, str]]:
-    """(pid, command line) of all that descend from a process and live."""
+    """(pid, command line) of all that descend from a process and live, those that compile kernels ahead left out."""
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -59,7 +59,8 @@ def children(pid: int) -> list[tuple[int, str]]:
             words = Path(f"/proc/{child}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        found.append((child, " ".join(words[1:4])))
+        if "toast_lab.prepare" not in words:
+            found.append((child, " ".join(words[1:4])))
     return found
 
 

@@ -159,9 +159,7 @@ def search_in_child(
 
     kept: list[BestPlan] = []
 
-    def on_event(event: Point | BestPlan | str) -> None:
-        if isinstance(event, str):
-            return  # kernels are being prepared
+    def on_event(event: Point | BestPlan) -> None:
         if isinstance(event, BestPlan):
             kept[:] = [event]
             return
