@@ -114,7 +114,11 @@ def _check_written(args: argparse.Namespace) -> None:
     given = {flag: path for flag, path in asked.items() if isinstance(path, str) and path}
     wrong = [text for flag, path in given.items() if (text := _folder_offence(path, flag))]
     places = [os.path.realpath(path) for path in given.values()]
-    twice = [flag for flag, place in zip(given, places, strict=True) if places.count(place) > 1]
+    twice = [
+        flag
+        for flag, place in zip(given, places, strict=True)
+        if places.count(place) > 1 and (os.path.isfile(place) or not os.path.exists(place))  # a device takes both
+    ]
     if twice:
         wrong.append(f"{' and '.join(twice)} name the same file")
     store = getattr(args, "store", None)
