@@ -27,6 +27,7 @@ from toast_lab import checks
 from toast_lab.cost.problem import Cost, Pricer, Problem, Quick
 from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
 from toast_lab.hashing import digest
+from toast_lab.isolate import Cancelled
 from toast_lab.prepare import prepare
 from toast_lab.search import resumable, trace_check
 from toast_lab.search.methods import METHODS
@@ -171,7 +172,10 @@ class Recorder:
     def prepare(self, *needs: str) -> None:
         """Make sure of further kernels (see ``toast_lab.prepare``) while the clock stands."""
         with self.standing():
-            prepare(*needs, cancel=self.cancel)
+            try:
+                prepare(*needs, cancel=self.cancel)
+            except Cancelled:
+                raise Stop(Status.CANCELLED) from None  # what was found so far is kept
 
     @property
     def evaluations(self) -> int:
