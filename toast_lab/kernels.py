@@ -24,6 +24,7 @@ from typing import Any, get_type_hints
 import numba
 import numpy as np
 from numba.core import caching, compiler_lock, serialize
+from numba.core.registry import CPUDispatcher
 
 from toast_lab import kernel_files
 from toast_lab.pack_types import PackType, array_type
@@ -38,10 +39,19 @@ _SCALARS = {
 }  # fmt: skip
 
 
+class _Helper(CPUDispatcher):  # type: ignore[misc]
+    """Refuses calls from Python, which would jump to the address of a wrapper that was not compiled."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{name_of(self)} is called by kernels only; decorate it with ``compiled`` to call it from Python")
+
+
 def helper(function: Any) -> Any:
     """Compile a function that kernels call; Python cannot, but has it as ``.py_func``."""
     options = {**_OPTIONS, "no_cpython_wrapper": True}
-    return _once(numba.njit(**options)(function))
+    dispatcher = numba.njit(**options)(function)
+    dispatcher.__class__ = _Helper
+    return _once(dispatcher)
 
 
 def compiled(function: Any) -> Any:

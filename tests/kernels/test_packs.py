@@ -128,3 +128,8 @@ def test_arrays_of_another_type_are_refused_before_they_are_misread() -> None:
         slot(keys.astype(np.int32), np.uint64(7))
     with pytest.raises(TypeError, match=r"1d, A\), not array\(uint64, 1d, C\)"):
         slot(np.zeros(8, np.uint64)[::2], np.uint64(7))
+
+
+def test_python_is_refused_what_only_kernels_can_call():
+    with pytest.raises(TypeError, match=r"test_packs:_total is called by kernels only"):
+        _total(made())

@@ -106,7 +106,9 @@ class Propagation:
                 self._start = Sharding(self.pins.op_fixed.copy(), self.pins.value_fixed.copy())
                 for value, axis in self.pins.sharded_values():
                     dim = int(self.pins.value_fixed[value, axis])
-                    _spread(self.flow, *self._start, value, dim, axis, self._waiting, self._blocks)
+                    # A value that has the axis counts as reached; this one has it, and has told nobody yet.
+                    self._start.value_axis[value, axis] = -1
+                    self.shard(self._start, np.array([value]), dim, axis)
         return self._start.copy()
 
     def unsharded(self) -> Sharding:
