@@ -43,7 +43,7 @@ class _Helper(CPUDispatcher):  # type: ignore[misc]
     """Refuses calls from Python, which would jump to the address of a wrapper that was not compiled."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"{name_of(self)} is called by kernels only; decorate it with ``compiled`` to call it from Python")
+        raise TypeError(f"{name_of(self)} is called by kernels only: decorate it with ``compiled`` for Python")
 
 
 def helper(function: Any) -> Any:
