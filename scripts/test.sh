@@ -17,4 +17,4 @@ if [ -n "$(find notebooks -name '*.ipynb' -print -quit 2>/dev/null)" ]; then
 fi
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 echo "== main run: Python $version"
-.venv/bin/python -m pytest -m "not slow and not accelerator" "${suites[@]}"
+.venv/bin/python -m pytest "${suites[@]}"

@@ -38,4 +38,4 @@ if [ "${#suites[@]}" -eq 0 ]; then
 fi
 "$venv/bin/python" -m toast_lab.prepare
 echo "== other Python: ${line%% *}: ${suites[*]}"
-"$venv/bin/python" -m pytest -q -m "not slow and not accelerator" -p no:cacheprovider "${suites[@]}"
+"$venv/bin/python" -m pytest -q -p no:cacheprovider "${suites[@]}"

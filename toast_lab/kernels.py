@@ -2,6 +2,8 @@
 
 Both are compiled once, for the types that their annotations say, whatever a caller has at hand that converts to them:
 so it is known what there is to compile before anything runs, and ``toast_lab.prepare`` does it ahead, on all cores.
+A helper becomes part of every kernel that calls it; a compiled function is called at its address, so that pricing,
+which eight others call, is optimised and translated once and not nine times.
 A parameter annotated as a plain ``np.ndarray`` is compiled for each type of array that it meets.
 
 What is compiled is kept in one file each (see ``toast_lab.kernel_files``), named after a digest of all sources that
@@ -12,6 +14,7 @@ full or damaged, and lets two processes that start together compile everything t
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import inspect
@@ -21,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
 from numba.core import caching, compiler_lock, serialize
@@ -110,11 +114,23 @@ def _once(dispatcher: Any) -> Any:
             return dispatcher.overloads[wanted].entry_point
         # Always in this order: a thread that holds the file's lock must not wait for one that waits for the file.
         with compiler_lock.global_compiler_lock, getattr(dispatcher._cache, "alone", contextlib.nullcontext)():
-            return compile_(wanted)
+            entry_point = compile_(wanted)
+            if isinstance(dispatcher._cache, _Kept):
+                _call_at_address(dispatcher, dispatcher.overloads[wanted], dispatcher._cache.path.stem)
+            return entry_point
 
     dispatcher.get_call_template = get_call_template
     dispatcher.compile = compile_once
     return dispatcher
+
+
+def _call_at_address(dispatcher: Any, result: Any, symbol: str) -> None:
+    """Let other kernels call what was compiled instead of containing it; ``symbol``: the name that they know it by."""
+    llvm.add_symbol(symbol, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
+    callee = copy.copy(result.fndesc)
+    callee.mangled_name = symbol
+    dispatcher.targetctx.remove_user_function(result.entry_point)
+    dispatcher.targetctx.insert_user_function(result.entry_point, callee)
 
 
 def _fits(given: Any, declared: Any) -> bool:
@@ -192,6 +208,11 @@ class _Kept(caching._Cache):  # type: ignore[misc]
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
+        # Their addresses have to be known before the code that calls them is loaded.
+        for callee in _callees(self.kernel):
+            if self.only_load and not load(callee):
+                raise _NotThere
+            make_ready(callee)
         data = kernel_files.read(self.path)
         if data is not None:
             try:
@@ -229,18 +250,32 @@ def _digest(kernel: Any) -> str:
 def _sources(kernel: Any) -> set[Path]:
     """Files of a kernel, of all that it calls, and of the packs that these take."""
     found: set[Path] = {Path(__file__), Path(inspect.getfile(PackType)), Path(inspect.getfile(Pack))}
-    waiting, seen = [kernel], {id(kernel)}
-    while waiting:
-        function = waiting.pop().py_func
-        found.add(Path(inspect.getfile(function)))
-        for hint in annotated(function):
+    for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
+        found.add(Path(inspect.getfile(dispatcher.py_func)))
+        for hint in annotated(dispatcher.py_func):
             if isinstance(hint, PackType):
                 found.update(_files_of(hint.pack))
-        for value in _named(function):
-            if isinstance(value, numba.core.dispatcher.Dispatcher) and id(value) not in seen:
-                seen.add(id(value))
-                waiting.append(value)
     return found
+
+
+def _callees(kernel: Any) -> list[Any]:
+    """The kernels that one calls, itself or by the helpers that are part of it."""
+    return [found for found in _reached(kernel, through_kernels=False) if isinstance(found._cache, _Kept)]
+
+
+def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
+    """The helpers and kernels that one calls, and those that these call; past other kernels or up to them."""
+    found: dict[int, Any] = {}
+    waiting = [kernel]
+    while waiting:
+        caller = waiting.pop()
+        if caller is not kernel and isinstance(caller._cache, _Kept) and not through_kernels:
+            continue
+        for value in _named(caller.py_func):
+            if isinstance(value, CPUDispatcher) and value is not kernel and id(value) not in found:
+                found[id(value)] = value
+                waiting.append(value)
+    return list(found.values())
 
 
 def _files_of(pack: type) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import hashlib
 import importlib
 import importlib.metadata
@@ -40,9 +41,9 @@ NEEDS = {
 FIRST = ("price", "mcts", "refine")  #: what a first search needs
 #: What others are made of and what is waited for first goes first, so that all cores end at about the same time.
 _ORDER = (
-    "price_steps", "lower_into", "kept_layouts_into", "live_bytes", "_earlier_sets", "_take_rows", "legal_pairs",
-    "apply_move", "clocks", "has_path", "wanted_layouts", "natural_layouts", "_hash_rows", "reprice", "select",
-    "evaluate", "back_up", "anneal", "_fill_one", "use_costs",
+    "collective_time_s", "lower_into", "price_steps", "kept_layouts_into", "live_bytes", "wanted_layouts", "reprice",
+    "apply_move", "legal_pairs", "_earlier_sets", "_hash_rows", "_take_rows", "clocks", "has_path", "natural_layouts",
+    "select", "evaluate", "back_up", "anneal", "_fill_one", "use_costs",
 )  # fmt: skip
 _LOOK_EVERY_S = 0.05
 _MOST_CHILDREN = 8
@@ -177,6 +178,7 @@ def _work(needs: Sequence[str]) -> None:
     """What one of the crew does: the needs first, then all the others without haste."""
     from toast_lab import kernels
 
+    gc.disable()  # compilers make millions of small objects and few circles: a tenth of the time
     passed_over = False
     for wanted in (needs, [need for need in NEEDS if need not in needs]):
         for name in _names(wanted):

@@ -66,6 +66,25 @@ def test_an_edit_of_a_file_that_a_kernel_calls_into_is_seen(program: Path) -> No
     assert len(list((cache / "toast-lab").glob("*.kernel"))) == 1, "the older kernel is gone"
 
 
+@pytest.mark.parametrize("callee", ["whole", "gone", "damaged", "edited"])
+def test_a_kernel_that_another_calls_at_its_address_is_there_before_it(program: Path, callee: str) -> None:
+    source = textwrap.dedent(CALLED.format(1)).replace("helper", "compiled")
+    (program / "called.py").write_text(source)
+    cache = program / "cache"
+    assert outcome(run(program, cache))[0] == 2
+    (path,) = (cache / "toast-lab").glob("called*.kernel")
+    if callee == "gone":
+        path.unlink()
+    elif callee == "damaged":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif callee == "edited":
+        (program / "called.py").write_text(source.replace("+ 1", "+ 7"))
+    value, hits, _ = outcome(run(program, cache))
+    assert value == (8 if callee == "edited" else 2)
+    assert hits == (0 if callee == "edited" else 1)
+    assert len(list((cache / "toast-lab").glob("called*.kernel"))) == 1
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
 def test_a_damaged_file_is_compiled_anew(program: Path, damage: str) -> None:
     cache = program / "cache"

@@ -274,7 +274,8 @@ def _fill_one(
                     ways *= axis_size[c]
             divides &= op_axis[k, a] < 0 or name_size[op_axis[k, a]] % ways == 0
         if not divides:
-            out[row, :] = np.inf
+            for kept in range(out.shape[1]):
+                out[row, kept] = np.inf
             continue
         if kind == _COMPUTE:
             for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
@@ -293,7 +294,8 @@ def _fill_one(
             kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
             for i in range(n):
                 if steps.kind[i] == COMPUTE:
-                    out[row, :] += times * each.time_s[i]
+                    for kept in range(out.shape[1]):
+                        out[row, kept] += times * each.time_s[i]
             continue
         for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
             steps.copy[use] = -1
@@ -335,7 +337,8 @@ def _fill_one(
             for i in range(n):
                 total += each.time_s[i]
             out[row, kept] += times * total
-    op_axis[k, :] = -1
+    for a in range(n_axes):
+        op_axis[k, a] = -1
 
 
 @helper

@@ -362,7 +362,9 @@ def _spread(
                             changed += 1
                             _tell(value, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
             # A loop may have let an op wait that stands before the one just seen: that is for the next pass.
-            blocks[way, block] = waiting[way, block * BLOCK : (block + 1) * BLOCK].any()
+            blocks[way, block] = False
+            for j in range(block * BLOCK, (block + 1) * BLOCK):
+                blocks[way, block] |= waiting[way, j]
         if not visited:
             return changed
 
