@@ -22,7 +22,6 @@ def test_the_tree_is_complete() -> None:
         "InvalidProblem",
         "InvalidInput",
         "RunFailed",
-        "SessionError",
         "StoreError",
         "NotSaved",
     }

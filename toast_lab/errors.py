@@ -50,10 +50,6 @@ class RunFailed(ToastError):
     """The child process that compiles or executes a plan ended without a result."""
 
 
-class SessionError(ToastError):
-    """A saved state of the explorer is malformed, too large or of an unknown version."""
-
-
 class StoreError(ToastError):
     """The file of kept results cannot be opened, read or written, or somebody else is writing it."""
 

@@ -1,7 +1,7 @@
 """Our collectives against those of Shardy's own lowering, for random plans of every program.
 
 Of each plan the collectives of every value are compared in kind, mesh axes and bytes
-(``toast_lab.lowering.oracle``).  A difference with a reason is counted; one without is a failure.
+(``tests.shardy.routes``).  A difference with a reason is counted; one without is a failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.certification import draw
 from tests.certification.case import Case
 from tests.certification.programs import programs
-from toast_lab.lowering import oracle
+from tests.shardy import routes
 
 FULL, SHORT = 25, 1  # plans on each mesh
 
@@ -48,7 +48,7 @@ def compare(case: Case, count: int, seed: int = 0) -> list[Row]:
         for mesh, problem in draw.problems(model).items()
         for number, plan in enumerate(draw.random_plans(problem, mesh, count, seed))
     ]
-    found = oracle.compare_many(model, [plan for _, _, plan in plans], time_limit_s=580)
+    found = routes.compare_many(model, [plan for _, _, plan in plans], time_limit_s=580)
     seconds = (time.perf_counter() - started) / max(1, len(plans))
     rows = []
     for (mesh, number, plan), comparison in zip(plans, found, strict=True):

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 from tests.helpers import model
+from tests.shardy import lowering, routes
+from tests.shardy.lowering import Transfer
 from toast_lab.conflicts.analysis import analyse_program
 from toast_lab.cost.problem import Problem, price
 from toast_lab.frontends import Model, from_jax
-from toast_lab.lowering import oracle, shardy
-from toast_lab.lowering.shardy import Transfer
 from toast_lab.sharding.plan import ShardingPlan
 
 S = jax.ShapeDtypeStruct
@@ -36,19 +36,19 @@ MLP = {"batch": 32, "inputs": 8, "hidden": 16, "outputs": 8}
 def test_megatron_and_fsdp_are_what_shardy_makes_of_them(actions: tuple[str, ...], expected: list[object]) -> None:
     m = model("mlp", **MLP)
     problem, plan = planned(m, {"d": 2, "m": 4}, *actions)
-    found = shardy.shardy_collectives(m, plan)
+    found = lowering.shardy_collectives(m, plan)
     assert [t[1:] for t in found] == expected
-    assert oracle.compare_with_shardy(m, plan).equal
+    assert routes.compare_with_shardy(m, plan).equal
     priced = [(c.kind, c.axes, c.local_bytes) for c in price(problem, plan).collectives]
-    assert [t[1:] for _, t in shardy.ours(plan)] == priced
+    assert [t[1:] for _, t in lowering.ours(plan)] == priced
 
 
 def test_sums_over_several_axes_of_which_some_are_scattered() -> None:
     m = model("mlp", **MLP)
     _, plan = planned(m, {"d": 2, "m": 4}, "X->m", "X->d", "W->d", "U->m")
-    found = oracle.compare_with_shardy(m, plan)
+    found = routes.compare_with_shardy(m, plan)
     (difference,) = [d for d in found.differences if d.name == "y"]
-    assert difference.reason == oracle.SUM_THEN_SLICE
+    assert difference.reason == routes.SUM_THEN_SLICE
     assert difference.ours[0][1:3] == ("reduce_scatter", ("m",))
     assert [t[1:3] for t in difference.theirs] == [("all_reduce", ("d", "m"))]
     assert difference.bytes[0] > difference.bytes[1]  # bytes handled; the all_reduce sends them twice
@@ -63,13 +63,13 @@ def test_a_value_that_no_use_wants_as_it_is_kept() -> None:
     (joined,) = m.program.results(m.program.kind.index("concatenate"))
     assert plan.value_axis[joined].tolist() == [0]  # the state has it cut by rows
     assert plan.value_specs()[joined] == ((), ("d",))  # it stays as the op makes it, for its use wants it so
-    found = oracle.compare_with_shardy(m, plan)
+    found = routes.compare_with_shardy(m, plan)
     assert found.n_ours
     assert found.equal
 
 
-def lowered(m: Model, plan: ShardingPlan) -> shardy.Lowered:
-    (found,) = shardy.lower_with_shardy(m, [plan])
+def lowered(m: Model, plan: ShardingPlan) -> lowering.Lowered:
+    (found,) = lowering.lower_with_shardy(m, [plan])
     assert not found.failure
     return found
 
@@ -78,30 +78,30 @@ def test_what_no_reason_explains_stays_unexplained() -> None:
     """The judge itself: take a gather of Shardy's away, turn another's axes, and neither is explained."""
     m = model("mlp", **MLP)
     _, plan = planned(m, {"d": 2, "m": 4}, "B->d", "X->d", "U->m")
-    found, narrower = lowered(m, plan), oracle.ops_of_other_rule(m)
-    assert oracle.compare(plan, found, narrower).equal
+    found, narrower = lowered(m, plan), routes.ops_of_other_rule(m)
+    assert routes.compare(plan, found, narrower).equal
     gathers = [i for i, row in enumerate(found.collectives) if row.kind == "all_gather"]
     assert gathers
     less = found._replace(collectives=[r for i, r in enumerate(found.collectives) if i != gathers[0]])
-    assert oracle.compare(plan, less, narrower).unexplained
+    assert routes.compare(plan, less, narrower).unexplained
     row = found.collectives[gathers[0]]
     other = list(found.collectives)
     other[gathers[0]] = row._replace(axes=("m",), after=(("d",), ("m",)))
-    assert oracle.compare(plan, found._replace(collectives=other), narrower).unexplained
+    assert routes.compare(plan, found._replace(collectives=other), narrower).unexplained
 
 
 def test_a_pass_that_fails_or_dies_is_told_and_the_next_plan_goes_on() -> None:
     m = model("mlp", **MLP)
     _, plan = planned(m, {"d": 2, "m": 4}, "B->d")
-    text = shardy.annotate(m, plan, scattered=False, numbered=True)
-    bad, good = shardy.lower_texts(["not a module", text])
+    text = lowering.annotate(m, plan, scattered=False, numbered=True)
+    bad, good = lowering.lower_texts(["not a module", text])
     assert bad.failure
     assert not good.failure
 
 
 def test_ops_whose_rule_is_ours_alone() -> None:
     m = from_jax(lambda x, w: (jnp.tanh(x @ w), jax.lax.erf_inv(x)), S((8, 16), F), S((16, 8), F))
-    kinds = {m.program.kind[op] for op in oracle.ops_of_other_rule(m)}
+    kinds = {m.program.kind[op] for op in routes.ops_of_other_rule(m)}
     assert kinds == {"chlo.erf_inv"}
 
 
@@ -111,10 +111,10 @@ def test_ops_whose_rule_is_ours_alone() -> None:
 )
 def test_axes_in_mesh_order(axes: tuple[str, ...], found: tuple[str, ...]) -> None:
     _, plan = planned(model("mlp", **MLP), {"d": 2, "m": 4}, "B->d")
-    assert shardy.in_mesh_order(axes, plan.mesh) == found
+    assert lowering.in_mesh_order(axes, plan.mesh) == found
 
 
 def test_pieces_count_parts_of_axes() -> None:
     _, plan = planned(model("mlp", **MLP), {"d": 2, "m": 4}, "B->d")
-    assert shardy.ways([("d", "m:(1)2"), ()], plan.mesh) == 4
+    assert lowering.ways([("d", "m:(1)2"), ()], plan.mesh) == 4
     assert str(Transfer(3, "permute", ("d", "m"), 64.0)) == "permute {d,m} of 64 bytes"

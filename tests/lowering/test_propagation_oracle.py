@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from tests.helpers import SMALL, model
+from tests.shardy import routes
+from tests.shardy.propagation import Decision, compare_propagation
 from toast_lab.conflicts.analysis import analyse_program
 from toast_lab.frontends import Model, from_jax
 from toast_lab.ir.program import PERMUTATION
-from toast_lab.lowering import oracle
-from toast_lab.lowering.shardy_propagation import Decision, compare_propagation
 from toast_lab.sharding.mesh import make_mesh
 
 S = jax.ShapeDtypeStruct
@@ -76,7 +76,7 @@ def test_a_transformer_differs_only_at_ops_of_other_rules(mode):
     rows = [row for row in rows if int(analysis.colour[m.program.def_names(row[0])[row[1]]]) not in through]
     decisions = [[rows[i]] for i in rng.choice(len(rows), size=12, replace=False)]
     found = compare_propagation(m, analysis, mesh, decisions)
-    other = oracle.ops_of_other_rule(m)
+    other = routes.ops_of_other_rule(m)
     unexplained = [
         (m.program.value_name[value], ours, theirs)
         for each in found

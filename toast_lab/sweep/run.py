@@ -164,11 +164,6 @@ class _Drive:
             self.on_progress(Progress(self.done + self.made, total, row, tuple(str(t) for t in self.running)))
 
 
-def default_workers() -> int:
-    """Worker processes for a sweep whose times need not be exact."""
-    return max(1, (os.cpu_count() or 2) - 1)
-
-
 def open_store(folder: str | os.PathLike[str]) -> Store:
     """The rows of a sweep's folder."""
     return Store(Path(folder) / "rows.jsonl", row_offence)

@@ -60,7 +60,7 @@ def compare_propagation(
     """
     program, propagation = model.program, Propagation(analysis, mesh)
     found = isolate.run_in_child(
-        "toast_lab.lowering.shardy_propagation:_propagate_all", model.stablehlo, mesh.axes, mesh.sizes,
+        "tests.shardy.propagation:_propagate_all", model.stablehlo, mesh.axes, mesh.sizes,
         [list(d) for d in decisions], aggressive, time_limit_s=time_limit_s, what="propagating with Shardy",
     )  # fmt: skip
     compared = []

@@ -8,7 +8,7 @@ For the comparison an op carries the sharding that its operands imply, and where
 behind it (``annotate(..., scattered=False)``): told the final sharding at once, Shardy may compute an op along other
 factors than the plan says, which is another plan.
 
-Start reading at ``lower_with_shardy``; the comparison and what a difference may come from is in ``oracle.py``.
+Start reading at ``lower_with_shardy``; the comparison and what a difference may come from is in ``routes.py``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def lower_texts(texts: Sequence[str], *, time_limit_s: float = 300.0) -> list[Lo
         failure = ""
         try:
             isolate.run_in_child(
-                "toast_lab.lowering.shardy:_lower_all", list(texts[len(done) :]), on_event=done.append,
+                "tests.shardy.lowering:_lower_all", list(texts[len(done) :]), on_event=done.append,
                 time_limit_s=time_limit_s, what="lowering with Shardy",
             )  # fmt: skip
         except RunFailed as error:

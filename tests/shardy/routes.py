@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tests.shardy import lowering
+from tests.shardy.lowering import Lowered, Transfer
 from toast_lab import _jaxlib
 from toast_lab.ir import canonical, kinds, walk
 from toast_lab.ir import program as p
-from toast_lab.lowering import shardy
-from toast_lab.lowering.shardy import Lowered, Transfer
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -103,15 +103,15 @@ def compare_with_shardy(model: Model, plan: ShardingPlan) -> Comparison:
 def compare_many(model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0) -> list[Comparison]:
     """``compare_with_shardy`` for several plans of one model, in one child process."""
     narrower = ops_of_other_rule(model)
-    lowered = shardy.lower_with_shardy(model, plans, time_limit_s=time_limit_s)
+    lowered = lowering.lower_with_shardy(model, plans, time_limit_s=time_limit_s)
     return [compare(plan, found, narrower) for plan, found in zip(plans, lowered, strict=True)]
 
 
 def compare(plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> Comparison:
     """Compare one plan; ``narrower`` is ``ops_of_other_rule`` of the model."""
     if lowered.failure:
-        return Comparison(len(list(shardy.ours(plan))), 0, (Difference(-1, "", "", (), (), NOT_LOWERED),))
-    mine, other = shardy.by_value(shardy.ours(plan)), shardy.by_value(shardy.theirs(plan, lowered.collectives))
+        return Comparison(len(list(lowering.ours(plan))), 0, (Difference(-1, "", "", (), (), NOT_LOWERED),))
+    mine, other = lowering.by_value(lowering.ours(plan)), lowering.by_value(lowering.theirs(plan, lowered.collectives))
     judge = _Judge(plan, lowered, narrower)
     differences = []
     for value in sorted({*mine, *other}):
@@ -151,7 +151,7 @@ class _Judge:
     def __init__(self, plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> None:
         self.plan, self.program, self.rows = plan, plan.program, lowered.collectives
         self.narrower = narrower
-        self.roots = shardy.root_values(plan.program, self.rows)
+        self.roots = lowering.root_values(plan.program, self.rows)
         self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
         self.kept, self.natural, self.used = plan.value_specs(), natural_specs(plan), plan.use_specs()
         steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
@@ -248,7 +248,7 @@ class _Judge:
         """Kinds, numbers of devices and bytes: what is left of transfers when axes of equal size are alike."""
         mesh = self.plan.mesh
         return collections.Counter(
-            (t.kind, 0 if t.kind == "permute" else shardy.ways([t.axes], mesh), t.bytes) for t in transfers
+            (t.kind, 0 if t.kind == "permute" else lowering.ways([t.axes], mesh), t.bytes) for t in transfers
         )
 
     def in_parts(self, value: int) -> bool:
