@@ -12,16 +12,9 @@ Reference: TOAST sections 3 and 4.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-
 from toast_lab.conflicts.analysis import Analysis, analyse_program
-from toast_lab.cost.problem import Cost, Problem
 from toast_lab.frontends import Model
 from toast_lab.frontends.model import remember
-from toast_lab.lowering.listing import listing
-from toast_lab.runtime.run import Run, run
-from toast_lab.search.contract import Budget, Progress, SearchResult, search
 
 
 def analyse(model: Model, *, phases: str = "joined") -> Analysis:
@@ -31,39 +24,3 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
     """
     remember(model)
     return analyse_program(model.program, model.dim_names, phases=phases, trees=model.trees)
-
-
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """Everything that one pass through the method produced."""
-
-    model: Model
-    analysis: Analysis
-    problem: Problem
-    result: SearchResult
-    listing: str
-    executed: Run | None
-
-    @property
-    def cost(self) -> Cost:
-        """Price of the plan found."""
-        return self.result.cost
-
-
-def shard(
-    model: Model,
-    mesh: Mapping[str, int] | str,
-    machine: str = "tpu-v5e",
-    *,
-    seconds: float = 10.0,
-    seed: int = 0,
-    devices: str | None = None,
-    on_progress: Progress | None = None,
-) -> Shown:
-    """The main job, start to end: analyse, search, list and, if ``devices`` is given, execute."""
-    analysis = analyse(model)
-    problem = Problem(analysis, mesh, machine)
-    result = search(problem, seed=seed, budget=Budget(seconds=seconds), on_progress=on_progress)
-    text = listing(problem, result.plan)
-    executed = run(model, result.plan, devices=devices) if devices else None
-    return Shown(model, analysis, problem, result, text, executed)

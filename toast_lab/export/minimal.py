@@ -8,7 +8,7 @@ Arguments and results carry the plan's shardings; propagation finds most of the 
 a place of the source, so one covers all layers that run through that line.  How a set is judged and searched is told in
 ``trial``; what remains different in the end is said in ``remaining``, never hidden.
 
-Reference: DESIGN (a plan to take home); propagation is Shardy's.  Start reading at ``minimal_constraints``.
+Propagation is Shardy's; the paper has nothing of the kind.  Start reading at ``minimal_constraints``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 the stacking dim would bring all slices together in every round, so the loop holds that dim whole; outside (an
 optimiser's update of stacked parameters, say) it can be sharded like any other.
 
-Reference: DESIGN section 4.  Start reading at ``stacked_factors``.
+The paper has no such step.  Start reading at ``stacked_factors``.
 """
 
 from __future__ import annotations

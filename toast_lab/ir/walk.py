@@ -10,7 +10,7 @@ pseudo-ops of its own, which share one set of factors (see ``Item.shares``):
 ``optimization_barrier`` of several operands is one op for each, since they have nothing to do with each other.
 Reading (``read``) and annotating (``lowering.annotate``) both follow this walk, so they count ops alike.
 
-Reference: DESIGN section 4 (control flow); TOAST leaves it out.  Start reading at ``flatten``.
+TOAST leaves control flow out.  Start reading at ``flatten``.
 """
 
 from __future__ import annotations
