@@ -15,6 +15,8 @@ suites=(tests)
 if [ -n "$(find notebooks -name '*.ipynb' -print -quit 2>/dev/null)" ]; then
     suites+=(--nbmake --nbmake-kernel=python3 --nbmake-timeout=600 notebooks)
 fi
+# A file's tests stay together: they share what is made once for a file.
+workers="$(.venv/bin/python -c 'import os; print(min(4, len(os.sched_getaffinity(0))))')"
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 echo "== main run: Python $version"
-.venv/bin/python -m pytest "${suites[@]}"
+.venv/bin/python -m pytest -n "$workers" --dist loadfile "${suites[@]}"

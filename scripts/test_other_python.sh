@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The method's own tests once more under another Python, which also means another jax: 3.12 or newer when
-# .venv is 3.11, and 3.11 when .venv is newer. The explorer and the browser are left to the main run.
+# What touches jax, jaxlib or numba once more under another Python, which also means other versions of these: 3.12 or
+# newer when .venv is 3.11, and 3.11 when .venv is newer. Of the searches and prices, plain code on arrays, the contract
+# that all methods keep stands for the rest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/find_python.sh
@@ -24,18 +25,13 @@ if [ -x "$venv/bin/python" ] &&
     [ "$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' || true)" != "${line%% *}" ]; then
     rm -rf "$venv"
 fi
-bash scripts/setup_venv.sh "$venv" "$interpreter" "" pytest pytest-timeout hypothesis syrupy
+bash scripts/setup_venv.sh "$venv" "$interpreter" "" pytest pytest-timeout pytest-xdist hypothesis syrupy
 
-suites=()
-for stage in ir nda conflicts sharding cost search explain lowering apply runtime paper certification/rules; do
-    if [ -n "$(find "tests/$stage" -name 'test_*.py' -print -quit 2>/dev/null)" ]; then
-        suites+=("tests/$stage")
-    fi
-done
-if [ "${#suites[@]}" -eq 0 ]; then
-    echo "== other Python: ${line%% *} is here, but there are no stage tests yet"
-    exit 0
-fi
+suites=(
+    tests/ir tests/lowering tests/apply tests/runtime tests/kernels tests/certification/rules
+    tests/search/test_conformance.py
+)
 "$venv/bin/python" -m toast_lab.prepare
+workers="$("$venv/bin/python" -c 'import os; print(min(4, len(os.sched_getaffinity(0))))')"
 echo "== other Python: ${line%% *}: ${suites[*]}"
-"$venv/bin/python" -m pytest -q -p no:cacheprovider "${suites[@]}"
+"$venv/bin/python" -m pytest -q -p no:cacheprovider -n "$workers" --dist loadfile "${suites[@]}"
