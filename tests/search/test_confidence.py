@@ -5,9 +5,9 @@ import pytest
 
 from tests.helpers import analysed, from_python
 from toast_lab.cost.problem import Problem
-from toast_lab.search import mcts, tree, walk
 from toast_lab.search.confidence import WARMTHS, Steering, priors, rewards, upper_bounds
 from toast_lab.search.contract import Budget, Recorder, search
+from toast_lab.search.mcts import mcts, selection, tree
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
         prior = priors(t.seen[:, 1] / t.seen[:, 0])
     highest = from_python(tree.level)(t)
     compared = 0
-    choose = from_python(walk._choose)
+    choose = from_python(selection._choose)
     for node in np.flatnonzero(t.choices[: t.number[tree.NODES]] > 1)[:40].tolist():
         span = slice(t.choice[node], t.choice[node] + t.choices[node])
         open_ = ~np.array([c >= 0 and t.closed[c] for c in t.child[span].tolist()])

@@ -11,8 +11,8 @@ import pytest
 import toast_lab as tl
 from tests.helpers import analysed, small_transformer
 from toast_lab.search import race as racing
-from toast_lab.search.child import Outcome, Point
 from toast_lab.search.methods import METHODS
+from toast_lab.search.search_child import Outcome, Point
 
 MESH = {"data": 2, "model": 2}
 FEW = tl.Budget(seconds=None, evaluations=150)

@@ -20,9 +20,9 @@ from toast_lab.app import worker
 from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
-from toast_lab.search.child import Point, last_plan
 from toast_lab.search.contract import Budget, SearchResult, Status, check_options
 from toast_lab.search.race import Race, Row, check
+from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import parse_action

@@ -18,7 +18,7 @@ from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.errors import NotSaved
 from toast_lab.frontends import Model
 from toast_lab.frontends.model import Recipe
-from toast_lab.search.child import PlanSender
+from toast_lab.search.search_child import PlanSender
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
@@ -249,13 +249,13 @@ class RacePoint(NamedTuple):
     """An improvement of one method of a race."""
 
     method: str
-    point: Any  #: toast_lab.search.child.Point
+    point: Any  #: toast_lab.search.search_child.Point
 
 
 class RaceEnd(NamedTuple):
     """A method of a race is through."""
 
-    outcome: Any  #: toast_lab.search.child.Outcome
+    outcome: Any  #: toast_lab.search.search_child.Outcome
 
 
 class Raced(NamedTuple):

@@ -43,8 +43,8 @@ from toast_lab.cost.problem import Problem, Quick
 from toast_lab.errors import InvalidProblem
 from toast_lab.kernels import compiled
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix
-from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.propagate import Propagation, Sharding
 from toast_lab.sharding.state import State
 

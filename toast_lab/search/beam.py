@@ -19,8 +19,8 @@ import numpy as np
 
 from toast_lab.cost.problem import Quick
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.actions import generator, pruning_threshold
 from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.pruning import generator, pruning_threshold
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 

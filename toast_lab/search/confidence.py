@@ -1,6 +1,6 @@
 """The score by which the tree search chooses, worked out from counts: for people who look at a search.
 
-The search itself has the same formula in a kernel (``walk._choose``).  Reference: TOAST section 4.2.
+The search itself has the same formula in a kernel (``selection._choose``).  Reference: TOAST section 4.2.
 """
 
 from __future__ import annotations

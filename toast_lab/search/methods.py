@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 METHODS = {
-    "mcts": "toast_lab.search.mcts:run",
+    "mcts": "toast_lab.search.mcts.mcts:run",
     "automap": "toast_lab.search.automap:run",
-    "alpa": "toast_lab.search.alpa:run",
+    "alpa": "toast_lab.search.alpa.alpa:run",
     "beam": "toast_lab.search.beam:run",
     "random": "toast_lab.search.random_walk:run",
-    "exhaustive": "toast_lab.search.exhaustive:run",
+    "exhaustive": "toast_lab.search.exhaustive.exhaustive:run",
     "manual": "toast_lab.search.manual:run",
 }
 

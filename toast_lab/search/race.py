@@ -16,10 +16,10 @@ from toast_lab import checks, text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 from toast_lab.prepare import FIRST, prepare
-from toast_lab.search import child
-from toast_lab.search.child import Outcome, Point
+from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS
+from toast_lab.search.search_child import Outcome, Point
 from toast_lab.sharding.plan import ShardingPlan
 
 CLOSE = 1.01  # times the best score: "within 1%"
@@ -102,7 +102,9 @@ class Race:
             )
             for r in self.rows
         ]  # fmt: skip
-        troubles = [f"{r.method}: {r.message}" for r in self.rows if r.status in (child.CRASHED, child.FAILED)]
+        troubles = [
+            f"{r.method}: {r.message}" for r in self.rows if r.status in (search_child.CRASHED, search_child.FAILED)
+        ]
         return "\n".join([f"{self.problem.describe()}, seed {self.seed}", text.table(columns, found), *troubles])
 
 
@@ -140,7 +142,7 @@ def race(
     def one(method: str) -> Outcome:
         if stop.is_set():
             return not_started(method)
-        return child.search_in_child(
+        return search_child.search_in_child(
             problem, method, seed=seed, budget=budget, options=(options or {}).get(method), cancel=stop.is_set,
             on_point=None if on_progress is None else lambda point: on_progress(method, point),
         )  # fmt: skip
@@ -177,7 +179,9 @@ def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | Non
 
 def not_started(method: str) -> Outcome:
     """The outcome of a method whose turn never came."""
-    return Outcome(method, child.CANCELLED, "It was cancelled before its turn.", (), 0, 0.0, None, None, (), None)
+    return Outcome(
+        method, search_child.CANCELLED, "It was cancelled before its turn.", (), 0, 0.0, None, None, (), None
+    )
 
 
 def rows(outcomes: Iterable[Outcome]) -> list[Row]:

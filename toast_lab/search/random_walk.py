@@ -7,8 +7,8 @@ did, that is on programs so small that all has been seen.
 from __future__ import annotations
 
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.actions import generator, pruning_threshold
 from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.pruning import generator, pruning_threshold
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 

@@ -26,7 +26,7 @@ from toast_lab.sharding.state import State
 if TYPE_CHECKING:
     from toast_lab.search.trace import Trace
 
-MEMORY = {"mcts": "toast_lab.search.mcts_memory:offenders"}
+MEMORY = {"mcts": "toast_lab.search.mcts.memory_check:offenders"}
 CLOSE = 1e-9  #: relative; the same formula on the same numbers
 NEAR = 1e-6  #: relative; the same price, added up in another order
 _NEEDED = ("program", "mesh", "machine", "method", "seed", "options", "elapsed_s", "evaluations", "key")

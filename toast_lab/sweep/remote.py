@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from toast_lab.errors import InvalidProblem, RunFailed
-from toast_lab.search import child
+from toast_lab.search import search_child
 from toast_lab.search.methods import METHODS
 from toast_lab.sweep import worker
 from toast_lab.sweep.task import Task
@@ -126,7 +126,7 @@ class RemotePool:
             raise RunFailed("the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go on.")
         error = future.exception(timeout=FETCH_S)
         if isinstance(error, distributed().KilledWorker):
-            return worker.failed_row(task, RunFailed(worker.DEATH), child.CRASHED)
+            return worker.failed_row(task, RunFailed(worker.DEATH), search_child.CRASHED)
         return worker.failed_row(task, error)
 
 

@@ -30,9 +30,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.search.alpa.solver import NODES, Choice, Effort, Solver
+from toast_lab.search.alpa.strategies import GRAINS, Choices, price_choices
 from toast_lab.search.contract import Recorder, Status
-from toast_lab.search.solver import NODES, Choice, Effort, Solver
-from toast_lab.search.strategies import GRAINS, Choices, price_choices
 from toast_lab.sharding.state import State, legal_actions
 
 _COLUMNS_EACH = 25  # columns for every evaluation where the budget counts those

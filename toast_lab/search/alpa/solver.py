@@ -16,13 +16,13 @@ import numpy as np
 from toast_lab.cost.problem import Problem, Quick, Totals
 from toast_lab.errors import RunFailed
 from toast_lab.isolate import Cancelled, run_in_child
-from toast_lab.search import integer_program as ip
+from toast_lab.search.alpa import integer_program as ip
+from toast_lab.search.alpa.descent import Descent
+from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
+from toast_lab.search.alpa.strategies import Choices, spread
 from toast_lab.search.contract import Recorder, Status, Stop
-from toast_lab.search.descent import Descent
-from toast_lab.search.memory_rows import MemoryRows, crowded
-from toast_lab.search.strategies import Choices, spread
 
-_CHILD = "toast_lab.search.integer_program:solve"
+_CHILD = "toast_lab.search.alpa.integer_program:solve"
 _SMALL = 20_000  # columns; programs up to here are first tried in this process, as a child takes a while to start
 _SMALL_SECONDS = 0.5  # for so long, as that cannot be cancelled
 LARGE = 300_000  #: columns; beyond, HiGHS finds nothing in minutes

@@ -176,7 +176,7 @@ def search_in_child(
     started = time.monotonic()
     try:
         found = isolate.run_in_child(
-            "toast_lab.search.child:run_one",
+            "toast_lab.search.search_child:run_one",
             pickle.dumps(problem), method, METHODS[method], seed, budget, dict(options or {}), stop_file,
             time_limit_s=time_limit_s, on_event=on_event, cancel=stop, what=f"{method} on {problem.describe()}",
         )  # fmt: skip

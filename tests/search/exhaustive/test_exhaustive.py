@@ -10,10 +10,10 @@ import pytest
 
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem
-from toast_lab.search.actions import pruning_threshold
-from toast_lab.search.bound import lower_bound, scratch_of
-from toast_lab.search.bound_tables import make_bound
 from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
+from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.state import State, legal_rows
 
 LOOPED = (
@@ -198,7 +198,7 @@ def test_a_limit_on_the_depth_covers_all_sequences_up_to_it():
 
 
 def test_too_large_tables_are_left_out(monkeypatch):
-    monkeypatch.setattr("toast_lab.search.bound_tables.MOST_ENTRIES", 100)
+    monkeypatch.setattr("toast_lab.search.exhaustive.bound_tables.MOST_ENTRIES", 100)
     problem = made("attention")
     assert make_bound(problem) is None
     result = search(problem, "exhaustive", budget=Budget(seconds=60))

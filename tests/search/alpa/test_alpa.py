@@ -16,12 +16,12 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import run_many
-from toast_lab.search import alpa, integer_program
-from toast_lab.search import solver as solving
+from toast_lab.search.alpa import alpa, integer_program
+from toast_lab.search.alpa import solver as solving
+from toast_lab.search.alpa.descent import Descent
+from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
+from toast_lab.search.alpa.strategies import GRAINS, cluster, price_choices, spread
 from toast_lab.search.contract import Budget, Recorder, Status, search
-from toast_lab.search.descent import Descent
-from toast_lab.search.memory_rows import MemoryRows, crowded
-from toast_lab.search.strategies import GRAINS, cluster, price_choices, spread
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_actions
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from toast_lab.kernels import compiled, copy_rows, helper
-from toast_lab.search.tree import (
+from toast_lab.search.mcts.tree import (
     CHOICES,
     ELITES,
     NODES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from toast_lab.kernels import compiled, copy_row, helper
-from toast_lab.search.rollout import Pricing, reward_of, score_of
-from toast_lab.search.tree import (
+from toast_lab.search.mcts.rollout import Pricing, reward_of, score_of
+from toast_lab.search.mcts.tree import (
     BEST,
     ELITES,
     KEEP,

@@ -7,7 +7,7 @@ from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.search.contract import Budget, Status, search
-from toast_lab.search.replay import replay
+from toast_lab.search.retrace import replay
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.state import State, legal_actions, legal_rows
 
@@ -28,7 +28,7 @@ def told(trace):
 
 
 def test_what_is_found_does_not_depend_on_the_number_of_threads(problem, monkeypatch):
-    from toast_lab.search import mcts
+    from toast_lab.search.mcts import mcts
 
     monkeypatch.setattr(mcts, "WORTH_SHARING_S", 0.0)  # share out even what is quick
     one, three = (search(problem, seed=7, budget=evaluations(2000), threads=n) for n in (1, 3))

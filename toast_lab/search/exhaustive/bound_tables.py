@@ -15,7 +15,7 @@ from toast_lab.cost.kernel import Prices, Rates, StepPrices
 from toast_lab.cost.problem import Problem
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Matrix, Int32Matrix, Int64Array
-from toast_lab.search.bound import Bound, least_of_groups, scratch_of
+from toast_lab.search.exhaustive.bound import Bound, least_of_groups, scratch_of
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
 

@@ -14,9 +14,9 @@ import numpy as np
 from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
-from toast_lab.search import polish, refine, rollout
-from toast_lab.search import tree as tr
 from toast_lab.search.contract import Recorder
+from toast_lab.search.mcts import polish, refine, rollout
+from toast_lab.search.mcts import tree as tr
 from toast_lab.sharding.state import State
 
 ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from

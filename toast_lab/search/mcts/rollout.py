@@ -16,7 +16,7 @@ from toast_lab.cost.kernel import Rates
 from toast_lab.cost.reprice import Scratch, Snapshot
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Array, Int64Array, packed
-from toast_lab.search.tree import ELITES, Jobs, Moves, Settings, Tree, apply, legal, level, nonzero, random, slot
+from toast_lab.search.mcts.tree import ELITES, Jobs, Moves, Settings, Tree, apply, legal, level, nonzero, random, slot
 from toast_lab.sharding.steps import Tables
 
 OVER_LIMIT = 0.5  #: reward lost by a state that does not fit, besides the penalty that C(s) has for it

@@ -2,7 +2,7 @@
 
 A batch of trajectories goes through three steps, each a kernel of its own:
 
-    select     (``walk``)     walk down from the root once for each trajectory of the batch; a state met for the first
+    select     (``selection``) walk down from the root once for each trajectory of the batch; a state met for the first
                               time is a new node.  Quick and one after the other, since each walk must know of those
                               before it (virtual visits).
     evaluate   (``rollout``)  price the new nodes, roll out and price the ends.  Nearly all of the time goes here;

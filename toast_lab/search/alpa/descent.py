@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toast_lab.search.strategies import Choices, Term
+from toast_lab.search.alpa.strategies import Choices, Term
 
 
 class Descent:

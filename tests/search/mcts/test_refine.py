@@ -8,9 +8,9 @@ import pytest
 from tests.helpers import analysed, from_python
 from toast_lab.cost import reprice
 from toast_lab.cost.problem import Problem, price
-from toast_lab.search import mcts, refine, rollout
-from toast_lab.search import tree as tr
 from toast_lab.search.contract import Budget, Recorder, search
+from toast_lab.search.mcts import mcts, refine, rollout
+from toast_lab.search.mcts import tree as tr
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_rows
 

@@ -23,7 +23,7 @@ from toast_lab.cost.fold import Folded, fold
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p
-from toast_lab.search.strategy_prices import (
+from toast_lab.search.alpa.strategy_prices import (
     compute_times,
     made_labels,
     made_times,

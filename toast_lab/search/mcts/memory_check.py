@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab.cost.problem import Problem
-from toast_lab.search import refine, resumable
-from toast_lab.search import tree as tr
-from toast_lab.search.improvement import ARCHIVE
+from toast_lab.search import resumable
+from toast_lab.search.mcts import refine
+from toast_lab.search.mcts import tree as tr
+from toast_lab.search.mcts.improvement import ARCHIVE
 from toast_lab.search.resumable import CLOSE, NEAR
 from toast_lab.search.trace_check import outside
 from toast_lab.sharding.space import Action

@@ -17,9 +17,9 @@ import numpy as np
 
 from toast_lab.cost import kernel
 from toast_lab.cost.problem import Problem, Totals
-from toast_lab.search.integer_program import Bytes
-from toast_lab.search.strategies import Choices
-from toast_lab.search.strategy_prices import make_bench, use_costs
+from toast_lab.search.alpa.integer_program import Bytes
+from toast_lab.search.alpa.strategies import Choices
+from toast_lab.search.alpa.strategy_prices import make_bench, use_costs
 
 
 class MemoryRows:

@@ -26,7 +26,7 @@ import scipy.optimize
 import scipy.sparse
 
 if TYPE_CHECKING:
-    from toast_lab.search.strategies import Choices
+    from toast_lab.search.alpa.strategies import Choices
 
 
 class Bytes(NamedTuple):

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from toast_lab.search.alpa.solver import LARGE, NODES, Effort, Solver
+from toast_lab.search.alpa.strategies import GRAINS, price_choices
 from toast_lab.search.contract import Recorder
-from toast_lab.search.solver import LARGE, NODES, Effort, Solver
-from toast_lab.search.strategies import GRAINS, price_choices
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _COUNTED = 8_000  # columns of the largest program where a budget of evaluations, not of time, bounds the work

@@ -47,11 +47,11 @@ from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import make_scratch
 from toast_lab.errors import InvalidProblem
 from toast_lab.isolate import n_cores
-from toast_lab.search import backup, rollout, walk
-from toast_lab.search import tree as tr
-from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Recorder, Status
-from toast_lab.search.improvement import Improvement, like
+from toast_lab.search.mcts import backup, rollout, selection
+from toast_lab.search.mcts import tree as tr
+from toast_lab.search.mcts.improvement import Improvement, like
+from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
@@ -245,7 +245,7 @@ class _Search:
         number[tr.SIMULATIONS], number[tr.WORDS], number[tr.PASSED] = trace.row.n, trace.action.n, trace.passed.n
         t = self._tree()
         m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
-        walk.select(t, m, s, jobs)
+        selection.select(t, m, s, jobs)
         n = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
         bounds = [BATCH * i // n for i in range(n + 1)]
         began = time.perf_counter()

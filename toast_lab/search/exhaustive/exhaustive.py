@@ -31,11 +31,11 @@ from toast_lab.packs import (
     Int64Matrix,
     UInt64Array,
 )
-from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.beam import Beam
-from toast_lab.search.bound import Bound, Scratch, lower_bound, scratch_of
-from toast_lab.search.bound_tables import make_bound
 from toast_lab.search.contract import Recorder, Status, Stop
+from toast_lab.search.exhaustive.bound import Bound, Scratch, lower_bound, scratch_of
+from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.pruning import pruning_threshold
 from toast_lab.search.trace import Columns
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows

@@ -45,8 +45,8 @@ from toast_lab.packs import (
     UInt64Matrix,
     packed,
 )
-from toast_lab.search.rollout import Pricing, Worker, price_from, score_of
-from toast_lab.search.tree import Moves, random
+from toast_lab.search.mcts.rollout import Pricing, Worker, price_from, score_of
+from toast_lab.search.mcts.tree import Moves, random
 from toast_lab.sharding.alike import Alike, by_classes
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
