@@ -53,5 +53,5 @@ def test_seeds_differ_and_a_resumed_search_walks_elsewhere():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InvalidProblem, match=r"depth=0, patience=0 must be at least 1"):
+    with pytest.raises(InvalidProblem, match=r"depth=0 must be at least 1; patience=0 must be at least 1"):
         search(Problem(analysed("mlp"), MESH), "random", depth=0, patience=0)

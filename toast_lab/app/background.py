@@ -20,7 +20,8 @@ from toast_lab.app import worker
 from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
-from toast_lab.search.contract import Budget, SearchResult, Status, check_options
+from toast_lab.search.contract import Budget, SearchResult, Status
+from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, Row, check
 from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
@@ -303,11 +304,11 @@ def start_search(
         options: of the method; they are pickled.
 
     Raises:
-        InvalidProblem: unknown method or option.
+        InvalidProblem: unknown method, or options that are unknown or wrong; all are listed.
         ToastError: four jobs run already.
     """
     _check_problem(problem, "start_search")
-    check_options(method, options)
+    method_named(method).of(options)
     budget = budget or Budget()
     job = JOBS.start(
         "search", f"{method} on {problem.describe()}", "toast_lab.app.worker:search_problem",

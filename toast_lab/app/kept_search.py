@@ -10,7 +10,7 @@ from toast_lab.app.worker import Batch, Control, Found, search_problem
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.machine_model import Machine
 from toast_lab.errors import InvalidProblem
-from toast_lab.search import contract
+from toast_lab.search import resumable
 from toast_lab.search.trace import Trace
 
 RECALLED = 3000  #: of the search that goes on, so many simulations stand in the curves
@@ -63,7 +63,7 @@ def search(
     problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
     earlier, begin = None, _nothing
     if resume is not None:
-        earlier = contract.reopened(problem, read_trace(resume))
+        earlier = resumable.reopened(problem, read_trace(resume))
         method, seed, options = str(earlier.about["method"]), int(earlier.about["seed"]), {}
         begin = functools.partial(recall, trace=earlier)
     found = search_problem(

@@ -55,20 +55,27 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     for factor in (first, 2 * first):
         for i, axis in enumerate(mesh.axes):
             sizes = {
-                a: n * (factor if j == i else 1) for j, (a, n) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
+                a: n * (factor if j == i else 1)
+                for j, (a, n) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
             }
             if tried == MOST_MESHES:
                 return None
             tried += 1
             try:
                 other = Problem(
-                    problem.analysis, sizes, problem.machine, memory_limit_bytes=problem.memory_limit_bytes,
-                    memory_weight=problem.memory_weight, paper_mode=problem.paper_mode,
-                )._keeping_to(wishes)  # fmt: skip
+                    problem.analysis,
+                    sizes,
+                    problem.machine,
+                    memory_limit_bytes=problem.memory_limit_bytes,
+                    memory_weight=problem.memory_weight,
+                    paper_mode=problem.paper_mode,
+                )._keeping_to(wishes)
                 state = State(other.space)
                 for text in actions:
                     state.apply(parse_action(other.analysis, other.mesh, text))
-            except ToastError:  # too many devices for the machine's links, or a plan not made of actions
+            except (
+                ToastError
+            ):  # too many devices for the machine's links, or a plan not made of actions
                 continue
             quick = other.pricer().quick(state)
             if quick.fits:
@@ -76,7 +83,9 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     return None
 
 
-def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float, int, int, float] | None:
+def smaller_size(
+    problem: Problem, plan: ShardingPlan, cost: Cost
+) -> tuple[str, float, int, int, float] | None:
     """(dim, its bytes at the peak, its size, a size that would fit, peak bytes then) for the dim that helps most.
 
     Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than the number of
@@ -94,7 +103,15 @@ def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str,
         names = program.def_names(value)
         found: dict[int, int] = {}
         for dim, name in enumerate(names):
-            cut = int(np.prod([n for a, n in enumerate(problem.mesh.sizes) if plan.value_axis[value, a] == dim]))
+            cut = int(
+                np.prod(
+                    [
+                        n
+                        for a, n in enumerate(problem.mesh.sizes)
+                        if plan.value_axis[value, a] == dim
+                    ]
+                )
+            )
             group = int(analysis.group[analysis.colour[name]])
             found[group] = max(found.get(group, 1), cut)
         for group, cut in found.items():
@@ -108,18 +125,29 @@ def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str,
         keep = 1.0 - over / amount
         smaller = int(size * keep) // ways[group] * ways[group]
         if 0 < smaller < size:
-            return analysis.group_name[group], amount, size, smaller, cost.peak_bytes - amount * (1 - smaller / size)
+            return (
+                analysis.group_name[group],
+                amount,
+                size,
+                smaller,
+                cost.peak_bytes - amount * (1 - smaller / size),
+            )
     return None
 
 
 def _input_groups(problem: Problem) -> set[int]:
     """Groups with a dim of an argument of whole numbers or of one that is not given back: data, not parameters."""
     analysis, program = problem.analysis, problem.analysis.program
-    given_back = {(tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs}
+    given_back = {
+        (tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs
+    }
     groups = set()
     for a in range(program.n_arguments):
         dtype = program.value_dtype[a]
-        if dtype.startswith(("i", "ui", "s", "u")) or (tuple(program.dims(a)), dtype) not in given_back:
+        if (
+            dtype.startswith(("i", "ui", "s", "u"))
+            or (tuple(program.dims(a)), dtype) not in given_back
+        ):
             names = np.asarray(program.def_names(a))
             groups |= {int(analysis.group[analysis.colour[n]]) for n in names[names >= 0]}
     return groups

@@ -36,64 +36,56 @@ import dataclasses
 import hashlib
 import math
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
-from toast_lab.errors import InvalidProblem
 from toast_lab.kernels import compiled
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix
-from toast_lab.search.contract import Recorder, Status
-from toast_lab.search.pruning import pruning_threshold
+from toast_lab.search.limits import Status
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.propagate import Propagation, Sharding
 from toast_lab.sharding.state import State
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Automap
 
 CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
 WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
 WIDTH = 1.0
-ADOPT = 50  #: simulations without a better plan after which the states of the best rollout become nodes
+ADOPT = (
+    50  #: simulations without a better plan after which the states of the best rollout become nodes
+)
 GREED = 0.85  #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
 STOP = 0.05  #: chance that a rollout ends after an action
 
 
-def run(
-    recorder: Recorder,
-    seed: int,
-    *,
-    trajectories: int | None = None,
-    patience: int = 4,
-    depth: int = 30,
-    exploration: float = 0.3,
-    length_penalty: float = 0.002,
-    min_names: int | None = None,
-) -> Status:
-    """Search until the budget ends, a few rounds in a row bring nothing, or all states of the arguments were priced.
+def run(recorder: Recorder, seed: int, options: Automap) -> Status:
+    """Search until the budget ends, a few rounds in a row bring nothing, or all was priced.
 
     Args:
         recorder: prices, records and stops the search.
         seed: of the random choices.
-        trajectories: simulations a round; by default 16 for each action of the root, at least 256.
-        patience: rounds without improvement after which to stop.
-        depth: longest trajectory.
-        exploration: weight of the confidence bound against the value.
-        length_penalty: reward lost per action.
-        min_names: fewest ops and values that an action by itself must reach; 10 by default, fewer for tiny programs.
+        options: see ``methods.Automap``.
     """
-    wrong = [f"{k}={v}" for k, v in (("patience", patience), ("depth", depth)) if v < 1]
-    if trajectories is not None and trajectories < 1:
-        wrong.append(f"trajectories={trajectories}")
-    if wrong:
-        raise InvalidProblem(f"automap: {', '.join(wrong)} must be at least 1")
-    least = pruning_threshold(recorder.problem) if min_names is None else min_names
+    least = smallest_group(recorder.problem, options.min_names)
     moves = argument_moves(recorder, least)
     if not len(moves.legal(moves.propagation.start())):
         return Status.NO_ACTIONS
     # A search that goes on makes a new tree, with other random choices, over the nodes that the trace has.
-    rng = np.random.default_rng([seed, recorder.trace.row.n] if recorder.resumed else seed)
-    tree = _Tree(recorder, moves, rng, depth, exploration, length_penalty)
-    size = trajectories or max(256, 16 * len(moves.axis))
+    tree = _Tree(
+        recorder,
+        moves,
+        recorder.generator(seed),
+        options.depth,
+        options.exploration,
+        options.length_penalty,
+    )
+    size = options.trajectories or max(256, 16 * len(moves.axis))
     stale = 0
-    while stale < patience:
+    while stale < options.patience:
         recorder.round += 1
         before = recorder.best_rank[:2]
         for _ in range(size):
@@ -129,9 +121,15 @@ class Moves:
         """Moves that would change the state."""
         flow = self.propagation.flow
         return _legal(
-            state.value_axis, self.member_ptr, self.member, self.dim, self.axis, flow.value_dim, flow.value_size,
+            state.value_axis,
+            self.member_ptr,
+            self.member,
+            self.dim,
+            self.axis,
+            flow.value_dim,
+            flow.value_size,
             flow.axis_size,
-        )  # fmt: skip
+        )
 
 
 def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
@@ -150,7 +148,10 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
     kept = []
     for row in rows:
         recorder.check()
-        if least <= 1 or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least:
+        if (
+            least <= 1
+            or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least
+        ):
             kept.append(row)
     return Moves(
         propagation,
@@ -204,7 +205,9 @@ class _Node:
     print: int  #: hash of the whole sharding
     reward: float  #: of stopping here
     untried: np.ndarray  #: moves
-    moves: list[int] = dataclasses.field(default_factory=list)  #: [n] tried moves, one for each child
+    moves: list[int] = dataclasses.field(
+        default_factory=list
+    )  #: [n] tried moves, one for each child
     children: list[_Node] = dataclasses.field(default_factory=list)  #: [n]
     visits: list[int] = dataclasses.field(default_factory=list)  #: [n]
     total: list[float] = dataclasses.field(default_factory=list)  #: [n] summed reward
@@ -237,7 +240,11 @@ class _Tree:
         self.nodes: dict[int, _Node] = {}
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
         trace = recorder.trace.node
-        self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True)) if recorder.resumed else {}
+        self.known = (
+            dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
+            if recorder.is_resumed
+            else {}
+        )
         start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
         # The unsharded program (or what pins leave of it) is priced already, and is not to be counted twice.
@@ -248,7 +255,9 @@ class _Tree:
     # -- states -----------------------------------------------------------------------------------
     def _key(self, state: Sharding) -> int:
         arguments = state.value_axis[: self.recorder.problem.analysis.program.n_arguments]
-        return int.from_bytes(hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little")
+        return int.from_bytes(
+            hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little"
+        )
 
     def _add(self, state: Sharding, parent: _Node | None, move: int, key: int) -> _Node:
         """A new node for ``state``, priced."""
@@ -293,7 +302,7 @@ class _Tree:
         found = self.prices.get(print_)
         if found is None:
             found = self.prices[print_] = self.evaluator.price(state)
-            self.recorder.counted += 1
+            self.recorder.ledger.counted += 1
         return found
 
     def _reward(self, score: float, length: int) -> float:
@@ -311,7 +320,9 @@ class _Tree:
         path: list[tuple[_Node, int]] = []
         while True:
             best = self._choose(node)
-            new = len(node.untried) > 0 and (best < 0 or len(node.children) < WIDTH * node.passed**WIDENING)
+            new = len(node.untried) > 0 and (
+                best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
+            )
             choice = self._expand(node) if new else best
             if choice < 0 and new:  # the move tried leads where another one does
                 continue
@@ -366,8 +377,14 @@ class _Tree:
         """Child of the highest upper confidence bound, closed ones never; -1: there is none."""
         visits = np.asarray(node.visits, float)
         span = max(self.high - self.low, 1e-9)
-        value = (0.5 * np.asarray(node.total) / np.maximum(visits, 1) + 0.5 * np.asarray(node.best) - self.low) / span
-        bound = value + self.exploration * np.sqrt(math.log(node.passed + 1) / np.maximum(visits, 1))
+        value = (
+            0.5 * np.asarray(node.total) / np.maximum(visits, 1)
+            + 0.5 * np.asarray(node.best)
+            - self.low
+        ) / span
+        bound = value + self.exploration * np.sqrt(
+            math.log(node.passed + 1) / np.maximum(visits, 1)
+        )
         bound[[child.closed for child in node.children]] = -math.inf
         if not len(bound) or np.max(bound) == -math.inf:
             return -1
@@ -391,7 +408,9 @@ class _Tree:
                 self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
         self._back_up(path, ids, reward, score)
 
-    def _back_up(self, path: list[tuple[_Node, int]], ids: list[int], reward: float, score: float) -> None:
+    def _back_up(
+        self, path: list[tuple[_Node, int]], ids: list[int], reward: float, score: float
+    ) -> None:
         rows = self.recorder.trace.node.array
         for id_ in ids:
             rows["visits"][id_] += 1
@@ -460,7 +479,12 @@ class Evaluator:
         self.whole += 1
         totals = self.pricer.totals(state.op_axis, state.value_axis)
         score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
-        return Quick(score, totals.time_s, totals.peak_bytes, totals.peak_bytes <= self.problem.memory_limit_bytes)
+        return Quick(
+            score,
+            totals.time_s,
+            totals.peak_bytes,
+            totals.peak_bytes <= self.problem.memory_limit_bytes,
+        )
 
 
 @compiled

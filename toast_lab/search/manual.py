@@ -12,31 +12,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.limits import Status
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.plan import no_effect
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Manual
+
 Plans = Mapping[str, Iterable[Sequence[Any]]]
 
 
-def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = (), plans: Plans | None = None) -> Status:
+def run(recorder: Recorder, options: Manual) -> Status:
     """Price what a person made.
 
     Args:
         recorder: prices and reports.
-        seed: not used, nothing here is random.
-        actions: taken in order; the result is the state after all of them, whatever its price.
-        plans: sequences of actions by name, each ``(colour, role)`` or ``(colour, role, bits)``; the result is the best
-            of them over all assignments of mesh axes to the roles.
+        options: see ``methods.Manual``.
 
     Raises:
-        InvalidPlan: an action of ``actions`` names nothing or changes nothing; an action of ``plans`` names no colour;
-            both are given.
+        InvalidPlan: an action of ``actions`` names nothing or changes nothing; an action of
+            ``plans`` names no colour; both are given.
     """
+    actions, plans = options.actions, options.plans
     if plans is None:
         return _take(recorder, actions)
     if actions:
@@ -57,7 +59,9 @@ def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
                 continue
             raise InvalidPlan(no_effect(problem.space, action))
         taken.append(action)
-        nodes.append(recorder.add_node(nodes[-1], problem.space.text(action), len(taken), state.key))
+        nodes.append(
+            recorder.add_node(nodes[-1], problem.space.text(action), len(taken), state.key)
+        )
         recorder.record(state, taken, nodes)
     recorder.choose(state, taken)
     return Status.DONE
@@ -104,7 +108,9 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
     return Status.DONE if applied or not read else Status.NO_ACTIONS
 
 
-def _read(recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]) -> list[tuple[Action, str]]:
+def _read(
+    recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]
+) -> list[tuple[Action, str]]:
     """(action on axis 0, role) of each action of an expert plan.  Raises InvalidPlan."""
     problem, found = recorder.problem, []
     for item in actions:

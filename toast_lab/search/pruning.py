@@ -1,23 +1,22 @@
-"""Which actions a search takes up.  Reference: TOAST section 4.2, where those on fewer than 10 names are discarded."""
+"""Which actions a search considers.
+
+Reference: TOAST section 4.2, where actions on fewer than 10 names are discarded.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
 from toast_lab.cost.problem import Problem
 
-if TYPE_CHECKING:
-    from toast_lab.search.contract import Recorder
+SMALLEST_GROUP = 10  #: names; of programs of fewer than ``FULL_SIZE`` names fewer
+FULL_SIZE = 500
 
 
-def pruning_threshold(problem: Problem, limit: int = 10) -> int:
-    """Fewest names that a colour group must have to be acted on; fewer for programs of under 500 names."""
+def pruning_threshold(problem: Problem, limit: int = SMALLEST_GROUP) -> int:
+    """Fewest names that a colour group must have to be acted on."""
     total = int((problem.analysis.dims.size > 1).sum())
-    return limit if total >= 500 else max(1, limit * total // 500)
+    return limit if total >= FULL_SIZE else max(1, limit * total // FULL_SIZE)
 
 
-def generator(recorder: Recorder, seed: int) -> np.random.Generator:
-    """Random numbers of a search; one that is resumed does not draw those again that it drew before."""
-    return np.random.default_rng([seed, recorder.trace.row.n] if recorder.resumed else seed)
+def smallest_group(problem: Problem, min_names: int | None) -> int:
+    """The option ``min_names`` of a method, with its default filled in."""
+    return pruning_threshold(problem) if min_names is None else min_names

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from toast_lab import checks, text
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, no_method
 from toast_lab.search.search_child import Outcome, Point
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -39,7 +39,9 @@ class Row(NamedTuple):
     elapsed_s: float
     own_best_s: float | None  #: from the start of the search to its last improvement
     close_s: float | None  #: to a plan within 1% of the best of any method; None: never
-    gap: float | None  #: score over the largest bound that any method proved, less one; None: no bound
+    gap: (
+        float | None
+    )  #: score over the largest bound that any method proved, less one; None: no bound
     actions: tuple[str, ...]
     message: str
 
@@ -61,7 +63,11 @@ class Race:
     def best(self) -> Row | None:
         """The method with the best plan: one that fits, then the lower score, then the one that had it first."""
         found = [row for row in self.rows if row.score is not None]
-        return min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0)) if found else None
+        return (
+            min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
+            if found
+            else None
+        )
 
     @property
     def plan(self) -> ShardingPlan | None:
@@ -91,21 +97,42 @@ class Race:
 
     def __str__(self) -> str:
         columns = (
-            "method", ">score", ">ms", ">GiB", "fits", "status", ">priced", ">s", ">own best s", ">within 1% s", ">gap",
-        )  # fmt: skip
+            "method",
+            ">score",
+            ">ms",
+            ">GiB",
+            "fits",
+            "status",
+            ">priced",
+            ">s",
+            ">own best s",
+            ">within 1% s",
+            ">gap",
+        )
         found = [
             (
-                r.method, _number(r.score, "{:.4f}"), _number(r.time_s, "{:.3f}", 1e3),
-                _number(r.peak_bytes, "{:.2f}", 2.0**-30), {True: "yes", False: "no", None: "-"}[r.fits], r.status,
-                _number(r.evaluations, "{:d}"), _number(r.elapsed_s, "{:.2f}"), _number(r.own_best_s, "{:.2f}"),
-                _number(r.close_s, "{:.2f}"), _number(r.gap, "{:.2%}"),
+                r.method,
+                _number(r.score, "{:.4f}"),
+                _number(r.time_s, "{:.3f}", 1e3),
+                _number(r.peak_bytes, "{:.2f}", 2.0**-30),
+                {True: "yes", False: "no", None: "-"}[r.fits],
+                r.status,
+                _number(r.evaluations, "{:d}"),
+                _number(r.elapsed_s, "{:.2f}"),
+                _number(r.own_best_s, "{:.2f}"),
+                _number(r.close_s, "{:.2f}"),
+                _number(r.gap, "{:.2%}"),
             )
             for r in self.rows
-        ]  # fmt: skip
-        troubles = [
-            f"{r.method}: {r.message}" for r in self.rows if r.status in (search_child.CRASHED, search_child.FAILED)
         ]
-        return "\n".join([f"{self.problem.describe()}, seed {self.seed}", text.table(columns, found), *troubles])
+        troubles = [
+            f"{r.method}: {r.message}"
+            for r in self.rows
+            if r.status in (search_child.CRASHED, search_child.FAILED)
+        ]
+        return "\n".join(
+            [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, found), *troubles]
+        )
 
 
 def race(
@@ -143,9 +170,14 @@ def race(
         if stop.is_set():
             return not_started(method)
         return search_child.search_in_child(
-            problem, method, seed=seed, budget=budget, options=(options or {}).get(method), cancel=stop.is_set,
+            problem,
+            method,
+            seed=seed,
+            budget=budget,
+            options=(options or {}).get(method),
+            cancel=stop.is_set,
             on_point=None if on_progress is None else lambda point: on_progress(method, point),
-        )  # fmt: skip
+        )
 
     with concurrent.futures.ThreadPoolExecutor(parallel, "race") as pool:
         running = [pool.submit(one, method) for method in methods]
@@ -164,23 +196,38 @@ def race(
 
 def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Raise InvalidProblem listing every method that is not there, given twice, or has options and does not run."""
-    wrong = [
-        f"no search is called {m!r}{did_you_mean(m, METHODS)}; methods: {', '.join(METHODS)}"
-        for m in methods
-        if m not in METHODS
+    wrong = [no_method(m) for m in methods if m not in METHODS]
+    wrong += [
+        f"{m} is given {list(methods).count(m)} times"
+        for m in dict.fromkeys(methods)
+        if methods.count(m) > 1
     ]
-    wrong += [f"{m} is given {list(methods).count(m)} times" for m in dict.fromkeys(methods) if methods.count(m) > 1]
-    wrong += [f"options are given for {m}, which does not take part" for m in options or {} if m not in methods]
+    wrong += [
+        f"options are given for {m}, which does not take part"
+        for m in options or {}
+        if m not in methods
+    ]
     if not methods:
         wrong.append(f"no method is given; methods: {', '.join(METHODS)}")
     if wrong:
-        raise InvalidProblem("race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}")
+        raise InvalidProblem(
+            "race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}"
+        )
 
 
 def not_started(method: str) -> Outcome:
     """The outcome of a method whose turn never came."""
     return Outcome(
-        method, search_child.CANCELLED, "It was cancelled before its turn.", (), 0, 0.0, None, None, (), None
+        method,
+        search_child.CANCELLED,
+        "It was cancelled before its turn.",
+        (),
+        0,
+        0.0,
+        None,
+        None,
+        (),
+        None,
     )
 
 
@@ -196,22 +243,48 @@ def _row(o: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Ro
     last = o.last
     if last is None or best is None:
         return Row(
-            o.method, None, None, None, None, o.status, o.evaluations, o.elapsed_s, None, None, None, (), o.message
+            o.method,
+            None,
+            None,
+            None,
+            None,
+            o.status,
+            o.evaluations,
+            o.elapsed_s,
+            None,
+            None,
+            None,
+            (),
+            o.message,
         )
     return Row(
-        o.method, last.score, last.time_s, last.peak_bytes, last.fits, o.status, o.evaluations, o.elapsed_s,
-        last.elapsed_s, seconds_to(o.points, best), None if not bound else last.score / bound - 1.0, o.actions,
+        o.method,
+        last.score,
+        last.time_s,
+        last.peak_bytes,
+        last.fits,
+        o.status,
+        o.evaluations,
+        o.elapsed_s,
+        last.elapsed_s,
+        seconds_to(o.points, best),
+        None if not bound else last.score / bound - 1.0,
+        o.actions,
         o.message,
-    )  # fmt: skip
+    )
 
 
-def seconds_to(points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE) -> float | None:
+def seconds_to(
+    points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE
+) -> float | None:
     """When a curve first came within ``close`` times the score of ``best``, a (does not fit, score); None: never.
 
     A plan that does not fit is never close to one that does.
     """
     does_not_fit, score = best
-    return next((p.elapsed_s for p in points if p.score <= score * close and (p.fits or does_not_fit)), None)
+    return next(
+        (p.elapsed_s for p in points if p.score <= score * close and (p.fits or does_not_fit)), None
+    )
 
 
 def _number(value: float | None, form: str, scale: float | int = 1) -> str:

@@ -23,9 +23,10 @@ from toast_lab.errors import RunFailed, ToastError
 from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, ensure, reference
+from toast_lab.search.plan_arrays import plan_of_arrays, with_pinned
 from toast_lab.search.trace import Simulation, Simulations
-from toast_lab.sharding.plan import ShardingPlan, pinned_texts
+from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State
 
 CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
@@ -58,11 +59,8 @@ class BestPlan(NamedTuple):
 
     def plan(self, problem: Problem) -> ShardingPlan:
         """As a plan of the problem that it was found for."""
-        for array in (self.op_axis, self.value_axis):
-            array.flags.writeable = False
-        analysis, actions = problem.analysis, (*pinned_texts(problem.space), *self.actions)
-        arrays = self.op_axis, self.value_axis
-        return ShardingPlan(analysis.program, problem.mesh, *arrays, actions, self.key, analysis.trees)
+        actions = with_pinned(problem, self.actions)
+        return plan_of_arrays(problem, self.op_axis, self.value_axis, actions, self.key)
 
 
 class PlanSender:
@@ -77,18 +75,27 @@ class PlanSender:
         if not isinstance(simulations, Simulations):
             return
         trace = simulations.trace
-        if trace.best_op_axis is None or trace.best_value_axis is None or trace.best_op_axis is self._sent:
+        if (
+            trace.best_op_axis is None
+            or trace.best_value_axis is None
+            or trace.best_op_axis is self._sent
+        ):
             return
         self._sent = trace.best_op_axis
         self.send(
             BestPlan(
-                int(trace.row["best"][-1]) + 1, trace.best_op_axis, trace.best_value_axis, trace.best_actions,
-                trace.about["key"],
+                simulation=int(trace.row["best"][-1]) + 1,
+                op_axis=trace.best_op_axis,
+                value_axis=trace.best_value_axis,
+                actions=trace.best_actions,
+                key=trace.about["key"],
             )
-        )  # fmt: skip
+        )
 
 
-def last_plan(problem: Problem, points: Sequence[Point], kept: BestPlan | None) -> ShardingPlan | None:
+def last_plan(
+    problem: Problem, points: Sequence[Point], kept: BestPlan | None
+) -> ShardingPlan | None:
     """The best plan that a process which died had told of: by its actions, or as it was sent."""
     if kept is not None and (not points or kept.simulation >= points[-1].simulation):
         return kept.plan(problem)
@@ -153,7 +160,9 @@ def search_in_child(
     if time_limit_s is None:
         time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
     points: list[Point] = []
-    handle, stop_file = tempfile.mkstemp(prefix="toast-lab-go-on-")  # removing it tells the child to stop
+    handle, stop_file = tempfile.mkstemp(
+        prefix="toast-lab-go-on-"
+    )  # removing it tells the child to stop
     os.close(handle)
     told_at: list[float] = []
 
@@ -175,11 +184,20 @@ def search_in_child(
 
     started = time.monotonic()
     try:
-        found = isolate.run_in_child(
+        outcome = isolate.run_in_child(
             "toast_lab.search.search_child:run_one",
-            pickle.dumps(problem), method, METHODS[method], seed, budget, dict(options or {}), stop_file,
-            time_limit_s=time_limit_s, on_event=on_event, cancel=stop, what=f"{method} on {problem.describe()}",
-        )  # fmt: skip
+            pickle.dumps(problem),
+            method,
+            reference(METHODS[method]),
+            seed,
+            budget,
+            dict(options or {}),
+            stop_file,
+            time_limit_s=time_limit_s,
+            on_event=on_event,
+            cancel=stop,
+            what=f"{method} on {problem.describe()}",
+        )
     except ToastError as error:
         if isinstance(error, isolate.Cancelled):
             status, message = CANCELLED, "It was told to stop, did not within 10 s, and was killed."
@@ -187,32 +205,45 @@ def search_in_child(
             status, message = (CRASHED if isinstance(error, RunFailed) else FAILED), str(error)
         actions = points[-1].actions if points else ()
         return Outcome(
-            method, status, message, tuple(points), None, time.monotonic() - started, None, None, actions,
-            last_plan(problem, points, kept[0] if kept else None),
-        )  # fmt: skip
+            method=method,
+            status=status,
+            message=message,
+            points=tuple(points),
+            evaluations=None,
+            elapsed_s=time.monotonic() - started,
+            prepare_s=None,
+            bound=None,
+            actions=actions,
+            plan=last_plan(problem, points, kept[0] if kept else None),
+        )
     finally:
         if not told_at:
             os.unlink(stop_file)
-    analysis = problem.analysis
-    op_axis, value_axis, key = found.pop("plan")
-    for array in (op_axis, value_axis):
-        array.flags.writeable = False
-    plan = ShardingPlan(analysis.program, problem.mesh, op_axis, value_axis, found["actions"], key, analysis.trees)
-    return Outcome(method=method, points=tuple(points), plan=plan, **found)
+    op_axis, value_axis, key = outcome.pop("plan")
+    plan = plan_of_arrays(problem, op_axis, value_axis, outcome["actions"], key)
+    return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
 
 
 def run_one(
-    pickled: bytes, method: str, target: str, seed: int, budget: Budget, options: dict[str, Any], stop_file: str
+    pickled: bytes,
+    method: str,
+    target: str,
+    seed: int,
+    budget: Budget,
+    options: dict[str, Any],
+    stop_file: str,
 ) -> dict[str, Any]:
     """What runs in the child: warm up, search, report every improvement."""
     started = time.monotonic()
-    METHODS.setdefault(method, target)  # a method that only the parent knew
+    ensure(method, target)
     looked_at, stopped = 0.0, False
 
     def cancel() -> bool:
         nonlocal looked_at, stopped
         now = time.monotonic()
-        if now - looked_at > 0.02:  # a look at the file system before each of 10,000 plans a second is too much
+        if (
+            now - looked_at > 0.02
+        ):  # a look at the file system before each of 10,000 plans a second is too much
             looked_at, stopped = now, not os.path.exists(stop_file)
         return stopped
 
@@ -233,7 +264,9 @@ def run_one(
         sender.hand_on(news)
         for s in news:
             if s.improved:
-                isolate.report(Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions))
+                isolate.report(
+                    Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
+                )
 
     result = contract.search(
         problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options

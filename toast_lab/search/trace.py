@@ -174,13 +174,27 @@ class Trace:
         for text in vocabulary:
             self.word(text)
         self.row = Columns(
-            round="i4", elapsed_s="f8", score="f8", time_s="f8", peak_bytes="f8", fits="?", best="i8",
-            action_end="i8", node_end="i8",
-        )  # fmt: skip
+            round="i4",
+            elapsed_s="f8",
+            score="f8",
+            time_s="f8",
+            peak_bytes="f8",
+            fits="?",
+            best="i8",
+            action_end="i8",
+            node_end="i8",
+        )
         self.action = Columns(word="i4")
         self.passed = Columns(node="i4")
         self.node = Columns(
-            parent="i4", word="i4", depth="i4", key="u8", visits="i8", value="f8", best_score="f8", score="f8"
+            parent="i4",
+            word="i4",
+            depth="i4",
+            key="u8",
+            visits="i8",
+            value="f8",
+            best_score="f8",
+            score="f8",
         )
         self.about: dict[str, Any] = {}
         self.best_op_axis: np.ndarray | None = None
@@ -204,7 +218,10 @@ class Trace:
 
     def improvements(self) -> list[Simulation]:
         """The simulations that found something better, in order: the anytime curve."""
-        return [self.simulation(int(i)) for i in np.flatnonzero(self.row["best"] == np.arange(self.row.n))]
+        return [
+            self.simulation(int(i))
+            for i in np.flatnonzero(self.row["best"] == np.arange(self.row.n))
+        ]
 
     # -- decoding ---------------------------------------------------------------------------------
     def simulation(self, i: int) -> Simulation:
@@ -214,20 +231,36 @@ class Trace:
         words = self.action.array["word"][self._begin("action_end", i) : row["action_end"][i]]
         nodes = self.passed.array["node"][self._begin("node_end", i) : row["node_end"][i]]
         return Simulation(
-            i + 1, int(row["round"][i]), float(row["elapsed_s"][i]), tuple(self.vocabulary[w] for w in words),
-            tuple(nodes.tolist()), float(row["score"][i]), float(row["time_s"][i]), float(row["peak_bytes"][i]),
-            bool(row["fits"][i]), float(row["score"][best]), float(row["time_s"][best]),
-            float(row["peak_bytes"][best]), best == i,
-        )  # fmt: skip
+            i + 1,
+            int(row["round"][i]),
+            float(row["elapsed_s"][i]),
+            tuple(self.vocabulary[w] for w in words),
+            tuple(nodes.tolist()),
+            float(row["score"][i]),
+            float(row["time_s"][i]),
+            float(row["peak_bytes"][i]),
+            bool(row["fits"][i]),
+            float(row["score"][best]),
+            float(row["time_s"][best]),
+            float(row["peak_bytes"][best]),
+            best == i,
+        )
 
     def node_at(self, i: int) -> Node:
         """Node number ``i``."""
         n = self.node.array
         score = float(n["score"][i])
         return Node(
-            i, int(n["parent"][i]), self.vocabulary[n["word"][i]] if i else "", int(n["depth"][i]), int(n["key"][i]),
-            int(n["visits"][i]), float(n["value"][i]), float(n["best_score"][i]), None if np.isnan(score) else score,
-        )  # fmt: skip
+            i,
+            int(n["parent"][i]),
+            self.vocabulary[n["word"][i]] if i else "",
+            int(n["depth"][i]),
+            int(n["key"][i]),
+            int(n["visits"][i]),
+            float(n["value"][i]),
+            float(n["best_score"][i]),
+            None if np.isnan(score) else score,
+        )
 
     def _begin(self, column: str, i: int) -> int:
         return int(self.row.array[column][i - 1]) if i else 0
@@ -250,16 +283,22 @@ class Trace:
     def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
         """Write one node of the tree; gives its number."""
         return self.node.append(
-            parent=parent, word=self.word(action) if depth else -1, depth=depth, key=key, best_score=np.inf,
+            parent=parent,
+            word=self.word(action) if depth else -1,
+            depth=depth,
+            key=key,
+            best_score=np.inf,
             score=np.nan,
-        )  # fmt: skip
+        )
 
     # -- keeping ----------------------------------------------------------------------------------
     def copy(self) -> Trace:
         """An independent copy."""
         new = Trace(self.vocabulary)
         for part in PARTS:
-            getattr(new, part).extend({name: getattr(self, part)[name] for name in getattr(self, part).array})
+            getattr(new, part).extend(
+                {name: getattr(self, part)[name] for name in getattr(self, part).array}
+            )
         new.about, new.best_actions = dict(self.about), self.best_actions
         new.best_op_axis, new.best_value_axis = self.best_op_axis, self.best_value_axis
         new.memory = {name: array.copy() for name, array in self.memory.items()}
@@ -273,11 +312,15 @@ class Trace:
         if self.best_op_axis is not None and self.best_value_axis is not None:
             arrays |= {"best.op_axis": self.best_op_axis, "best.value_axis": self.best_value_axis}
         header: dict[str, Any] = {
-            "format": FORMAT, "about": self.about, "vocabulary": self.vocabulary, "best_actions": self.best_actions,
-        }  # fmt: skip
+            "format": FORMAT,
+            "about": self.about,
+            "vocabulary": self.vocabulary,
+            "best_actions": self.best_actions,
+        }
         header["checksum"] = trace_file.checksum(json.loads(json.dumps(header)), arrays)
         with whole_file(path, "the trace") as handle:
-            np.savez_compressed(handle, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+            packed = np.frombuffer(json.dumps(header).encode(), np.uint8)
+            np.savez_compressed(handle, header=packed, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -291,12 +334,18 @@ class Trace:
             header, arrays = trace_file.read(path)
         except (OSError, trace_file.Damaged) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise InvalidProblem(f"{path}: cannot read this search trace: {text}; {AGAIN}") from None
+            raise InvalidProblem(
+                f"{path}: cannot read this search trace: {text}; {AGAIN}"
+            ) from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise InvalidProblem(f"{path}: not a search trace of format {FORMAT}; search again and save it anew")
+            raise InvalidProblem(
+                f"{path}: not a search trace of format {FORMAT}; search again and save it anew"
+            )
         trace = cls()
         parts = {part: getattr(trace, part) for part in PARTS}
-        expected = {f"{part}.{name}": a.dtype for part, c in parts.items() for name, a in c.array.items()}
+        expected = {
+            f"{part}.{name}": a.dtype for part, c in parts.items() for name, a in c.array.items()
+        }
         about = header.get("about")
         wrong = [] if isinstance(about, dict) else ["about must be an object"]
         wrong += trace_check.about_offenders(about) if isinstance(about, dict) else []
@@ -308,8 +357,13 @@ class Trace:
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
             for part, columns in parts.items():
                 columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
-            trace.best_op_axis, trace.best_value_axis = arrays.get("best.op_axis"), arrays.get("best.value_axis")
-            trace.memory = {k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")}
+            trace.best_op_axis, trace.best_value_axis = (
+                arrays.get("best.op_axis"),
+                arrays.get("best.value_axis"),
+            )
+            trace.memory = {
+                k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")
+            }
             wrong += trace_check.offenders(trace)
         if wrong:
             raise InvalidProblem(f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(wrong)}")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from toast_lab.search.trace import Trace
 
 MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
+CLOSE = 1e-9  #: relative; the same formula on the same numbers
+NEAR = 1e-6  #: relative; the same price, added up in another order
 _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes near
 
 
@@ -28,7 +30,9 @@ def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
             yield f"about.{key} {text}"
 
 
-def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]) -> Iterator[str]:
+def array_offenders(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]
+) -> Iterator[str]:
     """Columns (``part.name``, by dtype) that are missing, of another kind, or shorter than others of their part."""
     known = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
     known |= {name: (dtype, 1) for name, dtype in expected.items()}
@@ -50,9 +54,15 @@ def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.
     if ("best.op_axis" in arrays) != ("best.value_axis" in arrays):
         yield "of best.op_axis and best.value_axis one is missing"
     for part in dict.fromkeys(name.partition(".")[0] for name in expected):
-        lengths = {name: len(arrays[name]) for name in expected if name.startswith(f"{part}.") and arrays[name].ndim}
+        lengths = {
+            name: len(arrays[name])
+            for name in expected
+            if name.startswith(f"{part}.") and arrays[name].ndim
+        }
         if len(set(lengths.values())) > 1:
-            yield f"columns of {part} differ in length: " + ", ".join(f"{k} {n}" for k, n in lengths.items())
+            yield f"columns of {part} differ in length: " + ", ".join(
+                f"{k} {n}" for k, n in lengths.items()
+            )
         elif lengths and max(lengths.values()) > MOST_NODES:
             yield f"{part} has {max(lengths.values())} rows, at most {MOST_NODES}"
 
@@ -69,21 +79,28 @@ def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
 def offenders(trace: Trace) -> Iterator[str]:
     """Every number of a trace that is out of its range or points outside, a sentence each."""
     row, node, words = trace.row, trace.node, len(trace.vocabulary)
-    for name, end, part in (("action", row["action_end"], trace.action), ("node", row["node_end"], trace.passed)):
+    for name, end, part in (
+        ("action", row["action_end"], trace.action),
+        ("node", row["node_end"], trace.passed),
+    ):
         if (np.diff(end, prepend=0) < 0).any() or (int(end[-1]) if row.n else 0) != part.n:
             yield f"the {name}s of its simulations do not add up"
     for what, numbers, limit in (
         ("action.word: an action", trace.action["word"], words),
         ("passed.node: a node", trace.passed["node"], node.n),
-        ("row.best: a best simulation", row["best"], row.n), ("node.word: a node's action", node["word"][1:], words),
+        ("row.best: a best simulation", row["best"], row.n),
+        ("node.word: a node's action", node["word"][1:], words),
         ("node.parent: a parent", node["parent"][1:], node.n),
-    ):  # fmt: skip
+    ):
         if bad := outside(numbers, 0, limit - 1):
             yield f"{what} is out of range, {bad}"
     for column, numbers in (
-        ("row.elapsed_s", row["elapsed_s"]), ("row.score", row["score"]), ("row.time_s", row["time_s"]),
-        ("row.peak_bytes", row["peak_bytes"]), ("node.score", node["score"][~np.isnan(node["score"])]),
-    ):  # fmt: skip
+        ("row.elapsed_s", row["elapsed_s"]),
+        ("row.score", row["score"]),
+        ("row.time_s", row["time_s"]),
+        ("row.peak_bytes", row["peak_bytes"]),
+        ("node.score", node["score"][~np.isnan(node["score"])]),
+    ):
         if bad := outside(numbers, 0.0, np.finfo(float).max):
             yield f"{column} must be finite and not negative, {bad}"
     if bad := outside(node["best_score"], 0.0, math.inf):
@@ -148,7 +165,9 @@ def outside(numbers: np.ndarray, least: float, most: float) -> str:
     at = np.unravel_index(int(np.argmin(good)), good.shape)
     more = int((~good).sum()) - 1
     where = ", ".join(str(int(i)) for i in at)
-    return f"at {where}: {numbers[at]}, not from {least} to {most}" + (f", and {more} more" if more else "")
+    return f"at {where}: {numbers[at]}, not from {least} to {most}" + (
+        f", and {more} more" if more else ""
+    )
 
 
 # -- what a trace says of its search ----------------------------------------------------------------------------------
@@ -182,13 +201,30 @@ def _limit(value: Any) -> str:
 def _options(value: Any) -> str:
     if not isinstance(value, dict):
         return f"must be an object, got {value!r:.60}"
-    wrong = [k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))]
-    return f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}" if wrong else ""
+    wrong = [
+        k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))
+    ]
+    return (
+        f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}"
+        if wrong
+        else ""
+    )
 
 
 _ABOUT: dict[str, Callable[[Any], str]] = {
-    "program": _text, "mesh": _text, "machine": _text, "memory_limit_bytes": _limit, "memory_weight": _amount,
-    "paper_mode": _flag, "pins": _texts, "method": _text, "seed": _count(checks.MOST_SEED), "options": _options,
-    "status": _text, "elapsed_s": _amount, "evaluations": _count(2**63), "key": _count(2**64 - 1),
+    "program": _text,
+    "mesh": _text,
+    "machine": _text,
+    "memory_limit_bytes": _limit,
+    "memory_weight": _amount,
+    "paper_mode": _flag,
+    "pins": _texts,
+    "method": _text,
+    "seed": _count(checks.MOST_SEED),
+    "options": _options,
+    "status": _text,
+    "elapsed_s": _amount,
+    "evaluations": _count(2**63),
+    "key": _count(2**64 - 1),
     "bound": lambda value: "" if value is None else _amount(value),
-}  # fmt: skip
+}

@@ -24,7 +24,9 @@ class Tally(NamedTuple):
     ended: np.ndarray  #: int64, those that ended in the place itself
     mean_score: np.ndarray  #: mean C(s) of the visits; NaN where there is none
     best_score: np.ndarray  #: lowest C(s) of the visits; inf where there is none
-    mean_reward: np.ndarray  #: mean reward (see ``confidence``) of the visits; NaN where there is none
+    mean_reward: (
+        np.ndarray
+    )  #: mean reward (see ``confidence``) of the visits; NaN where there is none
     best_reward: np.ndarray  #: highest reward of the visits; -inf where there is none
 
 
@@ -49,7 +51,9 @@ class Places:
         self.place = Columns(parent="i4", node="i4", word="i4", depth="i4")
         self.end = Columns(place="i4")
         self.home = Columns(place="i4")
-        self._keys = np.zeros(0, np.int64)  # sorted (parent place, node) of the places that are no homes
+        self._keys = np.zeros(
+            0, np.int64
+        )  # sorted (parent place, node) of the places that are no homes
         self._at = np.zeros(0, np.int32)
 
     def extend(self) -> None:
@@ -102,7 +106,9 @@ class Places:
         with np.errstate(invalid="ignore"):
             return Tally(len(end), visits, ended, total / visits, best, gained / visits, top)
 
-    def actions(self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty) -> Actions:
+    def actions(
+        self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty
+    ) -> Actions:
         """What the first ``n`` simulations say of each action, wherever it was taken."""
         row, words = self.trace.row, len(self.trace.vocabulary)
         ends = row["action_end"][:n]
@@ -132,7 +138,13 @@ class Places:
     def label(self, place: int) -> str:
         """The action that led here."""
         word = int(self.place["word"][place])
-        return self.trace.vocabulary[word] if place and word >= 0 else "unsharded" if not place else "?"
+        return (
+            self.trace.vocabulary[word]
+            if place and word >= 0
+            else "unsharded"
+            if not place
+            else "?"
+        )
 
     def plan(self, place: int) -> tuple[str, ...]:
         """Actions of the plan so far.
@@ -158,10 +170,12 @@ class Places:
         above = np.where(parent >= 0, self.home["place"][parent], -1)
         self.place.extend(
             {
-                "parent": above.astype(np.int32), "node": np.arange(first, node.n), "word": node["word"][first:],
+                "parent": above.astype(np.int32),
+                "node": np.arange(first, node.n),
+                "word": node["word"][first:],
                 "depth": np.where(above < 0, 0, -1),
             }
-        )  # fmt: skip
+        )
         depth = self.place["depth"]
         waiting = base + np.flatnonzero(above >= 0)
         while len(waiting):  # parents stand before their children, if perhaps among the new ones
@@ -169,7 +183,9 @@ class Places:
             depth[waiting] = np.where(over >= 0, over + 1, -1)
             waiting = waiting[over < 0]
 
-    def _other(self, above: np.ndarray, nodes: np.ndarray, words: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _other(
+        self, above: np.ndarray, nodes: np.ndarray, words: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
         """Places of ``nodes`` below ``above`` that are not their homes; new ones are made.
 
         ``words`` is -1 where the node is known by another action; ``rows`` are simulations that tell the right one.
@@ -189,7 +205,9 @@ class Places:
             word = words[chosen]
             lost = np.flatnonzero(word < 0)
             word[lost] = self._word(rows[chosen[lost]], depth[lost] - 1, nodes[chosen[lost]])
-            self.place.extend({"parent": parent, "node": nodes[chosen], "word": word, "depth": depth})
+            self.place.extend(
+                {"parent": parent, "node": nodes[chosen], "word": word, "depth": depth}
+            )
             self._keys = np.insert(self._keys, at[new], keys[new])
             self._at = np.insert(self._at, at[new], found[new].astype(np.int32))
         return found[back.reshape(-1)]

@@ -19,7 +19,7 @@ from typing import Any
 from toast_lab import isolate
 from toast_lab.errors import RunFailed
 from toast_lab.search import search_child
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import worker
 from toast_lab.sweep.task import Task
 
@@ -117,7 +117,7 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command(("run", RUN, task, METHODS[task.method], self.retries))
+                place.process.command(("run", RUN, task, reference(METHODS[task.method]), self.retries))
 
     def _died(self, place: _Place, message: tuple[Any, ...]) -> tuple[Task, dict[str, Any]] | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
-import importlib
 import importlib.metadata
 import json
 import os
@@ -24,7 +23,7 @@ from toast_lab.errors import ToastError
 from toast_lab.frontends import Model, load
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, ensure
 from toast_lab.sweep.task import Task
 
 DEATH = (
@@ -79,7 +78,7 @@ def run_task(
         cancel: polled during the search.
     """
     if target:
-        METHODS.setdefault(task.method, target)
+        ensure(task.method, target)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = {**task_row(task), **where(), "date": today}
     try:
@@ -132,9 +131,8 @@ def task_row(task: Task) -> dict[str, Any]:
 
 def expert_options(method: str, model: Model) -> dict[str, Any]:
     """Options that the model itself brings: the expert plans for a method that tries them."""
-    module, _, function = METHODS[method].partition(":")
-    takes = getattr(importlib.import_module(module), function).__kwdefaults__ or {}
-    return {"plans": model.expert_plans} if "plans" in takes and model.expert_plans else {}
+    takes_plans = "plans" in METHODS[method].options()
+    return {"plans": model.expert_plans} if takes_plans and model.expert_plans else {}
 
 
 @functools.cache

@@ -10,7 +10,6 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.search.alpa import solver
 from toast_lab.search.contract import Budget, Recorder, Status, search
 from toast_lab.search.mcts import polish
-from toast_lab.sharding.state import State
 
 MESH = {"data": 4, "model": 2}
 BUDGET = Budget(seconds=None, evaluations=20_000)
@@ -30,17 +29,16 @@ def solved(result):
 
 
 def recorder_at_root(problem, budget=BUDGET):
-    recorder = Recorder(problem, budget, None, None)
-    recorder.add_node(-1, "", 0, 0)
-    recorder.record(State(problem.space), (), (0,))
+    recorder = Recorder(problem, budget)
+    recorder.start()
     return recorder
 
 
 def test_solving_from_the_unsharded_plan_is_better_and_priced_as_a_plan(problem):
     recorder = recorder_at_root(problem, Budget(seconds=60))
-    start = recorder.plan()
+    start = recorder.incumbent.plan()
     arrays = polish.Polish(recorder).improve((start.op_axis, start.value_axis), recorder.best_rank)
-    plan = recorder.plan()
+    plan = recorder.incumbent.plan()
     assert (plan.op_axis == arrays[0]).all()
     assert (plan.value_axis == arrays[1]).all()
     plan.check()
@@ -133,7 +131,7 @@ def test_prices_that_take_too_long_are_given_up(problem, monkeypatch):
 def test_programs_with_nothing_to_choose_are_left_alone():
     problem = Problem(analysed("mlp"), {"a": 3})
     recorder = recorder_at_root(problem)
-    arrays = recorder.plan().op_axis, recorder.plan().value_axis
+    arrays = recorder.incumbent.plan().op_axis, recorder.incumbent.plan().value_axis
     assert polish.Polish(recorder).improve(arrays, recorder.best_rank) is arrays
     assert recorder.trace.row.n == 1
 

@@ -217,9 +217,8 @@ def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end(found):
 
 def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
     problem, _ = found
-    recorder = Recorder(problem, Budget(), None, None)
-    recorder.add_node(-1, "", 0, 0)
-    recorder.record(State(problem.space), (), (0,))
+    recorder = Recorder(problem, Budget())
+    recorder.start()
     settings = tr.Settings(np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4)
     with ThreadPoolExecutor(1) as pool:
         search_ = mcts._Search(recorder, settings, 1, pool, 1, 1)

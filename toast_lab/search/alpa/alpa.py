@@ -26,73 +26,61 @@ Reference: Alpa, OSDI 2022, section 4; TOAST section 5 compares with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.search.alpa.grains import grains_of
 from toast_lab.search.alpa.solver import NODES, Choice, Effort, Solver
-from toast_lab.search.alpa.strategies import GRAINS, Choices, price_choices
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.alpa.strategies import Choices, price_choices
+from toast_lab.search.limits import Status
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State, legal_actions
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Alpa
 
 _COLUMNS_EACH = 25  # columns for every evaluation where the budget counts those
 
 
-def run(
-    recorder: Recorder,
-    seed: int,
-    *,
-    grains: str = "colours,roles",
-    max_strategies: int = 128,
-    mip_gap: float = 1e-3,
-    solve_seconds: float = 60.0,
-    memory_rounds: int = 8,
-) -> Status:
-    """Solve the integer program, from the coarse to the fine, until it is solved or the budget is used up.
+def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
+    """Solve from the coarse to the fine, until it is solved or the budget is used up.
 
     Args:
         recorder: prices, records and stops the search.
         seed: of the order in which parts of a program too large to be solved as a whole are solved.
-        grains: how finely ops are told apart, one pass each, see ``strategies.cluster``.
-        max_strategies: strategies of an op and layouts of a value that are looked at; beyond that the quickest ops and
-            the most split values.
-        mip_gap: relative gap at which HiGHS may stop.
-        solve_seconds: most that one call of HiGHS may take; where the budget counts evaluations,
-            nodes and columns are limited too.
-        memory_rounds: how often rows for memory are added before the best plan so far is taken.
+        options: see ``methods.Alpa``.
     """
-    passes = [g.strip() for g in grains.split(",")]
-    unknown = [g for g in passes if g not in GRAINS]
-    wrong = [f"no grain is called {g!r}{did_you_mean(g, GRAINS)}; grains: {', '.join(GRAINS)}" for g in unknown]
-    least = {"max_strategies": (max_strategies, 2), "memory_rounds": (memory_rounds, 0)}
-    wrong += [f"{name}={value} must be at least {low}" for name, (value, low) in least.items() if value < low]
-    if not mip_gap >= 0 or not solve_seconds > 0:
-        wrong.append(f"mip_gap={mip_gap} must not be negative and solve_seconds={solve_seconds} must be above 0")
-    if wrong:
-        raise InvalidProblem(f"alpa: {'; '.join(wrong)}")
+    passes = grains_of(options.grains)
     recorder.check()
-    counted = recorder.budget.evaluations is not None
+    counted = recorder.limits.budget.evaluations is not None
     columns = _COLUMNS_EACH * recorder.left()[1] if counted else None
-    effort = Effort(mip_gap, solve_seconds, NODES if counted else None, columns)
+    effort = Effort(options.mip_gap, options.solve_seconds, NODES if counted else None, columns)
     best: tuple[np.ndarray, np.ndarray] | None = None  # arrays of the best plan
     unfinished: list[Solver] = []
     for turn, grain in enumerate(passes):
         recorder.round += 1
-        choices = price_choices(recorder.problem, grain, max_strategies, recorder.check)
+        choices = price_choices(recorder.problem, grain, options.max_strategies, recorder.check)
         if choices.none:
             return Status.NO_ACTIONS
         # Each grain may take an equal part of the time that is left.
-        effort.until_s = recorder.elapsed_s + recorder.left()[0] / (len(passes) - turn)
-        solver = Solver(recorder, choices, grain, effort, memory_rounds)
-        for choice, label in [(choices.choice_of(*best), "plan so far")] if best else _starts(recorder, choices):
+        effort.until_s = recorder.clock.elapsed_s + recorder.left()[0] / (len(passes) - turn)
+        solver = Solver(recorder, choices, grain, effort, options.memory_rounds)
+        for choice, label in (
+            [(choices.choice_of(*best), "plan so far")] if best else _starts(recorder, choices)
+        ):
             solver.try_(choice, f"{grain}: {label}")
-            solver.try_(solver.descent.improve(*choice, recorder.check), f"{grain}: {label}, descent")
+            solver.try_(
+                solver.descent.improve(*choice, recorder.check), f"{grain}: {label}, descent"
+            )
         if not solver.run():
             unfinished.append(solver)
         best = solver.best_arrays
-    effort.until_s = recorder.elapsed_s + recorder.left()[0]
+    effort.until_s = recorder.clock.elapsed_s + recorder.left()[0]
     rng = np.random.default_rng(seed)
-    if unfinished and unfinished[-1].grain == passes[-1]:  # else the finest is solved, and with it all
+    if (
+        unfinished and unfinished[-1].grain == passes[-1]
+    ):  # else the finest is solved, and with it all
         for number, solver in enumerate([*unfinished, *unfinished]):
             # First small parts, and then all at once: what a grain had may have ended before the others needed theirs.
             recorder.round += 1
@@ -110,7 +98,10 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
     space = recorder.problem.space
     found: list[tuple[tuple[float, ...], int, State, str]] = []
     root = State(space)
-    yield choices.choice_of(root.op_axis, root.value_axis), "unsharded" if space.pins is None else "pins alone"
+    yield (
+        choices.choice_of(root.op_axis, root.value_axis),
+        "unsharded" if space.pins is None else "pins alone",
+    )
     for action in legal_actions(root):
         recorder.check()
         state, texts = root.copy(), [space.text(action)]
@@ -121,6 +112,13 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
             if axis > action.axis and state.apply(more):
                 texts.append(space.text(more))
         if len(texts) > 1:
-            found.append((recorder.rank(recorder.price(state), len(texts)), len(found), state, " ".join(texts)))
+            found.append(
+                (
+                    recorder.rank(recorder.price(state), len(texts)),
+                    len(found),
+                    state,
+                    " ".join(texts),
+                )
+            )
     for _, _, state, text in sorted(found, key=lambda f: f[:2])[:3]:
         yield choices.choice_of(state.op_axis, state.value_axis), text

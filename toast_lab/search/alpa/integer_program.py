@@ -35,7 +35,9 @@ class Bytes(NamedTuple):
     at: int  #: op of the program
     values: dict[int, np.ndarray]  #: value cluster -> [T] bytes
     groups: dict[int, np.ndarray]  #: group -> [W, T] bytes of copies
-    shared: dict[tuple[int, tuple[int, ...]], np.ndarray]  #: the same for uses that may share an earlier one's copy
+    shared: dict[
+        tuple[int, tuple[int, ...]], np.ndarray
+    ]  #: the same for uses that may share an earlier one's copy
     beside: float  #: bytes at the op that the columns do not explain
 
 
@@ -61,7 +63,9 @@ class Layout(NamedTuple):
     ops: np.ndarray  #: [K+1] first column of each op cluster
     values: np.ndarray  #: [L+1]
     groups: dict[int, int]  #: group -> first of its W * T columns
-    shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]]  #: (first column, [n] pairs that have one)
+    shared: dict[
+        tuple[int, tuple[int, ...]], tuple[int, np.ndarray]
+    ]  #: (first column, [n] pairs that have one)
     over: int
 
 
@@ -92,9 +96,13 @@ class _Rows:
 
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
         """All of them."""
-        parts = [np.concatenate(a) if a else np.zeros(0) for a in (self.value, self.row, self.column)]
+        parts = [
+            np.concatenate(a) if a else np.zeros(0) for a in (self.value, self.row, self.column)
+        ]
         where = (parts[1].astype(np.int64), parts[2].astype(np.int64))
-        return scipy.sparse.csr_array(scipy.sparse.coo_array((parts[0], where), shape=(self.n, n_columns)))
+        return scipy.sparse.csr_array(
+            scipy.sparse.coo_array((parts[0], where), shape=(self.n, n_columns))
+        )
 
 
 def assemble(
@@ -120,7 +128,9 @@ def assemble(
     """
     width = [len(c) for c in choices.compute_s]
     ops = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
-    values = ops[-1] + np.concatenate([[0], np.cumsum([len(t) for t in choices.layout])]).astype(np.int64)
+    values = ops[-1] + np.concatenate([[0], np.cumsum([len(t) for t in choices.layout])]).astype(
+        np.int64
+    )
     n_binary = n = int(values[-1])
     groups: dict[int, int] = {}
     shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]] = {}
@@ -191,7 +201,9 @@ def assemble(
             place = np.searchsorted(choices.groups[other].distinct, group.distinct[pairs // t])
             place = np.minimum(place, len(choices.groups[other].distinct) - 1)
             same = choices.groups[other].distinct[place] == group.distinct[pairs // t]
-            rows.put(begin + np.flatnonzero(same), groups[other] + place[same] * t + pairs[same] % t, 1.0)
+            rows.put(
+                begin + np.flatnonzero(same), groups[other] + place[same] * t + pairs[same] % t, 1.0
+            )
     for held in bytes_rows:
         begin = rows.add(1, -np.inf, (limit_bytes - held.beside) / limit_bytes)
         for value, size in held.values.items():
@@ -209,7 +221,13 @@ def assemble(
         rows.put(begin, np.asarray([layout.over]), -1.0)
     unit_s = max(known_s or 0.0, sum(float(c.min()) for c in choices.compute_s), 1e-12) / 1e3
     made = IntegerProgram(
-        seconds / unit_s, rows.matrix(n), np.concatenate(rows.low), np.concatenate(rows.high), upper, n_binary, unit_s
+        seconds / unit_s,
+        rows.matrix(n),
+        np.concatenate(rows.low),
+        np.concatenate(rows.high),
+        upper,
+        n_binary,
+        unit_s,
     )
     return made, layout
 
@@ -217,7 +235,9 @@ def assemble(
 def _contested(choices: Choices, term: Any) -> np.ndarray:
     """Flat (label, layout) pairs of a term that cost something and that an earlier use might have asked for."""
     group = choices.groups[term.group]
-    asked = np.isin(group.distinct, np.concatenate([choices.groups[g].distinct for g in term.earlier]))
+    asked = np.isin(
+        group.distinct, np.concatenate([choices.groups[g].distinct for g in term.earlier])
+    )
     return np.flatnonzero(((term.time_s > 0) & asked[:, None]).ravel())
 
 
@@ -242,7 +262,9 @@ class Solved(NamedTuple):
     out_of_time: bool
 
 
-def solve(program: IntegerProgram, time_limit_s: float, gap: float, nodes: int | None = None) -> Solved:
+def solve(
+    program: IntegerProgram, time_limit_s: float, gap: float, nodes: int | None = None
+) -> Solved:
     """Solve by HiGHS; for a child process, as this cannot be interrupted.
 
     Args:
@@ -255,13 +277,21 @@ def solve(program: IntegerProgram, time_limit_s: float, gap: float, nodes: int |
     integrality = np.zeros(len(program.cost))
     integrality[: program.n_binary] = 1
     found = scipy.optimize.milp(
-        program.cost, integrality=integrality, bounds=scipy.optimize.Bounds(0.0, program.upper),
+        program.cost,
+        integrality=integrality,
+        bounds=scipy.optimize.Bounds(0.0, program.upper),
         constraints=scipy.optimize.LinearConstraint(program.rows, program.low, program.high),
-        options={"time_limit": time_limit_s, "mip_rel_gap": gap, **({} if nodes is None else {"node_limit": nodes})},
-    )  # fmt: skip
+        options={
+            "time_limit": time_limit_s,
+            "mip_rel_gap": gap,
+            **({} if nodes is None else {"node_limit": nodes}),
+        },
+    )
     x = None if found.x is None else np.asarray(found.x)
     reached = float(found.mip_gap) if x is not None and found.mip_gap is not None else float("inf")
     bound = float(found.mip_dual_bound) if found.mip_dual_bound is not None else -float("inf")
     seconds = time.monotonic() - began
-    out_of_time = found.status == 1 and seconds >= time_limit_s  # HiGHS stops for nodes with the same status
+    out_of_time = (
+        found.status == 1 and seconds >= time_limit_s
+    )  # HiGHS stops for nodes with the same status
     return Solved(x, found.status == 0, found.status == 2, reached, bound, seconds, out_of_time)

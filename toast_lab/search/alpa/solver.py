@@ -20,7 +20,8 @@ from toast_lab.search.alpa import integer_program as ip
 from toast_lab.search.alpa.descent import Descent
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import Choices, spread
-from toast_lab.search.contract import Recorder, Status, Stop
+from toast_lab.search.limits import Status, Stop
+from toast_lab.search.recorder import Recorder
 
 _CHILD = "toast_lab.search.alpa.integer_program:solve"
 _SMALL = 20_000  # columns; programs up to here are first tried in this process, as a child takes a while to start
@@ -33,8 +34,12 @@ _PATIENCE = 3  # rounds of memory rows without a better plan
 _TIE = 1e-4  # part of the unsharded time that all ties together may come to
 NODES = 20  #: of branch and bound, where the budget counts evaluations
 
-Choice = tuple[np.ndarray, np.ndarray]  #: [K] and [L] number of the choice of each op cluster and each value cluster
-Part = tuple[list[np.ndarray], list[np.ndarray]]  #: numbers of the choices that each op and value cluster may make
+Choice = tuple[
+    np.ndarray, np.ndarray
+]  #: [K] and [L] number of the choice of each op cluster and each value cluster
+Part = tuple[
+    list[np.ndarray], list[np.ndarray]
+]  #: numbers of the choices that each op and value cluster may make
 
 
 @dataclasses.dataclass
@@ -61,7 +66,13 @@ class Solver:
         effort: Effort,
         rounds: int,
     ) -> None:
-        self.recorder, self.choices, self.grain, self.effort, self.rounds = recorder, choices, grain, effort, rounds
+        self.recorder, self.choices, self.grain, self.effort, self.rounds = (
+            recorder,
+            choices,
+            grain,
+            effort,
+            rounds,
+        )
         self.axes = [a for a, size in enumerate(recorder.problem.mesh.sizes) if size > 1]
         self.given_s = 0.0  # most that HiGHS was given for the whole program
         problem = recorder.problem
@@ -75,7 +86,9 @@ class Solver:
         self.best_fits = False
         # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less than it saves.
         base_s, base_peak = problem.baseline
-        self.penalty_s = problem.memory_weight * self.limit_bytes / base_peak * base_s if base_peak > 0 else 0.0
+        self.penalty_s = (
+            problem.memory_weight * self.limit_bytes / base_peak * base_s if base_peak > 0 else 0.0
+        )
         self.firm_s = max(self.penalty_s, 10.0 * base_s)
         self.over_s = self.firm_s
 
@@ -88,7 +101,9 @@ class Solver:
     def try_(self, choice: Choice, label: str) -> Quick:
         """Price a choice as a plan."""
         self.recorder.check()
-        quick = self.recorder.record_plan(*spread(self.recorder.problem, self.choices, *choice), [label])
+        quick = self.recorder.record_plan(
+            *spread(self.recorder.problem, self.choices, *choice), [label]
+        )
         rank = self.recorder.rank(quick, 1)
         if self.best is None or rank < self.best_rank:
             self.best, self.best_rank, self.best_fits = choice, rank, quick.fits
@@ -99,12 +114,17 @@ class Solver:
         self.best, self.held, self.over_s = None, [], self.firm_s
         choice = self.choices.choice_of(*arrays)
         self.try_(choice, f"{self.grain}: {label}")
-        self.try_(self.descent.improve(*choice, self.recorder.check), f"{self.grain}: {label}, descent")
+        self.try_(
+            self.descent.improve(*choice, self.recorder.check), f"{self.grain}: {label}, descent"
+        )
 
     def run(self) -> bool:
         """Axis by axis until nothing gets better, then all at once.  Was the last program solved to its optimum?"""
-        share_s, half_s = self.effort.until_s, (self.effort.until_s + self.recorder.elapsed_s) / 2
-        late_s = max(share_s, self.recorder.elapsed_s + 0.75 * self.recorder.left()[0])
+        share_s, half_s = (
+            self.effort.until_s,
+            (self.effort.until_s + self.recorder.clock.elapsed_s) / 2,
+        )
+        late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
         for _ in range(3 if len(self.axes) > 1 else 0):
             before = self.best_rank
             for axis in self.axes:
@@ -119,18 +139,28 @@ class Solver:
 
     def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take a plan found at another grain, if this grain has it and it is better."""
-        if arrays is not None and any((a != b).any() for a, b in zip(arrays, self.best_arrays, strict=True)):
+        if arrays is not None and any(
+            (a != b).any() for a, b in zip(arrays, self.best_arrays, strict=True)
+        ):
             self.try_(self.choices.choice_of(*arrays), f"{self.grain}: plan so far")
 
     def again(self) -> bool:
         """Solve the whole program once more, if there is much more time for it than there was."""
-        if self.effort.crashed or self.effort.columns is not None or self._limit_s() < 1.5 * self.given_s:
+        if (
+            self.effort.crashed
+            or self.effort.columns is not None
+            or self._limit_s() < 1.5 * self.given_s
+        ):
             return False
         return self._stage(self._along(self.axes), "all axes free, again")
 
     def polish(self, rng: np.random.Generator) -> None:
         """Solve the program with a part of the clusters free at a time, until that brings nothing."""
-        heads = [k for k, time_s in enumerate(self.choices.compute_s) if len(time_s) > 1 and self.descent.links[k]]
+        heads = [
+            k
+            for k, time_s in enumerate(self.choices.compute_s)
+            if len(time_s) > 1 and self.descent.links[k]
+        ]
         quiet = 0 if heads else _QUIET
         while quiet < _QUIET and not self.effort.crashed:
             self.recorder.check()
@@ -155,7 +185,9 @@ class Solver:
             if solved is None:
                 return False
             choice, found = solved
-            text = f"{self.grain}: {label}, gap {found.gap:.1e}" + (f", memory row {turn}" if turn else "")
+            text = f"{self.grain}: {label}, gap {found.gap:.1e}" + (
+                f", memory row {turn}" if turn else ""
+            )
             quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
             key = choice[0].tobytes() + choice[1].tobytes()
             better = turn if self.best_rank < before else better
@@ -179,10 +211,13 @@ class Solver:
 
         def same(menus: list[np.ndarray], chosen: np.ndarray) -> list[np.ndarray]:
             return [
-                np.flatnonzero((m[:, fixed] == m[c, fixed]).all(axis=1)) for m, c in zip(menus, chosen, strict=True)
+                np.flatnonzero((m[:, fixed] == m[c, fixed]).all(axis=1))
+                for m, c in zip(menus, chosen, strict=True)
             ]
 
-        return same(self.choices.menus.ops, self.best[0]), same(self.choices.menus.values, self.best[1])
+        return same(self.choices.menus.ops, self.best[0]), same(
+            self.choices.menus.values, self.best[1]
+        )
 
     def _near(self, op: int) -> Part:
         """All choices of the clusters around an op cluster, as many as make a small program; of others as in the plan.
@@ -202,7 +237,9 @@ class Solver:
                     columns += more
         kept = [
             np.arange(width) if node in free else np.asarray([chosen])
-            for node, (width, chosen) in enumerate(zip(widths, np.concatenate(self.best).tolist(), strict=True))
+            for node, (width, chosen) in enumerate(
+                zip(widths, np.concatenate(self.best).tolist(), strict=True)
+            )
         ]
         return kept[:n_ops], kept[n_ops:]
 
@@ -213,27 +250,37 @@ class Solver:
         choices = self.choices.only(*part)
         known_s = self.descent.objective_s(*self.best) if self.best_fits and not self.held else None
         program, layout = ip.assemble(
-            choices, [t[k] for t, k in zip(self.tie, part[1], strict=True)],
+            choices,
+            [t[k] for t, k in zip(self.tie, part[1], strict=True)],
             bytes_rows=[_cut(row, self.choices, choices, part[1]) for row in self.held],
-            limit_bytes=self.limit_bytes, over_s=self.over_s, known_s=known_s, check=self.recorder.check,
-        )  # fmt: skip
+            limit_bytes=self.limit_bytes,
+            over_s=self.over_s,
+            known_s=known_s,
+            check=self.recorder.check,
+        )
         found = self._highs(program)
         if found is None or found.x is None:
             return None
         ops, values = ip.chosen(layout, found.x)
-        picked = [np.asarray([int(k[i]) for k, i in zip(keep, chosen, strict=True)], np.int64)
-                  for keep, chosen in zip(part, (ops, values), strict=True)]  # fmt: skip
+        picked = [
+            np.asarray([int(k[i]) for k, i in zip(keep, chosen, strict=True)], np.int64)
+            for keep, chosen in zip(part, (ops, values), strict=True)
+        ]
         return (picked[0], picked[1]), found
 
     def _limit_s(self) -> float:
         """Most that one call of HiGHS may take now."""
-        return min(self.effort.solve_seconds, 0.8 * (self.effort.until_s - self.recorder.elapsed_s))
+        return min(
+            self.effort.solve_seconds, 0.8 * (self.effort.until_s - self.recorder.clock.elapsed_s)
+        )
 
     def _highs(self, program: ip.IntegerProgram) -> ip.Solved | None:
         recorder, effort, n = self.recorder, self.effort, len(program.cost)
         recorder.check()
         limit_s, left_s = self._limit_s(), recorder.left()[0]
-        if limit_s <= 0 or n > min(effort.largest, np.inf if effort.columns is None else effort.columns):
+        if limit_s <= 0 or n > min(
+            effort.largest, np.inf if effort.columns is None else effort.columns
+        ):
             return None
         if effort.columns is not None:
             effort.columns -= n
@@ -243,9 +290,15 @@ class Solver:
                 return found
         try:
             return run_in_child(
-                _CHILD, program, limit_s, effort.mip_gap, effort.nodes,
-                time_limit_s=min(limit_s + 10.0, left_s), cancel=recorder.cancel, what="solving alpa's integer program",
-            )  # fmt: skip
+                _CHILD,
+                program,
+                limit_s,
+                effort.mip_gap,
+                effort.nodes,
+                time_limit_s=min(limit_s + 10.0, left_s),
+                cancel=recorder.limits.cancel,
+                what="solving alpa's integer program",
+            )
         except Cancelled:
             raise Stop(Status.CANCELLED) from None
         except RunFailed as failure:
@@ -256,7 +309,7 @@ class Solver:
     def _bound_memory(self, choice: Choice) -> None:
         """Bound memory at the ops where the plan of a choice has too much of it."""
         problem = self.recorder.problem
-        priced: Totals = self.recorder.pricer.totals(*spread(problem, self.choices, *choice))
+        priced: Totals = self.recorder.ledger.pricer.totals(*spread(problem, self.choices, *choice))
         for at in crowded(priced.live[:-1], self.limit_bytes):
             self.recorder.check()
             self.held.append(self.memory.bytes_at(at, priced, *choice, self.recorder.check))
@@ -280,12 +333,21 @@ def _cut(row: ip.Bytes, whole: Choices, part: Choices, values: list[np.ndarray])
 
 def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
     """L of [T] seconds, so little that no time is given for them: of layouts that cost the same the smaller is kept."""
-    t, f, m = choices.clusters.folded.tables, choices.clusters.folded.facts, choices.clusters.folded.memory
+    t, f, m = (
+        choices.clusters.folded.tables,
+        choices.clusters.folded.facts,
+        choices.clusters.folded.memory,
+    )
     held = np.zeros(len(choices.layout))
     np.add.at(held, t.value_row[m.buffer_value], f.value.bytes[m.buffer_value])
-    each = _TIE * problem.baseline[0] / max(float(held.sum()), 1.0) / float(np.prod(problem.mesh.array()))
+    each = (
+        _TIE
+        * problem.baseline[0]
+        / max(float(held.sum()), 1.0)
+        / float(np.prod(problem.mesh.array()))
+    )
     axis_size = problem.mesh.array()
     return [
         held[k] * each / np.where(menu >= 0, axis_size, 1).prod(axis=1)
         for k, menu in enumerate(choices.menus.values)
-    ]  # fmt: skip
+    ]

@@ -35,7 +35,6 @@ from toast_lab.search.alpa.strategy_prices import (
 from toast_lab.sharding.steps import LAYOUT_BITS
 
 #: How finely ops are told apart; see ``cluster``.
-GRAINS = ("colours", "kernels", "roles")
 _HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
 
 
@@ -77,12 +76,16 @@ def cluster(problem: Problem, grain: str) -> Clusters:
 class Menus(NamedTuple):
     """What each cluster may do; the first choice is to split nothing (but what is pinned)."""
 
-    ops: list[np.ndarray]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
+    ops: list[
+        np.ndarray
+    ]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
     values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
     left_out: int  #: strategies and layouts beyond the limit that were not looked at
 
 
-def _menu(names: list[list[int]], fixed: list[int], size: dict[int, int], axis_size: np.ndarray) -> np.ndarray:
+def _menu(
+    names: list[list[int]], fixed: list[int], size: dict[int, int], axis_size: np.ndarray
+) -> np.ndarray:
     """[S, A] all ways to put mesh axes on names such that the sizes divide.
 
     ``names``: those that each axis may be put on; ``fixed``: the one that it is put on, -1: not pinned.
@@ -91,7 +94,7 @@ def _menu(names: list[list[int]], fixed: list[int], size: dict[int, int], axis_s
     offered = (
         [at] if at >= 0 else [-1, *on] if ways > 1 else [-1]
         for on, at, ways in zip(names, fixed, axis_size.tolist(), strict=True)
-    )  # fmt: skip
+    )
     for row in itertools.product(*offered):
         cut: dict[int, int] = {}
         for name, ways in zip(row, axis_size.tolist(), strict=True):
@@ -108,11 +111,15 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
     axes = range(len(axis_size))
     # Names and dims by the clusters of the colours, counted from the first of their op; with the axes they may be on.
     local: list[dict[int, int]] = [{} for _ in alike.ops.first]
-    for row, name, on in zip(alike.op.tolist(), alike.op_name.tolist(), alike.op_axes.tolist(), strict=True):
+    for row, name, on in zip(
+        alike.op.tolist(), alike.op_name.tolist(), alike.op_axes.tolist(), strict=True
+    ):
         if program.factor_class[name] <= p.REDUCTION:
             local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
     dims: list[dict[int, int]] = [{} for _ in alike.values.first]
-    for row, dim, on in zip(alike.value.tolist(), alike.value_dim.tolist(), alike.value_axes.tolist(), strict=True):
+    for row, dim, on in zip(
+        alike.value.tolist(), alike.value_dim.tolist(), alike.value_axes.tolist(), strict=True
+    ):
         dims[row][dim] = on
     start_ops, start_values = problem.space.start
     ops, values = [], []
@@ -145,7 +152,9 @@ class Term(NamedTuple):
     """Time of the moves between an op cluster's labels and a value cluster's layouts, for the whole program."""
 
     group: int
-    earlier: tuple[int, ...]  #: groups of uses before it: nothing is to pay if one of them has the same label
+    earlier: tuple[
+        int, ...
+    ]  #: groups of uses before it: nothing is to pay if one of them has the same label
     time_s: np.ndarray  #: [W, T]
 
 
@@ -159,8 +168,12 @@ class Choices(NamedTuple):
     groups: list[Group]
     terms: list[Term]
     use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
-    passing: dict[int, list[tuple[int, np.ndarray]]]  #: op of the folded program -> (group, [W, T] bytes while it runs)
-    sharers: dict[int, tuple[int, ...]]  #: use of the folded program -> groups that may have brought its copy before
+    passing: dict[
+        int, list[tuple[int, np.ndarray]]
+    ]  #: op of the folded program -> (group, [W, T] bytes while it runs)
+    sharers: dict[
+        int, tuple[int, ...]
+    ]  #: use of the folded program -> groups that may have brought its copy before
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time of one choice for each cluster: what the integer program minimises, tie-breaks aside."""
@@ -195,14 +208,25 @@ class Choices(NamedTuple):
             self.menus.left_out,
         )
         return self._replace(
-            menus=menus, compute_s=[c[k] for c, k in zip(self.compute_s, ops, strict=True)],
-            layout=[t[k] for t, k in zip(self.layout, values, strict=True)], groups=groups, terms=terms,
-        )  # fmt: skip
+            menus=menus,
+            compute_s=[c[k] for c, k in zip(self.compute_s, ops, strict=True)],
+            layout=[t[k] for t, k in zip(self.layout, values, strict=True)],
+            groups=groups,
+            terms=terms,
+        )
 
-    def choice_of(self, op_axis: np.ndarray, value_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def choice_of(
+        self, op_axis: np.ndarray, value_axis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The choices that come nearest to a plan given by its arrays: those of the first member of each cluster."""
-        ops = [_place(m, op_axis[i]) for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)]
-        values = [_place(m, value_axis[i]) for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)]
+        ops = [
+            _place(m, op_axis[i])
+            for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)
+        ]
+        values = [
+            _place(m, value_axis[i])
+            for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)
+        ]
         return np.asarray(ops, np.int64), np.asarray(values, np.int64)
 
 
@@ -259,7 +283,9 @@ def price_choices(
     use_group = np.full(len(t.use_value), -1, np.int64)
     sharers: dict[int, tuple[int, ...]] = {}
     passing: dict[int, list[tuple[int, np.ndarray]]] = {}
-    moves: dict[tuple[float, ...], np.ndarray] = {}  # moves of equal tensors cost the same, whatever they are for
+    moves: dict[
+        tuple[float, ...], np.ndarray
+    ] = {}  # moves of equal tensors cost the same, whatever they are for
     for op in range(t.n_arguments, len(t.op_row)):
         check()
         for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
@@ -322,14 +348,18 @@ def _packed(menu: np.ndarray) -> np.ndarray:
     return ((menu.astype(np.int64) + 1) << shift).sum(axis=1)
 
 
-def spread(problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def spread(
+    problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """``([O, A] op_axis, [V, A] value_axis)`` of the whole program for one choice of each cluster."""
     program, clusters = problem.analysis.program, choices.clusters
     op_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.ops, ops, strict=True)])
     value_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.values, values, strict=True)])
     label, start = clusters.ops.label, program.factor_ptr
     moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
-    op_axis = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(np.int32)
+    op_axis = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(
+        np.int32
+    )
     value_axis = value_rows[clusters.values.label].astype(np.int8)
     # An argument is split as it is kept.
     for op in range(program.n_arguments):

@@ -25,7 +25,11 @@ _COMPUTE, _MADE, _USE = range(3)
 
 
 def make_bound(
-    problem: Problem, min_names: int = 0, *, rounds: int = ROUNDS, check: Callable[[], None] = lambda: None
+    problem: Problem,
+    min_names: int = 0,
+    *,
+    rounds: int = ROUNDS,
+    check: Callable[[], None] = lambda: None,
 ) -> Bound | None:
     """Price all tables; None where they would be too large (see ``MOST_ENTRIES``).
 
@@ -44,13 +48,19 @@ def make_bound(
 
     def cuts(sizes: np.ndarray) -> np.ndarray:
         """Does any axis divide?"""
-        return np.any([sizes % size == 0 for size in axes], axis=0) if axes else np.zeros(len(sizes), bool)
+        return (
+            np.any([sizes % size == 0 for size in axes], axis=0)
+            if axes
+            else np.zeros(len(sizes), bool)
+        )
 
     kept = acted[move] & cuts(space.analysis.dims.size[alike.op_name]) & (alike.op_axes > 0)
     start_ops, start_values = space.start
     pinned = np.nonzero(start_ops >= 0)
     offered = np.stack([alike.op, alike.op_name]).astype(np.int64)[:, kept]
-    pairs = np.unique(np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1)
+    pairs = np.unique(
+        np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1
+    )
     n_classes = len(alike.ops.first)
     n_candidates = np.bincount(pairs[0], minlength=n_classes).astype(np.int64)
     class_ptr = np.concatenate([[0], np.cumsum(n_candidates)]).astype(np.int64)
@@ -60,7 +70,9 @@ def make_bound(
     move = np.repeat(np.arange(space.n_moves), np.diff(alike.value_ptr))
     offered_row = np.ones(len(alike.values.first), np.int64)
     kept = acted[move] & cuts(alike.value_dim_size) & (alike.value_axes > 0)
-    np.bitwise_or.at(offered_row, alike.value[kept], np.int64(2) << alike.value_dim[kept].astype(np.int64))
+    np.bitwise_or.at(
+        offered_row, alike.value[kept], np.int64(2) << alike.value_dim[kept].astype(np.int64)
+    )
     pinned = np.nonzero(start_values >= 0)
     np.bitwise_or.at(offered_row, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
 
@@ -69,7 +81,9 @@ def make_bound(
     n_extra = groups - len(rank)
     radix = np.concatenate([rank + 1, np.ones(n_extra, np.int64)])
     n_kept = radix**n_axes
-    sizes = np.asarray([(n_candidates[k] + 1) ** n_axes * n_kept[g] for g, k, _, _ in entries], np.int64)
+    sizes = np.asarray(
+        [(n_candidates[k] + 1) ** n_axes * n_kept[g] for g, k, _, _ in entries], np.int64
+    )
     base_time_s, base_bytes = problem.baseline
     if sizes.sum() > MOST_ENTRIES or not base_time_s > 0:
         return None
@@ -82,8 +96,13 @@ def make_bound(
     natural_ptr, natural = np.zeros(groups, np.int64), [1]
     for v in np.flatnonzero(moved_back).tolist():
         natural_ptr[v] = len(natural)
-        natural += _natural_bits(t, v, names[class_ptr[owner[v]] : class_ptr[owner[v] + 1]].tolist())
-    other = [t.earlier[t.earlier_begin[u] : t.earlier_end[u]].tolist() if u >= 0 else [] for _, _, u, _ in entries]
+        natural += _natural_bits(
+            t, v, names[class_ptr[owner[v]] : class_ptr[owner[v] + 1]].tolist()
+        )
+    other = [
+        t.earlier[t.earlier_begin[u] : t.earlier_end[u]].tolist() if u >= 0 else []
+        for _, _, u, _ in entries
+    ]
     want_ptr, want_dim = _want_dims(t, names, class_ptr)
     m = problem.folded.memory
     start, last = m.buffer_start.astype(np.int64), m.buffer_end.astype(np.int64)
@@ -96,19 +115,23 @@ def make_bound(
     b = Bound(
         n_candidates=n_candidates,
         candidate=candidate,
-        group_ptr=np.searchsorted(np.asarray([e[0] for e in entries], np.int64), np.arange(groups + 1)).astype(
-            np.int64
-        ),
+        group_ptr=np.searchsorted(
+            np.asarray([e[0] for e in entries], np.int64), np.arange(groups + 1)
+        ).astype(np.int64),
         n_kept=n_kept,
         radix=radix,
         group_row=np.concatenate([np.where(variable, t.value_row, -1), none]).astype(np.int64),
         group_owner=np.concatenate([owner, none]),
-        offered=np.concatenate([np.where(variable, offered_row[t.value_row], 1), -none]).astype(np.int64),
+        offered=np.concatenate([np.where(variable, offered_row[t.value_row], 1), -none]).astype(
+            np.int64
+        ),
         natural_ptr=natural_ptr,
         natural=np.asarray(natural, np.int64),
         table_class=np.asarray([k for _, k, _, _ in entries], np.int64),
         table_begin=begin[:-1],
-        table_want=np.asarray([t.use_want[u] if u >= 0 else -1 for _, _, u, _ in entries], np.int64),
+        table_want=np.asarray(
+            [t.use_want[u] if u >= 0 else -1 for _, _, u, _ in entries], np.int64
+        ),
         other_ptr=np.cumsum([0, *map(len, other)]).astype(np.int64),
         other=np.asarray([w for o in other for w in o], np.int64),
         want_class=t.use_owner.astype(np.int64),
@@ -116,7 +139,9 @@ def make_bound(
         want_dim=want_dim,
         table=np.zeros(begin[-1]),
         rest_s=np.zeros(groups + 1),
-        buffer_group=np.where(t.value_constant[m.buffer_value], -1, m.buffer_value).astype(np.int64),
+        buffer_group=np.where(t.value_constant[m.buffer_value], -1, m.buffer_value).astype(
+            np.int64
+        ),
         buffer_bytes=size,
         buffer_start=start,
         buffer_end=last,
@@ -142,7 +167,9 @@ def make_bound(
     return b
 
 
-_Entry = tuple[int, int, int, list[tuple[int, int, int]]]  # group, class of ops, use that may share a copy, parts
+_Entry = tuple[
+    int, int, int, list[tuple[int, int, int]]
+]  # group, class of ops, use that may share a copy, parts
 
 
 def _entries(t: Tables, f: Facts) -> tuple[int, list[_Entry]]:
@@ -152,7 +179,11 @@ def _entries(t: Tables, f: Facts) -> tuple[int, list[_Entry]]:
     groups = len(t.value_op)
     for op in range(t.n_arguments, len(t.op_row)):
         k = int(t.op_row[op])
-        results = [v for v in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist() if not t.value_constant[v]]
+        results = [
+            v
+            for v in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist()
+            if not t.value_constant[v]
+        ]
         if not f.op.free[op]:
             group = results[0] if len(results) == 1 else groups
             groups += group == groups
@@ -178,7 +209,9 @@ def _natural_bits(t: Tables, v: int, names: list[int]) -> list[int]:
     return [int(np.bitwise_or.reduce([1, *bits])), *bits]
 
 
-def _want_dims(t: Tables, names: np.ndarray, class_ptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _want_dims(
+    t: Tables, names: np.ndarray, class_ptr: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """``want_ptr`` and ``want_dim``."""
     ptr: list[int] = []
     found: list[int] = []
@@ -205,7 +238,9 @@ def _fill(
     np.minimum.at(sent, t.use_value, f.use.sent)
     fewest = np.minimum(f.value.bytes, sent * t.value_bytes)
     own = f.value.bytes[t.use_value] / np.maximum(t.value_bytes[t.use_value], 1e-300)
-    low = f._replace(value=f.value._replace(bytes=fewest), use=f.use._replace(sent=np.minimum(f.use.sent, own)))
+    low = f._replace(
+        value=f.value._replace(bytes=fewest), use=f.use._replace(sent=np.minimum(f.use.sent, own))
+    )
     steps = st.buffers(t, len(axis_size))
     each, found = kernel.step_prices(len(steps.kind)), kernel.prices(t)
     op_axis = np.full((len(b.n_candidates), len(axis_size)), -1, np.int32)
@@ -218,14 +253,31 @@ def _fill(
             if kind == _COMPUTE:
                 own_only = all(
                     t.use_owner[t.use_want[u]] == k for u in range(t.use_ptr[op], t.use_ptr[op + 1])
-                ) and all(t.value_owner[v] == k for v in t.result[t.result_ptr[op] : t.result_ptr[op + 1]])
+                ) and all(
+                    t.value_owner[v] == k for v in t.result[t.result_ptr[op] : t.result_ptr[op + 1]]
+                )
                 if not own_only:
                     continue  # nothing is known of it, and no time is below 0
             _fill_one(
-                low if kind == _COMPUTE else f, rates, t, kind, op, item, k, own_names, axis_size, name_size,
-                b.radix[g], b.offered[g] if b.group_owner[g] >= 0 else -1, folded.times[op], steps, each, found,
-                op_axis, out,
-            )  # fmt: skip
+                low if kind == _COMPUTE else f,
+                rates,
+                t,
+                kind,
+                op,
+                item,
+                k,
+                own_names,
+                axis_size,
+                name_size,
+                b.radix[g],
+                b.offered[g] if b.group_owner[g] >= 0 else -1,
+                folded.times[op],
+                steps,
+                each,
+                found,
+                op_axis,
+                out,
+            )
 
 
 @compiled
@@ -331,7 +383,9 @@ def _fill_one(
                 before = layout
             if before == after and not partial:
                 continue
-            n = st._reshard(steps, 0, op, value, use, before, after, partial, t.value_bytes[value], axis_size)
+            n = st._reshard(
+                steps, 0, op, value, use, before, after, partial, t.value_bytes[value], axis_size
+            )
             kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
             total = 0.0
             for i in range(n):
@@ -344,7 +398,9 @@ def _fill_one(
 @helper
 def _least_by_kept(b: Bound, c: int, n_kept: int, out: np.ndarray) -> None:
     """Add to ``out[n_kept]`` the least of each column of table ``c``."""
-    rows = (b.table_begin[c + 1] if c + 1 < b.table_begin.shape[0] else b.table.shape[0]) - b.table_begin[c]
+    rows = (
+        b.table_begin[c + 1] if c + 1 < b.table_begin.shape[0] else b.table.shape[0]
+    ) - b.table_begin[c]
     rows //= n_kept
     for kept in range(n_kept):
         best = np.inf
@@ -354,7 +410,9 @@ def _least_by_kept(b: Bound, c: int, n_kept: int, out: np.ndarray) -> None:
 
 
 @compiled
-def _agree(b: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int) -> None:
+def _agree(
+    b: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int
+) -> None:
     """One round of min-sum diffusion: make the least price of every row of a class of ops the same in all its tables.
 
     What one table loses another gains, so that the sum over tables is kept for every row.  Only tables that always

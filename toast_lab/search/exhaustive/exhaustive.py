@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toast_lab.errors import InvalidProblem
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import (
     Int8Array,
@@ -32,41 +32,41 @@ from toast_lab.packs import (
     UInt64Array,
 )
 from toast_lab.search.beam import Beam
-from toast_lab.search.contract import Recorder, Status, Stop
 from toast_lab.search.exhaustive.bound import Bound, Scratch, lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
-from toast_lab.search.pruning import pruning_threshold
+from toast_lab.search.limits import Status, Stop
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
 from toast_lab.search.trace import Columns
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
 
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Exhaustive
+
 _BEAM_WIDTH = 8
-_ROUND = 256  # states; where shorter sequences come first a round is all states of one length instead
+_ROUND = (
+    256  # states; where shorter sequences come first a round is all states of one length instead
+)
 
 
-def run(
-    recorder: Recorder, seed: int, *, depth: int | None = None, min_names: int | None = None, bounded: bool = True
-) -> Status:
+def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
     """Search until the optimum is proved.
 
     Args:
         recorder: prices and reports.
-        seed: not used, nothing here is random.
-        depth: longest action sequence, None for no limit.
-        min_names: smallest colour group to act on; by default as in ``mcts``.
-        bounded: leave out states by their bounds.
+        seed: of the beam that comes first; nothing else is random.
+        options: see ``methods.Exhaustive``.
     """
-    if depth is not None and depth < 1:
-        raise InvalidProblem(f"exhaustive: depth must be at least 1, got {depth}")
-    problem = recorder.problem
-    least = pruning_threshold(problem) if min_names is None else min_names
+    problem, depth = recorder.problem, options.depth
+    least = smallest_group(problem, options.min_names)
     if not len(legal_rows(State(problem.space), least)):
         assert recorder.best is not None
         recorder.prove(recorder.best.score)
         return Status.NO_ACTIONS
     recorder.check()
     beam = Beam(recorder, np.random.default_rng(seed), depth or 30, least)
-    bound = make_bound(problem, least, check=recorder.check) if bounded else None
+    bound = make_bound(problem, least, check=recorder.check) if options.bounded else None
     tree = _Tree(recorder, least, depth, bound, beam.nodes)
     recorder.round = 1
     try:
@@ -84,24 +84,38 @@ class _Tree:
     """States met so far, each as the last action and the state before it; rows are made anew by taking the actions."""
 
     def __init__(
-        self, recorder: Recorder, least: int, depth: int | None, bound: Bound | None, nodes: dict[int, int]
+        self,
+        recorder: Recorder,
+        least: int,
+        depth: int | None,
+        bound: Bound | None,
+        nodes: dict[int, int],
     ) -> None:
         self.recorder, self.depth, self.bound = recorder, depth, bound
         self.space = recorder.problem.space
         self.least = least
         self.axis_size = recorder.problem.mesh.array()
-        self.seen = np.zeros(1 << 12, np.uint64)  # open addressing; 0: a free place, and the unsharded state's key
+        self.seen = np.zeros(
+            1 << 12, np.uint64
+        )  # open addressing; 0: a free place, and the unsharded state's key
         self.n_seen = self.n_visited = 0
         self.nodes = nodes  # trace nodes of states that the beam priced, by key
         self.states = Columns(
-            parent=np.int32, move=np.int32, axis=np.int8, depth=np.int16, node=np.int32, key=np.uint64
+            parent=np.int32,
+            move=np.int32,
+            axis=np.int8,
+            depth=np.int16,
+            node=np.int32,
+            key=np.uint64,
         )
         self.states.append(parent=-1, move=0, axis=0, depth=0, node=0, key=0)
         root = State(self.space)
         score, peak = 0.0, 0.0
         if bound is not None:
             self.scratch = scratch_of(bound, len(self.axis_size))
-            score, peak = lower_bound(bound, root.ops, root.values, self.axis_size, math.inf, self.scratch)
+            score, peak = lower_bound(
+                bound, root.ops, root.values, self.axis_size, math.inf, self.scratch
+            )
         # (rank, bound of the score, of the peak, state).  With a limit on the depth shorter sequences rank first, so
         # that every state is met by its shortest one.
         self.open: list[tuple[float, float, float, int]] = [(0.0, score, peak, 0)]
@@ -109,7 +123,9 @@ class _Tree:
     def proved(self) -> float:
         """No plan has a score below this (no plan that fits, if the best one does)."""
         assert self.recorder.best is not None
-        return min([self.recorder.best.score, *(e[1] for e in self.open if not self.needless(e[1], e[2]))])
+        return min(
+            [self.recorder.best.score, *(e[1] for e in self.open if not self.needless(e[1], e[2]))]
+        )
 
     def needless(self, score: float, peak: float) -> bool:
         """Can nothing that these bounds hold for be better than the best plan known?"""
@@ -149,18 +165,29 @@ class _Tree:
         state = State(space)
         m = space.spans
         tables = (
-            self.axis_size, m.op_span, m.op, m.op_name, space.name_size,
-            m.value_span, m.value, m.value_dim, m.value_dim_size,
-        )  # fmt: skip
+            self.axis_size,
+            m.op_span,
+            m.op,
+            m.op_name,
+            space.name_size,
+            m.value_span,
+            m.value,
+            m.value_dim,
+            m.value_dim_size,
+        )
         actions = self._retake(number, state)
         by_length = self.bound is None or self.depth is not None
-        recorder.round = max(recorder.round, len(actions) if by_length else 2 + self.n_visited // _ROUND)
+        recorder.round = max(
+            recorder.round, len(actions) if by_length else 2 + self.n_visited // _ROUND
+        )
         self.n_visited += 1
         if number > 0:
             parent = int(columns["node"][columns["parent"][number]])
             known = self.nodes.get(state.key)
             if known is None:  # the beam has not been here
-                known = recorder.add_node(parent, space.text(actions[-1]), self._depth(parent) + 1, state.key)
+                known = recorder.add_node(
+                    parent, space.text(actions[-1]), self._depth(parent) + 1, state.key
+                )
                 quick = recorder.record(state, actions, (parent, known))
                 shown = recorder.trace.node.array
                 shown["visits"][known], shown["score"][known] = 1, quick.score
@@ -180,7 +207,15 @@ class _Tree:
             self.n_seen += len(kept)
         else:
             kept, keys, scores, peaks = _new_bounds(
-                self.bound, self.scratch, cutoff, state.ops, state.values, state._key, pairs, self.seen, *tables
+                self.bound,
+                self.scratch,
+                cutoff,
+                state.ops,
+                state.values,
+                state._key,
+                pairs,
+                self.seen,
+                *tables,
             )
             self.n_seen += len(kept)
         first, depth = self.states.n, len(actions) + 1
@@ -188,7 +223,11 @@ class _Tree:
         self.states.reserve(len(good))
         new = slice(first, first + len(good))
         columns = self.states.array
-        columns["parent"][new], columns["depth"][new], columns["key"][new] = number, depth, keys[good]
+        columns["parent"][new], columns["depth"][new], columns["key"][new] = (
+            number,
+            depth,
+            keys[good],
+        )
         columns["move"][new], columns["axis"][new] = pairs[kept[good], 0], pairs[kept[good], 1]
         self.states.n += len(good)
         for j, i in enumerate(good):
@@ -241,9 +280,22 @@ def _new_states(
     for i in range(pairs.shape[0]):
         keys[n] = key[0]
         apply_move(
-            ops.copy(), values.copy(), keys[n : n + 1], pairs[i, 1], axis_size, pairs[i, 0], op_span, op, op_name,
-            name_size, value_span, value, value_dim, value_dim_size, False,
-        )  # fmt: skip
+            ops.copy(),
+            values.copy(),
+            keys[n : n + 1],
+            pairs[i, 1],
+            axis_size,
+            pairs[i, 0],
+            op_span,
+            op,
+            op_name,
+            name_size,
+            value_span,
+            value,
+            value_dim,
+            value_dim_size,
+            False,
+        )
         if _is_new(seen, keys[n]):
             kept[n] = i
             n += 1
@@ -272,17 +324,42 @@ def _new_bounds(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``_new_states`` with the bounds of score and peak of each."""
     kept, keys = _new_states(
-        ops, values, key, pairs, seen, axis_size, op_span, op, op_name,
-        name_size, value_span, value, value_dim, value_dim_size,
-    )  # fmt: skip
+        ops,
+        values,
+        key,
+        pairs,
+        seen,
+        axis_size,
+        op_span,
+        op,
+        op_name,
+        name_size,
+        value_span,
+        value,
+        value_dim,
+        value_dim_size,
+    )
     scores, peaks = np.empty(kept.shape[0]), np.empty(kept.shape[0])
     again = np.zeros(1, np.uint64)
     for j in range(kept.shape[0]):
         i = kept[j]
         next_ops, next_values = ops.copy(), values.copy()
         apply_move(
-            next_ops, next_values, again, pairs[i, 1], axis_size, pairs[i, 0], op_span, op, op_name,
-            name_size, value_span, value, value_dim, value_dim_size, False,
-        )  # fmt: skip
+            next_ops,
+            next_values,
+            again,
+            pairs[i, 1],
+            axis_size,
+            pairs[i, 0],
+            op_span,
+            op,
+            op_name,
+            name_size,
+            value_span,
+            value,
+            value_dim,
+            value_dim_size,
+            False,
+        )
         scores[j], peaks[j] = lower_bound(b, next_ops, next_values, axis_size, cutoff, scratch)
     return kept, keys, scores, peaks

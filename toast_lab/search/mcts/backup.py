@@ -20,7 +20,7 @@ from toast_lab.search.mcts.tree import (
     Tree,
     nonzero,
     slot,
-)  # fmt: skip
+)
 
 
 @helper
@@ -43,7 +43,9 @@ def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> Non
         if t.elite_key[e] == key:
             if reward <= t.elite_reward[e]:
                 return
-            for k in range(e, n - 1):  # found again by a shorter way: take it out and put it in anew
+            for k in range(
+                e, n - 1
+            ):  # found again by a shorter way: take it out and put it in anew
                 copy_row(t.elite[k], t.elite[k + 1])
                 t.elite_length[k] = t.elite_length[k + 1]
                 t.elite_key[k], t.elite_reward[k] = t.elite_key[k + 1], t.elite_reward[k + 1]
@@ -62,7 +64,9 @@ def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> Non
 
 
 @helper
-def _write(t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarray, length: int, round_: int) -> None:
+def _write(
+    t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarray, length: int, round_: int
+) -> None:
     """Add a simulation to the trace."""
     i = t.number[SIMULATIONS]
     rows.round[i] = round_
@@ -80,7 +84,9 @@ def _write(t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarra
     better = rows.fits[i] and not rows.fits[best]
     if rows.fits[i] == rows.fits[best]:
         n_best = rows.action_end[best] - (rows.action_end[best - 1] if best else 0)
-        better = rows.score[i] < rows.score[best] or (rows.score[i] == rows.score[best] and length < n_best)
+        better = rows.score[i] < rows.score[best] or (
+            rows.score[i] == rows.score[best] and length < n_best
+        )
     if better:
         t.number[BEST] = i
     rows.best[i] = t.number[BEST]

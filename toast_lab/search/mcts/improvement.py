@@ -14,9 +14,9 @@ import numpy as np
 from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
-from toast_lab.search.contract import Recorder
 from toast_lab.search.mcts import polish, refine, rollout
 from toast_lab.search.mcts import tree as tr
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State
 
 ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from
@@ -51,7 +51,13 @@ class Improvement:
         *,
         solve: bool,
     ) -> None:
-        self.recorder, self.moves, self.pricing, self.pool, self.threads = recorder, moves, pricing, pool, threads
+        self.recorder, self.moves, self.pricing, self.pool, self.threads = (
+            recorder,
+            moves,
+            pricing,
+            pool,
+            threads,
+        )
         self.space, self.seed, self.steps = recorder.problem.space, seed, steps
         self._fine: refine.Fine | None = None
         self.archive: list[refine.Rows] = []  # the best of each start so far
@@ -80,10 +86,16 @@ class Improvement:
             _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, State(self.space)), None)
             folded = fine.repricer.folded
             self.fine_pricing = self.pricing._replace(
-                facts=folded.facts, tables=folded.tables, memory=folded.memory, times=folded.times, root=snapshot
+                facts=folded.facts,
+                tables=folded.tables,
+                memory=folded.memory,
+                times=folded.times,
+                root=snapshot,
             )
             self.workers = [
-                rollout.Worker(make_scratch(folded, self.moves.axis_size), like(snapshot), like(snapshot))
+                rollout.Worker(
+                    make_scratch(folded, self.moves.axis_size), like(snapshot), like(snapshot)
+                )
                 for _ in range(self.threads)
             ]
         return self._fine
@@ -127,7 +139,18 @@ class Improvement:
         heat = refine.warmth(self.segment / total)
         m, p, workers = self.moves, self.fine_pricing, self.workers
         others = [
-            self.pool.submit(refine.anneal, near, m, p, workers[i], c, bounds[i], bounds[i + 1], refine.STEPS, heat)
+            self.pool.submit(
+                refine.anneal,
+                near,
+                m,
+                p,
+                workers[i],
+                c,
+                bounds[i],
+                bounds[i + 1],
+                refine.STEPS,
+                heat,
+            )
             for i in range(1, n)
         ]
         refine.anneal(near, m, p, workers[0], c, 0, bounds[1], refine.STEPS, heat)
@@ -136,12 +159,16 @@ class Improvement:
         self.segment += 1
         quicks = [self._quick(*price) for price in c.best.tolist()]
         for j in range(refine.CHAINS):
-            if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[:2] < recorder.best_rank[:2]:
+            if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[
+                :2
+            ] < recorder.best_rank[:2]:
                 self._take(j, quicks[j])
         if self.segment >= total:
             ranks = [recorder.rank(q, 0) for q in quicks]
             best = ranks.index(min(ranks))
-            self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][-ARCHIVE:]
+            self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][
+                -ARCHIVE:
+            ]
             self.over += int(c.priced.sum())
             self.chains = None
             self.solving = self.polish is not None
@@ -157,9 +184,14 @@ class Improvement:
         c, fine, program = self.chains, self.fine, self.space.analysis.program
         origin, texts = self.origins[int(c.origin[j])]
         ops, values = refine.rows_of(fine, origin)
-        places = int((c.best_ops[j] != ops).any(axis=1).sum() + (c.best_values[j] != values).any(axis=1).sum())
+        places = int(
+            (c.best_ops[j] != ops).any(axis=1).sum()
+            + (c.best_values[j] != values).any(axis=1).sum()
+        )
         labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
-        self.recorder.record_plan(*refine.whole(fine, program, c.best_ops[j], c.best_values[j]), labels, (0,), quick)
+        self.recorder.record_plan(
+            *refine.whole(fine, program, c.best_ops[j], c.best_values[j]), labels, (0,), quick
+        )
 
     def _solve(self) -> None:
         """Go on from the best refined plan with integer programs."""
@@ -168,23 +200,21 @@ class Improvement:
         rows = self.archive[-1]
         rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
         # One step, as a batch is: the evaluations that it takes do not end it half way, where it could not go on.
-        known = set(recorder.prices)
-        recorder.undivided = True
+        priced_before = recorder.ledger.keys()
         try:
-            ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
+            with recorder.limits.one_step():
+                ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
         finally:
-            recorder.undivided = False
-            for key in set(recorder.prices) - known:
-                del recorder.prices[key]
-                self.over += 1
-        found = ops[fine.alike.ops.first], values[fine.alike.values.first]
-        if all((a == b).all() for a, b in zip(refine.whole(fine, program, *found), (ops, values), strict=True)):
-            self.archive[-1] = found  # else it tells apart what these rows do not
+            self.over += recorder.ledger.forget_all_but(priced_before)
+        solved = ops[fine.alike.ops.first], values[fine.alike.values.first]
+        spread = refine.whole(fine, program, *solved)
+        # A plan that tells apart what these rows do not cannot be kept as rows.
+        if np.array_equal(spread[0], ops) and np.array_equal(spread[1], values):
+            self.archive[-1] = solved
         self.solving = False
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
-        score, _, _ = self.recorder.pricer.score(time_s, peak_bytes)
-        return Quick(score, time_s, peak_bytes, peak_bytes <= self.recorder.problem.memory_limit_bytes)
+        return self.recorder.ledger.quick(time_s, peak_bytes)
 
     # -- interrupted and resumed --------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
@@ -194,14 +224,18 @@ class Improvement:
         n = len(memory["archive.ops"])
         self.archive = [(memory["archive.ops"][i], memory["archive.values"][i]) for i in range(n)]
         if chains:
-            self.chains = refine.Chains(**{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields})
+            self.chains = refine.Chains(
+                **{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields}
+            )
             ends = memory["origin.end"]
             self._set_origins(np.split(memory["origin.code"], ends[:-1]))
 
     def kept(self) -> dict[str, np.ndarray]:
         """What it takes to go on."""
         found = {
-            f"archive.{what}": np.stack([a[k] for a in self.archive]) if self.archive else np.zeros((0, 0, 0))
+            f"archive.{what}": np.stack([a[k] for a in self.archive])
+            if self.archive
+            else np.zeros((0, 0, 0))
             for k, what in enumerate(("ops", "values"))
         }
         found["refine"] = np.array([self.segment, self.over, self.chains is not None, self.solving])
@@ -215,6 +249,8 @@ class Improvement:
 def like(snapshot: Snapshot) -> Snapshot:
     """Memory for a snapshot of another state."""
     return Snapshot(
-        snapshot.op_axis.copy(), snapshot.wanted.copy(), snapshot.kept.copy(),
+        snapshot.op_axis.copy(),
+        snapshot.wanted.copy(),
+        snapshot.kept.copy(),
         kernel.Prices._make(a.copy() for a in snapshot.prices),
-    )  # fmt: skip
+    )

@@ -39,96 +39,64 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import make_scratch
-from toast_lab.errors import InvalidProblem
 from toast_lab.isolate import n_cores
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.limits import Status
 from toast_lab.search.mcts import backup, rollout, selection
 from toast_lab.search.mcts import tree as tr
 from toast_lab.search.mcts.improvement import Improvement, like
-from toast_lab.search.pruning import pruning_threshold
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Mcts
+
 BATCH = 32
-MOST_DEPTH, MOST_THREADS = 10_000, 1024  #: each action and each thread has memory of its own
 WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
 
 
-def run(
-    recorder: Recorder,
-    seed: int,
-    *,
-    trajectories: int | None = None,
-    patience: int = 1,
-    depth: int = 30,
-    exploration: float = 0.3,
-    length_penalty: float = 0.0001,
-    prior_visits: float = 2.0,
-    vary: float = 0.7,
-    boldness: float = 0.4,
-    restarts: int = 3,
-    refine: int = 40,
-    solve: bool = True,
-    min_names: int | None = None,
-    threads: int | None = None,
-) -> Status:
-    """Search until the budget ends, a few starts in a row bring nothing, or everything has been priced.
+def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
+    """Search until the budget ends, a few starts in a row bring nothing, or everything was priced.
 
     Args:
         recorder: prices, records and stops the search.
         seed: of the random choices.
-        trajectories: trajectories a round; by default 64 for each action of the root, at least 512.
-        patience: rounds without improvement after which to start anew.
-        depth: longest trajectory.
-        exploration: weight of the confidence bound against the value.
-        length_penalty: reward lost per action.
-        prior_visits: visits that what an action brought elsewhere counts for.
-        vary: share of the trajectories that vary the best ones of this start.
-        boldness: chance of each further change to a trajectory that is varied.
-        restarts: starts in a row that must bring nothing before the search stops early.
-        refine: changes priced for each row of the state when the best plans of a start are refined (see ``refine``);
-            0 leaves that out, and ``solve``, so that every plan is a sequence of actions.
-        solve: continue the best refined plan of each start with integer programs (see ``polish``).
-        min_names: smallest colour group to act on; 10 by default, fewer for tiny programs.
-        threads: that price; all cores by default.  The result does not depend on it.
+        options: see ``methods.Mcts``.
     """
-    low: dict[str, int | None] = {
-        "patience": patience,
-        "depth": depth,
-        "trajectories": trajectories,
-        "threads": threads,
-    }
-    wrong = [f"{k}={v} must be at least 1" for k, v in low.items() if v is not None and v < 1]
-    wrong += [f"{k}={v} must be from 0 to 1" for k, v in (("vary", vary), ("boldness", boldness)) if not 0 <= v <= 1]
-    high = {
-        "exploration": exploration,
-        "length_penalty": length_penalty,
-        "restarts": restarts,
-        "refine": refine,
-        "seed": seed,
-    }
-    wrong += [f"{k}={v} must not be negative" for k, v in high.items() if not v >= 0]
-    wrong += [] if prior_visits > 0 else [f"prior_visits={prior_visits} must be above 0"]
-    top = {"depth": (depth, MOST_DEPTH), "threads": (threads, MOST_THREADS)}
-    wrong += [f"{k}={v} must be at most {most}" for k, (v, most) in top.items() if v is not None and v > most]
-    if wrong:
-        raise InvalidProblem(f"mcts: {'; '.join(wrong)}")
-    least = pruning_threshold(recorder.problem) if min_names is None else min_names
-    n_actions = len(legal_rows(State(recorder.problem.space), least))
+    smallest = smallest_group(recorder.problem, options.min_names)
+    n_actions = len(legal_rows(State(recorder.problem.space), smallest))
     if not n_actions:
         return Status.NO_ACTIONS
-    settings = tr.Settings(np.uint64(seed), depth, exploration, length_penalty, prior_visits, vary, boldness)
-    size = trajectories or max(512, 64 * n_actions)
-    with ThreadPoolExecutor(max(1, (threads or n_cores()) - 1)) as pool:
-        search = _Search(recorder, settings, least, pool, threads or n_cores(), refine, solve)
+    settings = tr.Settings(
+        np.uint64(seed),
+        options.depth,
+        options.exploration,
+        options.length_penalty,
+        options.prior_visits,
+        options.vary,
+        options.boldness,
+    )
+    round_size = options.trajectories or max(512, 64 * n_actions)
+    threads = options.threads or n_cores()
+    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+        search = _Search(
+            recorder,
+            settings,
+            smallest,
+            pool,
+            threads,
+            refine_steps=options.refine,
+            solve=options.solve,
+        )
         try:
-            while search.fruitless <= restarts:
+            while search.fruitless <= options.restarts:
                 recorder.check()
                 if search.closed:
                     return Status.COMPLETE
@@ -136,8 +104,8 @@ def run(
                     search.improve()
                     continue
                 search.batch()
-                if search.in_round >= size:
-                    search.end_round(patience)
+                if search.in_round >= round_size:
+                    search.end_round(options.patience)
             return Status.CONVERGED
         finally:
             search.keep()
@@ -150,52 +118,87 @@ class _Search:
         self,
         recorder: Recorder,
         settings: tr.Settings,
-        least: int,
+        smallest: int,
         pool: ThreadPoolExecutor,
         threads: int,
         refine_steps: int = 0,
         solve: bool = False,
     ) -> None:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
-        problem, pricer = recorder.problem, recorder.pricer
+        problem, pricer = recorder.problem, recorder.ledger.pricer
         self.space = problem.space
         axis_size = self.space.mesh.array()
-        rows = legal_rows(State(self.space), least)
+        rows = legal_rows(State(self.space), smallest)
         at = self.space.spans
         self.moves = tr.Moves(
-            axis_size, at.op_span, at.op, at.op_name, self.space.name_size, at.value_span, at.value,
-            at.value_dim, at.value_dim_size, self.space.n_names, int(least),
-            rows[:, 0] * len(axis_size) + rows[:, 1], *self.space.start,
-        )  # fmt: skip
+            axis_size,
+            at.op_span,
+            at.op,
+            at.op_name,
+            self.space.name_size,
+            at.value_span,
+            at.value,
+            at.value_dim,
+            at.value_dim_size,
+            self.space.n_names,
+            int(smallest),
+            rows[:, 0] * len(axis_size) + rows[:, 1],
+            *self.space.start,
+        )
         root = State(self.space)
         repricer = pricer.repricer
         time_s, peak_bytes, _, snapshot = repricer.price(root.ops, root.values, None)
         base_time_s, base_peak_bytes = problem.baseline
         folded = repricer.folded
         self.pricing = rollout.Pricing(
-            folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, base_time_s, base_peak_bytes,
-            problem.memory_limit_bytes, float(problem.memory_weight), snapshot,
-        )  # fmt: skip
+            folded.facts,
+            repricer.rates,
+            folded.tables,
+            folded.memory,
+            folded.times,
+            base_time_s,
+            base_peak_bytes,
+            problem.memory_limit_bytes,
+            float(problem.memory_weight),
+            snapshot,
+        )
         self.workers = [
-            rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot)) for _ in range(threads)
+            rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot))
+            for _ in range(threads)
         ]
         self.jobs = _jobs(BATCH, root, settings.depth)
         self.n_codes = self.space.n_moves * len(axis_size)
         self.took_s = 0.0
         memory = recorder.trace.memory
         if memory:
-            self.tree = {k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")}
+            self.tree = {
+                k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")
+            }
             for key, row in (("slot_key", "slot_node"), ("price_key", "price")):
                 # Where a key stands follows from the key: put anew, so that none can stand where it is not looked for.
-                self.tree[key], self.tree[row] = _table(self.tree[key], self.tree[row], len(self.tree[key]))
-            self.round, self.stale, self.in_round, self.fruitless = (int(x) for x in memory["round"])
+                self.tree[key], self.tree[row] = _table(
+                    self.tree[key], self.tree[row], len(self.tree[key])
+                )
+            self.round, self.stale, self.in_round, self.fruitless = (
+                int(x) for x in memory["round"]
+            )
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:
             self._plant(root, time_s, peak_bytes)
             self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
-            self.before, self.best_before = float(self.tree["elite_reward"][0]), recorder.best_rank[:2]
+            self.before, self.best_before = (
+                float(self.tree["elite_reward"][0]),
+                recorder.best_rank[:2],
+            )
         self.improvement = Improvement(
-            recorder, self.moves, self.pricing, pool, threads, int(settings.seed), refine_steps, solve=solve
+            recorder,
+            self.moves,
+            self.pricing,
+            pool,
+            threads,
+            int(settings.seed),
+            refine_steps,
+            solve=solve,
         )
         if memory:
             self.improvement.recall(memory)
@@ -209,16 +212,28 @@ class _Search:
             self.recorder.trace.word(self.space.text(action))
         n, d = 1024, self.settings.depth
         self.tree = {
-            "number": np.zeros(10, np.int64), "reward": np.full(n, np.nan), "choice": np.zeros(n, np.int64),
-            "choices": np.full(n, -1, np.int32), "closed": np.zeros(n, bool),
-            "start": np.zeros(n, np.int32), "action": np.zeros(n, np.int32),
-            "child": np.zeros(n, np.int32), "tried": np.zeros(n, np.int32), "under_way": np.zeros(n, np.int16),
-            "total": np.zeros(n), "best": np.zeros(n), "slot_key": np.zeros(4 * n, np.uint64),
-            "slot_node": np.zeros(4 * n, np.int32), "price_key": np.zeros(4 * n, np.uint64),
-            "price": np.zeros((4 * n, 2)), "seen": np.zeros((self.n_codes, 2)),
-            "elite": np.zeros((tr.KEEP, d), np.int32), "elite_length": np.zeros(tr.KEEP, np.int32),
-            "elite_key": np.zeros(tr.KEEP, np.uint64), "elite_reward": np.full(tr.KEEP, -np.inf),
-        }  # fmt: skip
+            "number": np.zeros(10, np.int64),
+            "reward": np.full(n, np.nan),
+            "choice": np.zeros(n, np.int64),
+            "choices": np.full(n, -1, np.int32),
+            "closed": np.zeros(n, bool),
+            "start": np.zeros(n, np.int32),
+            "action": np.zeros(n, np.int32),
+            "child": np.zeros(n, np.int32),
+            "tried": np.zeros(n, np.int32),
+            "under_way": np.zeros(n, np.int16),
+            "total": np.zeros(n),
+            "best": np.zeros(n),
+            "slot_key": np.zeros(4 * n, np.uint64),
+            "slot_node": np.zeros(4 * n, np.int32),
+            "price_key": np.zeros(4 * n, np.uint64),
+            "price": np.zeros((4 * n, 2)),
+            "seen": np.zeros((self.n_codes, 2)),
+            "elite": np.zeros((tr.KEEP, d), np.int32),
+            "elite_length": np.zeros(tr.KEEP, np.int32),
+            "elite_key": np.zeros(tr.KEEP, np.uint64),
+            "elite_reward": np.full(tr.KEEP, -np.inf),
+        }
         trace = self.recorder.trace
         t = self.tree
         t["number"][[tr.NODES, tr.ELITES]] = 1
@@ -226,7 +241,9 @@ class _Search:
         reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
         t["reward"][0] = t["elite_reward"][0] = reward
         node = trace.node.array
-        node["score"][0] = node["best_score"][0] = rollout.score_of(self.pricing, time_s, peak_bytes)
+        node["score"][0] = node["best_score"][0] = rollout.score_of(
+            self.pricing, time_s, peak_bytes
+        )
         at = tr.slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
         t["slot_key"][at], t["slot_node"][at] = 1, 0
         at = tr.slot(t["price_key"], np.uint64(1))
@@ -242,7 +259,11 @@ class _Search:
         self._make_room()
         recorder, trace = self.recorder, self.recorder.trace
         number = self.tree["number"]
-        number[tr.SIMULATIONS], number[tr.WORDS], number[tr.PASSED] = trace.row.n, trace.action.n, trace.passed.n
+        number[tr.SIMULATIONS], number[tr.WORDS], number[tr.PASSED] = (
+            trace.row.n,
+            trace.action.n,
+            trace.passed.n,
+        )
         t = self._tree()
         m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
         selection.select(t, m, s, jobs)
@@ -250,7 +271,9 @@ class _Search:
         bounds = [BATCH * i // n for i in range(n + 1)]
         began = time.perf_counter()
         others = [
-            self.pool.submit(rollout.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1])
+            self.pool.submit(
+                rollout.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1]
+            )
             for i in range(1, n)
         ]
         rollout.evaluate(t, m, p, s, jobs, self.workers[0], 0, bounds[1])
@@ -259,9 +282,11 @@ class _Search:
         self.took_s = (time.perf_counter() - began) * n
         first, best = trace.row.n, int(number[tr.BEST])
         backup.back_up(t, p, s, self._rows(), jobs, self.round)
-        trace.row.n, trace.action.n, trace.passed.n = (int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED))
+        trace.row.n, trace.action.n, trace.passed.n = (
+            int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
+        )
         trace.node.n = int(number[tr.NODES])
-        trace.row.array["elapsed_s"][first : trace.row.n] = recorder.elapsed_s
+        trace.row.array["elapsed_s"][first : trace.row.n] = recorder.clock.elapsed_s
         self._count()
         if number[tr.BEST] != best:
             self._take_best(int(number[tr.BEST]))
@@ -278,9 +303,11 @@ class _Search:
             state.apply_row(move, axis)
             actions.append(Action(int(self.space.group[move]), int(self.space.bits[move]), axis))
         quick = Quick(
-            float(columns["score"][row]), float(columns["time_s"][row]), float(columns["peak_bytes"][row]),
+            float(columns["score"][row]),
+            float(columns["time_s"][row]),
+            float(columns["peak_bytes"][row]),
             bool(columns["fits"][row]),
-        )  # fmt: skip
+        )
         self.recorder.take_best(quick, row, state, actions)
 
     def end_round(self, patience: int) -> None:
@@ -294,7 +321,7 @@ class _Search:
         self.stale = 0
         t = self.tree
         elites = [t["elite"][e, : t["elite_length"][e]] for e in range(int(t["number"][tr.ELITES]))]
-        self.recorder.prepare("refine")
+        self.recorder.limits.prepare("refine")
         self.improvement.begin(elites, int(t["number"][tr.START]))
         if not self.improvement.under_way:
             self._begin_anew()
@@ -324,13 +351,21 @@ class _Search:
         return int(self.tree["number"][tr.PRICED]) + self.improvement.priced
 
     def _count(self) -> None:
-        self.recorder.counted = self._priced() - self.priced_before
+        self.recorder.ledger.counted = self._priced() - self.priced_before
 
     def keep(self) -> None:
         """Leave in the trace what it takes to go on."""
         t, number = self.tree, self.tree["number"]
-        used = {"reward": tr.NODES, "choice": tr.NODES, "choices": tr.NODES, "closed": tr.NODES, "start": tr.NODES}
-        used |= dict.fromkeys(("action", "child", "tried", "under_way", "total", "best"), tr.CHOICES)
+        used = {
+            "reward": tr.NODES,
+            "choice": tr.NODES,
+            "choices": tr.NODES,
+            "closed": tr.NODES,
+            "start": tr.NODES,
+        }
+        used |= dict.fromkeys(
+            ("action", "child", "tried", "under_way", "total", "best"), tr.CHOICES
+        )
         kept = {f"tree.{k}": a[: number[used[k]]] if k in used else a for k, a in t.items()}
         kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
         kept["before"] = np.array([self.before, *self.best_before])
@@ -346,16 +381,23 @@ class _Search:
         trace.node.reserve(BATCH)
         _grow(t, ("reward", "choice", "choices", "closed", "start"), int(number[tr.NODES]) + BATCH)
         _grow(
-            t, ("action", "child", "tried", "under_way", "total", "best"),
+            t,
+            ("action", "child", "tried", "under_way", "total", "best"),
             int(number[tr.CHOICES]) + BATCH * self.n_codes * 2,
-        )  # fmt: skip
-        for keys, rows, n in (("slot_key", "slot_node", tr.NODES), ("price_key", "price", tr.PRICED)):
+        )
+        for keys, rows, n in (
+            ("slot_key", "slot_node", tr.NODES),
+            ("price_key", "price", tr.PRICED),
+        ):
             if 2 * (int(number[n]) + 2 * BATCH) > len(t[keys]):
                 t[keys], t[rows] = _table(t[keys], t[rows], 4 * len(t[keys]))
 
     def _tree(self) -> tr.Tree:
         node = self.recorder.trace.node.array
-        columns = {k: node[k] for k in ("parent", "word", "depth", "key", "visits", "value", "best_score", "score")}
+        columns = {
+            k: node[k]
+            for k in ("parent", "word", "depth", "key", "visits", "value", "best_score", "score")
+        }
         return tr.Tree(**columns, **self.tree)
 
     def _rows(self) -> tr.Rows:
@@ -383,10 +425,20 @@ def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], n: int) -> None
 
 def _jobs(k: int, root: State, depth: int) -> tr.Jobs:
     shapes: dict[str, Any] = {
-        "ops": ((k, *root.ops.shape), np.int32), "values": ((k, *root.values.shape), np.int8),
-        "key": ((k, 1), np.uint64), "random": ((k, 1), np.uint64), "varies": (k, bool), "length": (k, np.int64),
+        "ops": ((k, *root.ops.shape), np.int32),
+        "values": ((k, *root.values.shape), np.int8),
+        "key": ((k, 1), np.uint64),
+        "random": ((k, 1), np.uint64),
+        "varies": (k, bool),
+        "length": (k, np.int64),
         "passed": ((k, depth + 1), np.int32),
-        "taken": ((k, depth), np.int64), "actions": ((k, depth), np.int32), "new": (k, bool), "near": ((k, 2), float),
-        "near_fresh": (k, bool), "far_length": (k, np.int64), "far": ((k, 2), float), "far_fresh": (k, bool),
-    }  # fmt: skip
+        "taken": ((k, depth), np.int64),
+        "actions": ((k, depth), np.int32),
+        "new": (k, bool),
+        "near": ((k, 2), float),
+        "near_fresh": (k, bool),
+        "far_length": (k, np.int64),
+        "far": ((k, 2), float),
+        "far_fresh": (k, bool),
+    }
     return tr.Jobs(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()})

@@ -8,22 +8,22 @@ but neither leave its arrays nor claim what is not so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toast_lab.cost.problem import Problem
-from toast_lab.search import resumable
 from toast_lab.search.mcts import refine
 from toast_lab.search.mcts import tree as tr
 from toast_lab.search.mcts.improvement import ARCHIVE
-from toast_lab.search.resumable import CLOSE, NEAR
-from toast_lab.search.trace_check import outside
+from toast_lab.search.plan_arrays import array_offenders
+from toast_lab.search.trace_check import CLOSE, NEAR, outside
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
+    from toast_lab.search.methods import Mcts
     from toast_lab.search.trace import Trace
 
 REPLAYED = 200  #: nodes that are reached again by their actions, spread over the tree
@@ -32,23 +32,29 @@ _HIGHEST = 30.0  # rewards are -log of scores of at least 1e-12, less something
 _LOWEST = -1e6
 
 
-def offenders(problem: Problem, trace: Trace, options: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the memory of a trace of ``mcts``, a sentence each; see ``resumable.offenders``."""
+def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
+    """What is wrong with the memory of a trace of ``mcts``, a sentence each.
+
+    Args:
+        problem: to search on.
+        trace: of an earlier search of it; all of it but ``memory`` has been checked.
+        options: that the search will have.
+    """
     memory = trace.memory
     if not memory:
         if (trace.row.n, trace.node.n, len(trace.vocabulary)) != (1, 1, 0):
             yield f"it has {trace.row.n} simulations and {trace.node.n} nodes, but nothing of the tree that made them"
         return
-    depth = int(options["depth"])
+    depth = options.depth
     n_codes = problem.space.n_moves * len(problem.mesh.axes)
     for stage in (_kinds, _tree, _choices, _tables, _elites, _refinement):
         found = list(stage(problem, trace, depth, n_codes))
         if found:  # later stages rely on what earlier ones have let through
             yield from found
             return
-    if memory["refine"][3] and not options["solve"]:
+    if memory["refine"][3] and not options.solve:
         yield "it stands before its integer programs, which solve=False leaves out: resume it with solve=True"
-    most = int(options["restarts"]) + 1
+    most = options.restarts + 1
     if bad := outside(memory["round"][3:], 0, most):
         yield f"memory.round: starts that brought nothing are out of range, {bad}"
 
@@ -59,18 +65,36 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     number = memory.get("tree.number")
     n = trace.node.n
     c = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
-    h, p = (len(memory[k]) if k in memory and memory[k].ndim else 0 for k in ("tree.slot_key", "tree.price_key"))
+    h, p = (
+        len(memory[k]) if k in memory and memory[k].ndim else 0
+        for k in ("tree.slot_key", "tree.price_key")
+    )
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "tree.number": (np.int64, (10,)), "tree.reward": (float, (n,)), "tree.choice": (np.int64, (n,)),
-        "tree.choices": (np.int32, (n,)), "tree.closed": (bool, (n,)), "tree.start": (np.int32, (n,)),
-        "tree.action": (np.int32, (c,)), "tree.child": (np.int32, (c,)), "tree.tried": (np.int32, (c,)),
-        "tree.under_way": (np.int16, (c,)), "tree.total": (float, (c,)), "tree.best": (float, (c,)),
-        "tree.slot_key": (np.uint64, (h,)), "tree.slot_node": (np.int32, (h,)),
-        "tree.price_key": (np.uint64, (p,)), "tree.price": (float, (p, 2)), "tree.seen": (float, (n_codes, 2)),
-        "tree.elite": (np.int32, (tr.KEEP, depth)), "tree.elite_length": (np.int32, (tr.KEEP,)),
-        "tree.elite_key": (np.uint64, (tr.KEEP,)), "tree.elite_reward": (float, (tr.KEEP,)),
-        "round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (4,)),
-    }  # fmt: skip
+        "tree.number": (np.int64, (10,)),
+        "tree.reward": (float, (n,)),
+        "tree.choice": (np.int64, (n,)),
+        "tree.choices": (np.int32, (n,)),
+        "tree.closed": (bool, (n,)),
+        "tree.start": (np.int32, (n,)),
+        "tree.action": (np.int32, (c,)),
+        "tree.child": (np.int32, (c,)),
+        "tree.tried": (np.int32, (c,)),
+        "tree.under_way": (np.int16, (c,)),
+        "tree.total": (float, (c,)),
+        "tree.best": (float, (c,)),
+        "tree.slot_key": (np.uint64, (h,)),
+        "tree.slot_node": (np.int32, (h,)),
+        "tree.price_key": (np.uint64, (p,)),
+        "tree.price": (float, (p, 2)),
+        "tree.seen": (float, (n_codes, 2)),
+        "tree.elite": (np.int32, (tr.KEEP, depth)),
+        "tree.elite_length": (np.int32, (tr.KEEP,)),
+        "tree.elite_key": (np.uint64, (tr.KEEP,)),
+        "tree.elite_reward": (float, (tr.KEEP,)),
+        "round": (np.int64, (4,)),
+        "before": (float, (3,)),
+        "refine": (np.int64, (4,)),
+    }
     both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
     archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
     n_axes, rows = len(problem.mesh.axes), (0, 0)
@@ -80,8 +104,13 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
         rows = len(alike.ops.first), len(alike.values.first)
     states = ((np.int32, (rows[0], n_axes)), (np.int8, (rows[1], n_axes)))
     if archived:
-        expected["archive.ops"], expected["archive.values"] = ((d, (archived, *s)) for d, s in states)
-    elif all(name in memory and memory[name].shape == (0, 0, 0) for name in ("archive.ops", "archive.values")):
+        expected["archive.ops"], expected["archive.values"] = (
+            (d, (archived, *s)) for d, s in states
+        )
+    elif all(
+        name in memory and memory[name].shape == (0, 0, 0)
+        for name in ("archive.ops", "archive.values")
+    ):
         del memory["archive.ops"], memory["archive.values"]  # nothing, of whatever kind
     else:
         expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
@@ -91,13 +120,19 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
             expected[f"chain.{name}"] = (states[one][0], (k, *states[one][1]))
         for name, one in (("pool_ops", 0), ("pool_values", 1)):
             expected[f"chain.{name}"] = (states[one][0], (pool, *states[one][1]))
-        origins = len(memory["origin.end"]) if "origin.end" in memory and memory["origin.end"].ndim else 0
+        origins = (
+            len(memory["origin.end"]) if "origin.end" in memory and memory["origin.end"].ndim else 0
+        )
         codes = memory["origin.code"].size if "origin.code" in memory else 0
         expected |= {
-            "chain.price": (float, (k, 2)), "chain.best": (float, (k, 2)), "chain.random": (np.uint64, (k, 1)),
-            "chain.origin": (np.int64, (k,)), "chain.priced": (np.int64, (k,)), "origin.code": (np.int32, (codes,)),
+            "chain.price": (float, (k, 2)),
+            "chain.best": (float, (k, 2)),
+            "chain.random": (np.uint64, (k, 1)),
+            "chain.origin": (np.int64, (k,)),
+            "chain.priced": (np.int64, (k,)),
+            "origin.code": (np.int32, (codes,)),
             "origin.end": (np.int64, (origins,)),
-        }  # fmt: skip
+        }
     if missing := sorted(set(expected) - set(memory)):
         yield f"it lacks memory.{', memory.'.join(missing)}"
     if foreign := sorted(set(memory) - set(expected)):
@@ -115,10 +150,11 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     t, row = _part(trace), trace.row
     number = t["number"]
     fixed = {
-        tr.NODES: ("nodes", trace.node.n), tr.CHOICES: ("choices", len(t["action"])),
+        tr.NODES: ("nodes", trace.node.n),
+        tr.CHOICES: ("choices", len(t["action"])),
         tr.BEST: ("the best simulation", int(row["best"][-1])),
         tr.PRICED: ("priced states", int(np.count_nonzero(t["price_key"])) - 1),
-    }  # fmt: skip
+    }
     for place, (what, count) in fixed.items():
         if number[place] != count:
             yield f"memory.tree.number has {number[place]} for {what}, the trace has {count}"
@@ -126,17 +162,25 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
         yield f"memory.tree.number is out of range, {bad}"
     start = int(number[tr.START])
     ranges: list[tuple[str, np.ndarray, float, float]] = [
-        ("tree.reward", t["reward"], _LOWEST, _HIGHEST), ("tree.choice", t["choice"], 0, len(t["action"])),
-        ("tree.choices", t["choices"], -1, len(t["action"])), ("tree.start", t["start"], 0, start),
-        ("tree.action", t["action"], 0, n_codes - 1), ("tree.child", t["child"], -1, trace.node.n - 1),
-        ("tree.tried", t["tried"], 0, _MOST), ("tree.under_way", t["under_way"], 0, 0),
-        ("tree.total", t["total"], -1e300, 1e300), ("tree.best", t["best"], -np.inf, _HIGHEST),
-        ("tree.price", t["price"], 0.0, np.finfo(float).max), ("tree.seen", t["seen"], -1e300, 1e300),
-        ("tree.elite_length", t["elite_length"], 0, depth), ("round", trace.memory["round"], 0, _MOST),
+        ("tree.reward", t["reward"], _LOWEST, _HIGHEST),
+        ("tree.choice", t["choice"], 0, len(t["action"])),
+        ("tree.choices", t["choices"], -1, len(t["action"])),
+        ("tree.start", t["start"], 0, start),
+        ("tree.action", t["action"], 0, n_codes - 1),
+        ("tree.child", t["child"], -1, trace.node.n - 1),
+        ("tree.tried", t["tried"], 0, _MOST),
+        ("tree.under_way", t["under_way"], 0, 0),
+        ("tree.total", t["total"], -1e300, 1e300),
+        ("tree.best", t["best"], -np.inf, _HIGHEST),
+        ("tree.price", t["price"], 0.0, np.finfo(float).max),
+        ("tree.seen", t["seen"], -1e300, 1e300),
+        ("tree.elite_length", t["elite_length"], 0, depth),
+        ("round", trace.memory["round"], 0, _MOST),
         ("before", trace.memory["before"], _LOWEST, np.finfo(float).max),
-        ("refine", trace.memory["refine"], 0, 2**62), ("refine", trace.memory["refine"][2:], 0, 1),
+        ("refine", trace.memory["refine"], 0, 2**62),
+        ("refine", trace.memory["refine"][2:], 0, 1),
         ("tree.number of elites", number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP),
-    ]  # fmt: skip
+    ]
     for name, numbers, least, most in ranges:
         if bad := outside(numbers, least, most):
             yield f"memory.{name} is out of range, {bad}"
@@ -180,7 +224,9 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     owner = np.repeat(order, choices[order])
     child = t["child"]
     there = np.flatnonzero(child > 0)
-    led = (owner[there] == node["parent"][child[there]]) & (t["action"][there] == node["word"][child[there]])
+    led = (owner[there] == node["parent"][child[there]]) & (
+        t["action"][there] == node["word"][child[there]]
+    )
     reached = np.zeros(node.n, bool)
     reached[child[there[led]]] = True
     if not reached[1:].all():
@@ -195,7 +241,9 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     idle = ~t["closed"] & (t["choices"] == 0)
     if idle.any():
         yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
-    for at in np.unique(np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)).tolist():
+    for at in np.unique(
+        np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)
+    ).tolist():
         codes, above = [], at
         while above > 0:
             codes.append(int(node["word"][above]))
@@ -220,7 +268,11 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
         yield "node.key: two nodes have one key"
     used = np.flatnonzero(t["slot_key"])
     numbers = t["slot_node"][used]
-    if outside(numbers, 0, node.n - 1) or len(used) != node.n or (keys[numbers] != t["slot_key"][used]).any():
+    if (
+        outside(numbers, 0, node.n - 1)
+        or len(used) != node.n
+        or (keys[numbers] != t["slot_key"][used]).any()
+    ):
         yield f"memory.tree.slot_key and memory.tree.slot_node do not lead to the {node.n} nodes by their keys"
         return
     used = np.flatnonzero(t["price_key"])
@@ -294,15 +346,19 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
             yield f"memory.origin.end does not divide the {len(code)} actions of memory.origin.code"
             return
         for name, numbers, least, most in (
-            ("origin.code", code, 0, n_codes - 1), ("chain.origin", memory["chain.origin"], 0, len(end) - 1),
+            ("origin.code", code, 0, n_codes - 1),
+            ("chain.origin", memory["chain.origin"], 0, len(end) - 1),
             ("chain.priced", memory["chain.priced"], 0, 2**62),
             ("chain.price", memory["chain.price"], 0.0, np.finfo(float).max),
             ("chain.best", memory["chain.best"], 0.0, np.finfo(float).max),
-        ):  # fmt: skip
+        ):
             if bad := outside(numbers, least, most):
                 yield f"memory.{name} is out of range, {bad}"
         for prefix in ("", "best_", "pool_"):
-            states[f"chain.{prefix}"] = memory[f"chain.{prefix}ops"], memory[f"chain.{prefix}values"]
+            states[f"chain.{prefix}"] = (
+                memory[f"chain.{prefix}ops"],
+                memory[f"chain.{prefix}values"],
+            )
     alike, program = refine.fine_rows(problem), problem.analysis.program
     priced = {"chain.": "price", "chain.best_": "best"}
     pricer = problem.pricer()
@@ -316,7 +372,7 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
             digest = ops[i].tobytes() + values[i].tobytes()
             if digest not in known:
                 whole = alike.over_ops(program, ops[i]), values[i][alike.values.label]
-                if wrong := list(resumable.plan_offenders(problem, f"memory.{name}state {i}: ", *whole)):
+                if wrong := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
                     yield from wrong
                     return
                 totals = pricer.totals(*whole) if name in priced else None

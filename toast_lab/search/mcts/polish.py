@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from toast_lab.search.alpa.grains import GRAINS
 from toast_lab.search.alpa.solver import LARGE, NODES, Effort, Solver
-from toast_lab.search.alpa.strategies import GRAINS, price_choices
-from toast_lab.search.contract import Recorder
+from toast_lab.search.alpa.strategies import price_choices
+from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _COUNTED = 8_000  # columns of the largest program where a budget of evaluations, not of time, bounds the work
@@ -34,8 +35,10 @@ class Polish:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        counted = recorder.budget.evaluations is not None
-        self.effort = Effort(_GAP, _SOLVE_S, NODES if counted else None, None, largest=_COUNTED if counted else LARGE)
+        counted = recorder.limits.budget.evaluations is not None
+        self.effort = Effort(
+            _GAP, _SOLVE_S, NODES if counted else None, None, largest=_COUNTED if counted else LARGE
+        )
         self.solvers: dict[str, Solver | None] = {}
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
@@ -43,10 +46,15 @@ class Polish:
 
         Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
         """
-        recorder, until_s = self.recorder, self.recorder.elapsed_s + SHARE * self.recorder.left()[0]
+        recorder, until_s = (
+            self.recorder,
+            self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0],
+        )
         grains = [g for g in GRAINS if g in ("colours", "roles")]
         for turn, grain in enumerate(grains):
-            here_s = recorder.elapsed_s + (until_s - recorder.elapsed_s) / (len(grains) - turn)
+            here_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
+                len(grains) - turn
+            )
             solver = self._solver(grain, here_s)
             if solver is None or self.effort.crashed:
                 continue
@@ -63,7 +71,7 @@ class Polish:
 
         def check() -> None:
             recorder.check()
-            if recorder.elapsed_s > until_s:
+            if recorder.clock.elapsed_s > until_s:
                 raise _Late
 
         if grain not in self.solvers:
@@ -72,6 +80,10 @@ class Polish:
             except _Late:
                 self.solvers[grain] = None
             else:
-                solver = None if choices.none else Solver(recorder, choices, grain, self.effort, _MEMORY_ROUNDS)
+                solver = (
+                    None
+                    if choices.none
+                    else Solver(recorder, choices, grain, self.effort, _MEMORY_ROUNDS)
+                )
                 self.solvers[grain] = solver
         return self.solvers[grain]

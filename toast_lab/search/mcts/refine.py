@@ -53,7 +53,9 @@ from toast_lab.sharding.state import State
 
 CHAINS, STEPS = 16, 16  #: states side by side, and steps of each in one batch
 TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of another state
-RECOLOURED = 0.1  #: share of the other proposals that let another name have an axis wherever one has it now
+RECOLOURED = (
+    0.1  #: share of the other proposals that let another name have an axis wherever one has it now
+)
 WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
 EXCHANGES = 8  #: times that the worst begin again where the best are
 MIXES = 32  #: times that what may be taken over becomes the best that each came by
@@ -110,20 +112,35 @@ def fine_rows(problem: Problem) -> Alike:
     place = np.arange(program.n_values) - program.result_ptr[program.value_op]
     ops = classes(program.n_ops, coarse.ops.label, like_op)
     values = classes(
-        program.n_values, coarse.values.label, np.where(outside, -1, like_op[program.value_op]),
+        program.n_values,
+        coarse.values.label,
+        np.where(outside, -1, like_op[program.value_op]),
         np.where(outside, -1, place),
-    )  # fmt: skip
+    )
     return by_classes(
-        ops, values, space.op_ptr, space.op, space.op_name, space.value_ptr, space.value, space.value_dim,
-        space.value_dim_size, space.op_axes, space.value_axes,
-    )  # fmt: skip
+        ops,
+        values,
+        space.op_ptr,
+        space.op,
+        space.op_name,
+        space.value_ptr,
+        space.value,
+        space.value_dim,
+        space.value_dim_size,
+        space.op_axes,
+        space.value_axes,
+    )
 
 
 def make_fine(problem: Problem) -> Fine:
     """What refinement works on."""
     alike = fine_rows(problem)
     folded = fold(problem.analysis.program, alike, problem._tables, *problem._static)
-    return Fine(alike, neighbourhood(problem.space, alike), Repricer(folded, problem._rates, problem.mesh.array()))
+    return Fine(
+        alike,
+        neighbourhood(problem.space, alike),
+        Repricer(folded, problem._rates, problem.mesh.array()),
+    )
 
 
 def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +148,9 @@ def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
     return state.op_axis[fine.alike.ops.first], state.value_axis[fine.alike.values.first]
 
 
-def whole(fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def whole(
+    fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """([O, A] names, [V, A] dims) over the whole program, as a plan has them."""
     return fine.alike.over_ops(program, ops), values[fine.alike.values.label]
 
@@ -156,7 +175,11 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
     used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     pairs = np.concatenate(
-        [np.stack([op_row[made_by], value_row]), np.stack([op_row[used_by], value_row[program.use_value]])], axis=1
+        [
+            np.stack([op_row[made_by], value_row]),
+            np.stack([op_row[used_by], value_row[program.use_value]]),
+        ],
+        axis=1,
     )
     pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
     n = n_ops + n_values
@@ -173,7 +196,8 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
         # What is pinned is neither given nor taken away on that axis: there is no move that touches it.
         may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
         op_may = [
-            m[:, :n_ops] & (fixed < 0) for m, fixed in zip(may, space.pins.op_fixed[alike.ops.first].T, strict=True)
+            m[:, :n_ops] & (fixed < 0)
+            for m, fixed in zip(may, space.pins.op_fixed[alike.ops.first].T, strict=True)
         ]
         value_may = [
             m[:, n_ops:] & (fixed < 0)
@@ -184,10 +208,17 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
         value_size = np.concatenate([value_size] * n_axes)
         layer = n_moves
     return Near(
-        layer, op_name, value_dim, value_size, np.searchsorted(pairs[0], np.arange(n + 1)), pairs[1].astype(np.int64),
-        np.cumsum([0, *map(len, move_of_row)]), np.concatenate(move_of_row).astype(np.int64), np.flatnonzero(free),
+        layer,
+        op_name,
+        value_dim,
+        value_size,
+        np.searchsorted(pairs[0], np.arange(n + 1)),
+        pairs[1].astype(np.int64),
+        np.cumsum([0, *map(len, move_of_row)]),
+        np.concatenate(move_of_row).astype(np.int64),
+        np.flatnonzero(free),
         free,
-    )  # fmt: skip
+    )
 
 
 @helper
@@ -201,7 +232,9 @@ def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
 
 
 @helper
-def _give(n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
+def _give(
+    n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
+) -> bool:
     """Could and did a row give ``axis`` to the move's name?"""
     n_ops = ops.shape[0]
     if row < n_ops:
@@ -228,7 +261,10 @@ def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis
     n_ops = ops.shape[0]
     if row < n_ops:
         return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
-    return n.value_dim[move, row - n_ops] >= 0 and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
+    return (
+        n.value_dim[move, row - n_ops] >= 0
+        and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
+    )
 
 
 class Flood(NamedTuple):
@@ -287,7 +323,9 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     move = n.layer * axis + n.move[begin + int((end - begin) * random(drawn))]
     now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
     take = _has(n, ops, values, middle, move, axis)
-    only_free = not take and now < 0 and random(drawn) < 0.5  # leave alone what uses the axis for something else
+    only_free = (
+        not take and now < 0 and random(drawn) < 0.5
+    )  # leave alone what uses the axis for something else
     hops = _hops(drawn, 0, 5, n_rows)
     flood = _from(middle, n_rows)
     first, last, changed = 0, 1, 0
@@ -386,7 +424,15 @@ def _enough_s(p: Pricing, here: np.ndarray, allowance: float) -> float:
 
 @compiled
 def anneal(
-    n: Near, m: Moves, p: Pricing, w: Worker, c: Chains, begin: int, end: int, steps: int, warmth: float
+    n: Near,
+    m: Moves,
+    p: Pricing,
+    w: Worker,
+    c: Chains,
+    begin: int,
+    end: int,
+    steps: int,
+    warmth: float,
 ) -> None:
     """Change chains ``begin`` to ``end`` in ``steps`` steps each; a step that makes C(s) worse is taken at times.
 
@@ -429,7 +475,9 @@ def anneal(
 Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows
 
 
-def start(states: list[Rows], prices: list[tuple[float, float]], others: list[Rows], seed: int) -> Chains:
+def start(
+    states: list[Rows], prices: list[tuple[float, float]], others: list[Rows], seed: int
+) -> Chains:
     """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes).
 
     ``others``: states whose parts may be taken over besides those of the chains.
@@ -440,9 +488,18 @@ def start(states: list[Rows], prices: list[tuple[float, float]], others: list[Ro
     price = np.array([prices[i] for i in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
-        ops, values, price, ops.copy(), values.copy(), price.copy(), drawn, np.stack([*ops, *(s[0] for s in others)]),
-        np.stack([*values, *(s[1] for s in others)]), origin, np.zeros(CHAINS, np.int64),
-    )  # fmt: skip
+        ops,
+        values,
+        price,
+        ops.copy(),
+        values.copy(),
+        price.copy(),
+        drawn,
+        np.stack([*ops, *(s[0] for s in others)]),
+        np.stack([*values, *(s[1] for s in others)]),
+        origin,
+        np.zeros(CHAINS, np.int64),
+    )
 
 
 def warmth(share: float) -> float:

@@ -16,10 +16,24 @@ from toast_lab.cost.kernel import Rates
 from toast_lab.cost.reprice import Scratch, Snapshot
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Array, Int64Array, packed
-from toast_lab.search.mcts.tree import ELITES, Jobs, Moves, Settings, Tree, apply, legal, level, nonzero, random, slot
+from toast_lab.search.mcts.tree import (
+    ELITES,
+    Jobs,
+    Moves,
+    Settings,
+    Tree,
+    apply,
+    legal,
+    level,
+    nonzero,
+    random,
+    slot,
+)
 from toast_lab.sharding.steps import Tables
 
-OVER_LIMIT = 0.5  #: reward lost by a state that does not fit, besides the penalty that C(s) has for it
+OVER_LIMIT = (
+    0.5  #: reward lost by a state that does not fit, besides the penalty that C(s) has for it
+)
 
 
 @packed
@@ -106,7 +120,9 @@ def _draw(t: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndar
         code = rows[i, 0] * n_axes + rows[i, 1]
         weight[i] = 1.0
         if t.seen[code, 0] > 0:
-            weight[i] = 0.1 + 0.9 * math.exp(4.0 * min(0.0, t.seen[code, 1] / t.seen[code, 0] - highest))
+            weight[i] = 0.1 + 0.9 * math.exp(
+                4.0 * min(0.0, t.seen[code, 1] / t.seen[code, 0] - highest)
+            )
         total += weight[i]
     at = random(drawn) * total
     for i in range(rows.shape[0]):
@@ -172,7 +188,9 @@ def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
 
 
 @compiled
-def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, begin: int, end: int) -> None:
+def evaluate(
+    t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, begin: int, end: int
+) -> None:
     """Price the new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.  The tree is only read."""
     highest = level(t)
     n_axes = m.axis_size.shape[0]
@@ -183,7 +201,9 @@ def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, 
             at = slot(t.price_key, nonzero(key[0]))
             jobs.near_fresh[j] = t.price_key[at] == 0
             if jobs.near_fresh[j]:
-                jobs.near[j, 0], jobs.near[j, 1] = price_from(p, m, w, ops, values, p.root, w.near, math.inf)
+                jobs.near[j, 0], jobs.near[j, 1] = price_from(
+                    p, m, w, ops, values, p.root, w.near, math.inf
+                )
                 priced_here = True
             else:
                 jobs.near[j, 0], jobs.near[j, 1] = t.price[at, 0], t.price[at, 1]
@@ -209,8 +229,12 @@ def evaluate(t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, 
             jobs.far_fresh[j] = t.price_key[at] == 0
             if jobs.far_fresh[j]:
                 if priced_here:
-                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, w.near, w.far, math.inf)
+                    jobs.far[j, 0], jobs.far[j, 1] = price_from(
+                        p, m, w, ops, values, w.near, w.far, math.inf
+                    )
                 else:
-                    jobs.far[j, 0], jobs.far[j, 1] = price_from(p, m, w, ops, values, p.root, w.far, math.inf)
+                    jobs.far[j, 0], jobs.far[j, 1] = price_from(
+                        p, m, w, ops, values, p.root, w.far, math.inf
+                    )
             else:
                 jobs.far[j, 0], jobs.far[j, 1] = t.price[at, 0], t.price[at, 1]

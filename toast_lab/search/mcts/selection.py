@@ -23,7 +23,7 @@ from toast_lab.search.mcts.tree import (
     nonzero,
     random,
     slot,
-)  # fmt: skip
+)
 from toast_lab.sharding.state import _mix
 
 
@@ -80,7 +80,11 @@ def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> i
             prior = math.exp(min(0.0, t.seen[code, 1] / t.seen[code, 0] - highest))
         value = s.prior_visits * prior
         if n > 0:
-            value += n * 0.5 * (math.exp((t.total[c] / n - top) / warmth) + math.exp((t.best[c] - top) / warmth))
+            value += (
+                n
+                * 0.5
+                * (math.exp((t.total[c] / n - top) / warmth) + math.exp((t.best[c] - top) / warmth))
+            )
         n += t.under_way[c]
         bound = value / (n + s.prior_visits) + s.exploration * math.sqrt(spread / (n + 1.0))
         if bound > bar:
@@ -132,9 +136,24 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
                 made = t.number[NODES]
                 t.number[NODES] += 1
                 t.slot_key[at], t.slot_node[at] = key, made
-                t.parent[made], t.word[made], t.depth[made], t.key[made] = node, t.action[c], length, jobs.key[j, 0]
-                t.visits[made], t.value[made], t.best_score[made], t.score[made] = 0, 0.0, np.inf, np.nan
-                t.reward[made], t.choice[made], t.choices[made], t.closed[made] = np.nan, 0, -1, False
+                t.parent[made], t.word[made], t.depth[made], t.key[made] = (
+                    node,
+                    t.action[c],
+                    length,
+                    jobs.key[j, 0],
+                )
+                t.visits[made], t.value[made], t.best_score[made], t.score[made] = (
+                    0,
+                    0.0,
+                    np.inf,
+                    np.nan,
+                )
+                t.reward[made], t.choice[made], t.choices[made], t.closed[made] = (
+                    np.nan,
+                    0,
+                    -1,
+                    False,
+                )
                 t.start[made] = t.number[START]
                 jobs.new[j] = True
             node = t.slot_node[at]

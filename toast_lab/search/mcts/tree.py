@@ -197,18 +197,42 @@ def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action
     """Take an action in place; gives the number of rows changed."""
     n_axes = m.axis_size.shape[0]
     return apply_move(
-        ops, values, key, action % n_axes, m.axis_size, action // n_axes, m.op_span, m.op, m.op_name,
-        m.name_size, m.value_span, m.value, m.value_dim, m.value_dim_size, False,
-    )  # fmt: skip
+        ops,
+        values,
+        key,
+        action % n_axes,
+        m.axis_size,
+        action // n_axes,
+        m.op_span,
+        m.op,
+        m.op_name,
+        m.name_size,
+        m.value_span,
+        m.value,
+        m.value_dim,
+        m.value_dim_size,
+        False,
+    )
 
 
 @helper
 def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state."""
     return legal_pairs(
-        ops, values, m.axis_size, m.op_span, m.op, m.op_name, m.name_size, m.value_span, m.value,
-        m.value_dim, m.value_dim_size, m.n_names, m.min_names,
-    )  # fmt: skip
+        ops,
+        values,
+        m.axis_size,
+        m.op_span,
+        m.op,
+        m.op_name,
+        m.name_size,
+        m.value_span,
+        m.value,
+        m.value_dim,
+        m.value_dim_size,
+        m.n_names,
+        m.min_names,
+    )
 
 
 @helper
