@@ -1,9 +1,11 @@
-"""What to change when no plan that was found fits: by how much it is over, and which mesh or size would do.
+"""What to change when no plan fits: by how much it is over, and which mesh or size would do.
 
-Meshes are tried: the plan's own actions are taken on meshes with one axis enlarged and priced again.  Sizes are
-estimated from what is in memory at the peak: the bytes of values that have a dim of a colour shrink with its size.
+Meshes are tried: the plan's own actions are taken on meshes with one axis enlarged and priced
+again.  Sizes are estimated from what is in memory at the peak: the bytes of values that have a dim
+of a colour shrink with its size.
 
-Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper does not say what would help.
+Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper does not say what
+would help.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     """A few sentences on a plan that is over the memory limit."""
     need, limit = cost.peak_bytes, cost.memory_limit_bytes
     text = (
-        f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, {(need - limit) / GIB:.2f} GiB over the "
+        f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, "
+        f"{(need - limit) / GIB:.2f} GiB over the "
         f"limit of {limit / GIB:.2f} GiB."
     )
     mesh = larger_mesh(problem, plan, cost)
@@ -35,7 +38,8 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     size = smaller_size(problem, plan, cost)
     if size is not None:
         text += (
-            f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size {size[2]}): "
+            f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size "
+            f"{size[2]}): "
             f"with {size[3]} instead it would be about {size[4] / GIB:.2f} GiB."
         )
     if mesh is None and size is None:
@@ -44,7 +48,10 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
 
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
-    """(mesh, peak bytes) of the first mesh tried, with one axis enlarged, on which the plan's actions fit."""
+    """(mesh, peak bytes) of the first mesh tried on which the plan's actions fit.
+
+    Each mesh tried has one axis enlarged.
+    """
     wishes = () if problem.pins is None else problem.pins.wishes
     taken = plan.actions[len(pinned_texts(problem.space)) :]
     actions = [text for text in taken if "->" in text]  # "refined in 12 places" is left out
@@ -86,10 +93,11 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
 def smaller_size(
     problem: Problem, plan: ShardingPlan, cost: Cost
 ) -> tuple[str, float, int, int, float] | None:
-    """(dim, its bytes at the peak, its size, a size that would fit, peak bytes then) for the dim that helps most.
+    """The dim that helps most: (dim, bytes at the peak, size, size that would fit, peak then).
 
-    Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than the number of
-    devices that the plan cuts it over.  An estimate: values with two such dims shrink faster.
+    Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than
+    the number of devices that the plan cuts it over.  An estimate: values with two such dims shrink
+    faster.
     """
     analysis, program = problem.analysis, problem.analysis.program
     over = cost.peak_bytes - cost.memory_limit_bytes
@@ -136,7 +144,10 @@ def smaller_size(
 
 
 def _input_groups(problem: Problem) -> set[int]:
-    """Groups with a dim of an argument of whole numbers or of one that is not given back: data, not parameters."""
+    """Groups with a dim of an argument that is data, not a parameter.
+
+    Data are whole numbers, or are not given back.
+    """
     analysis, program = problem.analysis, problem.analysis.program
     given_back = {
         (tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs

@@ -1,33 +1,37 @@
-"""AutoMap, as a rival: Monte-Carlo tree search over the shardings of arguments, with propagation after every action.
+"""AutoMap, a rival: tree search over shardings of arguments, propagated after every action.
 
-An action shards one dim of an argument, and of those that repeated layers use like it, on one mesh axis; propagation
-(``sharding.propagate``) carries that through the whole program.  A state is told from another by the shardings of its
-arguments alone.  Where a propagated sharding meets a conflict it stops, and no action can settle it: an intermediate
-tensor is sharded only as arguments imply it.
+An action shards one dim of an argument, and of those that repeated layers use like it, on one mesh
+axis; propagation (``sharding.propagate``) carries that through the whole program.  A state is told
+from another by the shardings of its arguments alone.  Where a propagated sharding meets a conflict
+it stops, and no action can settle it: an intermediate tensor is sharded only as arguments imply it.
 
-A simulation walks down by upper confidence bounds to a state that has room for another child, adds that child, takes
-further actions from there, many on average, and prices where it ends; stopping is worth the state's own price.  The
-reward and the early stop are those of ``mcts``.  Programs have many arguments and most actions help a little, so a
-state's children are added a few at a time as its visits grow (progressive widening), actions first that have paid off
-elsewhere in the tree, and rollouts prefer these too.  When the best plan has stood for a while, the states that its
-rollout passed become nodes, and the search goes on from them.  Walking down known states propagates nothing: states
-come from a cache, or are made again from the actions that first led there.  Where alike ops have come to be split
-alike, a sharding is priced on the folded program, as ``mcts`` does it, else op by op.
+A simulation walks down by upper confidence bounds to a state that has room for another child, adds
+that child, takes further actions from there, many on average, and prices where it ends; stopping is
+worth the state's own price.  The reward and the early stop are those of ``mcts``.  Programs have
+many arguments and most actions help a little, so a state's children are added a few at a time as
+its visits grow (progressive widening), actions first that have paid off elsewhere in the tree, and
+rollouts prefer these too.  When the best plan has stood for a while, the states that its rollout
+passed become nodes, and the search goes on from them.  Walking down known states propagates
+nothing: states come from a cache, or are made again from the actions that first led there.  Where
+alike ops have come to be split alike, a sharding is priced on the folded program, as ``mcts`` does
+it, else op by op.
 
-What the published form has and this one lacks: the learned ranker that filters arguments (Automap) and tactics given
-by a user (automap-reloaded).  What this one has beyond it: widening, learnt preferences and adopted rollouts, one tree
-over all rounds, an analysis that finds the groups of arguments, a propagation in memory instead of a compiler's
-rewriting, and prices that are incremental.  Where they differ: members of a group are sharded one after another, each
-with its own propagation, so that chains of equal square weights come out as alternating columns and rows instead of
-blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards those on fewer than 10
-names.
+What the published form has and this one lacks: the learned ranker that filters arguments (Automap)
+and tactics given by a user (automap-reloaded).  What this one has beyond it: widening, learnt
+preferences and adopted rollouts, one tree over all rounds, an analysis that finds the groups of
+arguments, a propagation in memory instead of a compiler's rewriting, and prices that are
+incremental.  Where they differ: members of a group are sharded one after another, each with its own
+propagation, so that chains of equal square weights come out as alternating columns and rows instead
+of blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards
+those on fewer than 10 names.
 
-Two orders of actions may shard the arguments alike and the inside differently.  The published state cannot tell them
-apart, and neither does the tree of this one: a node goes on from the first one met (``_Tree.ambiguous`` counts how
-often that mattered).  A plan's price is always that of its own sharding.
+Two orders of actions may shard the arguments alike and the inside differently.  The published state
+cannot tell them apart, and neither does the tree of this one: a node goes on from the first one met
+(``_Tree.ambiguous`` counts how often that mattered).  A plan's price is always that of its own
+sharding.
 
-Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv 2210.06352).
-Start reading at ``run``.
+Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv
+2210.06352). Start reading at ``run``.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ WIDTH = 1.0
 ADOPT = (
     50  #: simulations without a better plan after which the states of the best rollout become nodes
 )
-GREED = 0.85  #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+#: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+GREED = 0.85
 STOP = 0.05  #: chance that a rollout ends after an action
 
 
@@ -74,7 +79,8 @@ def run(recorder: Recorder, seed: int, options: Automap) -> Status:
     moves = argument_moves(recorder, least)
     if not len(moves.legal(moves.propagation.start())):
         return Status.NO_ACTIONS
-    # A search that goes on makes a new tree, with other random choices, over the nodes that the trace has.
+    # A search that goes on makes a new tree, with other random choices, over the nodes that the
+    # trace has.
     tree = _Tree(
         recorder,
         moves,
@@ -91,8 +97,9 @@ def run(recorder: Recorder, seed: int, options: Automap) -> Status:
         for _ in range(size):
             recorder.check()
             if tree.root.closed:
-                # Other orders of actions may reach shardings that this state cannot tell apart, and some actions were
-                # discarded: only without either is the best one known to be the best.
+                # Other orders of actions may reach shardings that this state cannot tell apart, and
+                # some actions were discarded: only without either is the best one known to be the
+                # best.
                 whole = not (tree.ambiguous or tree.cut_off or moves.discarded)
                 return Status.COMPLETE if whole else Status.CONVERGED
             tree.simulate()
@@ -133,7 +140,10 @@ class Moves:
 
 
 def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
-    """Every dim of every group of arguments on every axis, those left out that reach fewer than ``least`` things."""
+    """Every dim of every group of arguments on every axis.
+
+    Those that reach fewer than ``least`` ops and values are left out.
+    """
     problem = recorder.problem
     analysis, mesh = problem.analysis, problem.mesh
     program, propagation = analysis.program, Propagation(analysis, mesh, problem.pins)
@@ -247,7 +257,8 @@ class _Tree:
         )
         start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
-        # The unsharded program (or what pins leave of it) is priced already, and is not to be counted twice.
+        # The unsharded program (or what pins leave of it) is priced already, and is not to be
+        # counted twice.
         given = State(recorder.problem.space)
         self.prices[int(_print(given.op_axis, given.value_axis))] = recorder.price(given)
         self.root = self._add(start, None, -1, self._key(start))
@@ -287,7 +298,7 @@ class _Tree:
             self.cache.popitem(last=False)
 
     def _state(self, node: _Node) -> Sharding:
-        """The sharding of a node, not to be changed: from the cache, or by its actions once more."""
+        """The sharding of a node, not to be changed: from the cache, or by its actions again."""
         found = self.cache.get(node.id)
         if found is None:
             if node.parent is None:
@@ -348,7 +359,10 @@ class _Tree:
         return float(np.max(self.gain / np.maximum(self.taken, 1.0)))
 
     def _expand(self, node: _Node) -> int:
-        """Try another move of ``node``; gives its place among the children, -1 if it leads where another one does."""
+        """Try another move of ``node``.
+
+        Gives its place among the children, -1 if it leads where another one does.
+        """
         return self._try(node, int(node.untried[self._prefer(node.untried)]))
 
     def _try(self, node: _Node, move: int) -> int:
@@ -424,7 +438,7 @@ class _Tree:
             self._close(parent)
 
     def _adopt(self) -> None:
-        """Make the states of the best rollout nodes of the tree, so that the search goes on from there."""
+        """Make the states of the best rollout nodes of the tree, to go on from there."""
         assert self.best_rollout is not None
         (moves, path, ids, reward), self.best_rollout = self.best_rollout, None
         node = path[-1][0].children[path[-1][1]] if path else self.root

@@ -1,14 +1,15 @@
 """Beam search over the colour actions, then local search around the best sequences.
 
-The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each by every legal
-action, so that an action that pays only together with the next one survives.  Sequences of actions are refined:
-one action is removed, replaced or inserted at any place, or two change places, and the whole sequence is taken again
-from the unsharded program, actions that have lost their effect being dropped; the first change that improves the plan
-is kept, until none does.  While the budget lasts this is repeated from sequences disturbed at random (iterated local
-search), which leads out of local optima.
+The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each
+by every legal action, so that an action that pays only together with the next one survives.
+Sequences of actions are refined: one action is removed, replaced or inserted at any place, or two
+change places, and the whole sequence is taken again from the unsharded program, actions that have
+lost their effect being dropped; the first change that improves the plan is kept, until none does.
+While the budget lasts this is repeated from sequences disturbed at random (iterated local search),
+which leads out of local optima.
 
-References: Lowerre, The Harpy speech recognition system, 1976 (beam search); Lourenço, Martin, Stützle, Iterated local
-search, Handbook of Metaheuristics, 2003.
+References: Lowerre, The Harpy speech recognition system, 1976 (beam search); Lourenço, Martin,
+Stützle, Iterated local search, Handbook of Metaheuristics, 2003.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
     if not beam.choices:
         return Status.NO_ACTIONS
     recorder.round = 1
-    # Where there are many actions a beam takes its time: something good is at hand sooner by local search alone.
+    # Where there are many actions a beam takes its time: something good is at hand sooner by local
+    # search alone.
     begin = [beam.read(recorder.incumbent.actions)] if recorder.is_resumed else [(), ()]
     elite = [beam.refine(rows) for rows in begin]
     width = options.width or max(1, min(16, 400 // len(beam.choices)))

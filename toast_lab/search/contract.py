@@ -55,7 +55,7 @@ class SearchResult:
 
     @property
     def gap(self) -> float | None:
-        """By which part C(s) of the plan may be above ``bound``: C(s) / bound - 1; None: unknown."""
+        """By which part C(s) may be above ``bound``: C(s) / bound - 1; None: unknown."""
         if self.bound is None or not self.bound > 0:
             return None
         return max(0.0, self.cost.score / self.bound - 1.0)

@@ -1,4 +1,4 @@
-"""The best plan that a search has so far (its incumbent), and how to make it when it is asked for."""
+"""The best plan that a search has so far (its incumbent), and how to make it when asked."""
 
 from __future__ import annotations
 

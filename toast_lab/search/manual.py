@@ -1,9 +1,10 @@
-"""Plans given by a person: a list of actions as it stands, or expert plans on every sensible assignment of mesh axes.
+"""Plans given by a person: actions as they stand, or expert plans on every axis assignment.
 
-An expert plan names roles instead of axes: ``("batch", "data"), ("d_model", "data"), ("heads", "model")``.  Every way
-to give mesh axes to the roles is tried: each axis to one role or to none, several axes to a role in any order (an
-action on a role is taken on each of its axes in turn).  As an expert would, actions that have no effect on an axis,
-because nothing divides, are left out there, and the label of the plan says so.
+An expert plan names roles instead of axes: ``("batch", "data"), ("d_model", "data"), ("heads",
+"model")``.  Every way to give mesh axes to the roles is tried: each axis to one role or to none,
+several axes to a role in any order (an action on a role is taken on each of its axes in turn).  As
+an expert would, actions that have no effect on an axis, because nothing divides, are left out
+there, and the label of the plan says so.
 
 Reference: TOAST section 5.1, where all combinations of the experts' plans are tried.
 """
@@ -68,7 +69,10 @@ def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
 
 
 def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Every way to give axes to roles: each role gets at least one, each axis goes to one role or is not used."""
+    """Every way to give axes to roles.
+
+    Each role gets at least one, each axis goes to one role or is not used.
+    """
     for choice in itertools.product((*roles, None), repeat=len(axes)):
         got = [[axis for axis, role in zip(axes, choice, strict=True) if role == r] for r in roles]
         if all(got):
@@ -116,7 +120,8 @@ def _read(
     for item in actions:
         if isinstance(item, str) or not 2 <= len(item) <= 3 or not isinstance(item[1], str):
             raise InvalidPlan(
-                f'plan {name!r}: give its actions as ("colour", "role") or ("colour", "role", bits), not {item!r}'
+                f'plan {name!r}: give its actions as ("colour", "role") or ("colour", "role", '
+                f"bits), not {item!r}"
             )
         colour, role, *bits = item
         action = parse_action(problem.analysis, problem.mesh, (colour, problem.mesh.axes[0], *bits))

@@ -226,7 +226,10 @@ def _min_names() -> Any:
 @register
 @dataclasses.dataclass(frozen=True)
 class Mcts(Method):
-    """Monte-Carlo tree search over colours, sides of conflicts and mesh axes: the method of TOAST."""
+    """Monte-Carlo tree search over colours, sides of conflicts and mesh axes: the method of TOAST.
+
+    Options follow the paper where it has them; ``search/mcts`` tells of the others.
+    """
 
     name = "mcts"
     trajectories: int | None = option(
@@ -312,7 +315,10 @@ class Automap(Method):
 @register
 @dataclasses.dataclass(frozen=True)
 class Alpa(Method):
-    """An integer program over the ways to split each op, with the costs of resharding between them."""
+    """An integer program over the ways to split each op, with the costs of resharding between them.
+
+    Options limit its size and the effort of HiGHS; ``search/alpa`` tells of them.
+    """
 
     name = "alpa"
     grains: str = option(

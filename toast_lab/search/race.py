@@ -1,7 +1,8 @@
 """``race``: several methods on one problem and budget, and who found what when.
 
-Each method runs in its own child process.  By default one runs after the other, since timings of methods that share
-cores say little.  Start reading at ``race``.  Reference: TOAST sections 5.2 and 5.3.
+Each method runs in its own child process.  By default one runs after the other, since timings of
+methods that share cores say little.  Start reading at ``race``.  Reference: TOAST sections 5.2 and
+5.3.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Race:
 
     @property
     def best(self) -> Row | None:
-        """The method with the best plan: one that fits, then the lower score, then the one that had it first."""
+        """The method with the best plan.
+
+        One that fits, then the lower score, then the one that had it first.
+        """
         found = [row for row in self.rows if row.score is not None]
         return (
             min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
@@ -82,7 +86,7 @@ class Race:
 
     @property
     def curves(self) -> list[dict[str, Any]]:
-        """The anytime curves as tidy rows of CURVE_COLUMNS: one at each improvement of each method."""
+        """The anytime curves as rows of CURVE_COLUMNS: one at each improvement of each method."""
         return [
             {"method": o.method, **{k: v for k, v in p._asdict().items() if k != "actions"}}
             for o in self.outcomes
@@ -154,12 +158,16 @@ def race(
         budget: of each method (30 s by default).
         seed: of each method.
         options: by method, such as ``{"manual": {"plans": model.expert_plans}}``.
-        on_progress: called with a method and each improvement of its best plan, from another thread.
-        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second one kills.
-        parallel: how many methods run at once.  More than one makes them share the cores, and timings worthless.
+        on_progress: called with a method and each improvement of its best plan, from another
+            thread.
+        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second
+            one kills.
+        parallel: how many methods run at once.  More than one makes them share the cores, and
+            timings worthless.
 
     Raises:
-        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
+        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
+            are listed.
     """
     check(methods, options)
     parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
@@ -195,7 +203,11 @@ def race(
 
 
 def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Raise InvalidProblem listing every method that is not there, given twice, or has options and does not run."""
+    """Check the methods of a race.
+
+    Raises InvalidProblem listing every method that is unknown, given twice, or has options and does
+    not run.
+    """
     wrong = [no_method(m) for m in methods if m not in METHODS]
     wrong += [
         f"{m} is given {list(methods).count(m)} times"
@@ -277,7 +289,9 @@ def _row(o: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Ro
 def seconds_to(
     points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE
 ) -> float | None:
-    """When a curve first came within ``close`` times the score of ``best``, a (does not fit, score); None: never.
+    """When a curve first came within ``close`` times the score of ``best``; None: never.
+
+    ``best`` is (does not fit, score).
 
     A plan that does not fit is never close to one that does.
     """

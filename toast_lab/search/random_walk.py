@@ -1,7 +1,7 @@
 """Uniformly random actions, a random number of them: the baseline that every search must beat.
 
-Nothing is learnt from one walk for the next.  The search ends by itself only when walks keep ending where earlier ones
-did, that is on programs so small that all has been seen.
+Nothing is learnt from one walk for the next.  The search ends by itself only when walks keep ending
+where earlier ones did, that is on programs so small that all has been seen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def run(recorder: Recorder, seed: int, options: RandomWalk) -> Status:
     while stale < options.patience:
         recorder.check()
         state, taken = start.copy(), list[Action]()
-        # The first walk goes on until no action is left, or lengths that no walk reaches would be drawn.
+        # The first walk goes on until no action is left, or lengths that no walk reaches would be
+        # drawn.
         length = options.depth
         if not first:
             length = int(rng.integers(1, min(options.depth, longest + 1) + 1))

@@ -181,7 +181,7 @@ def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
 def _actions(
     problem: Problem, trace: Trace, op_axis: np.ndarray, value_axis: np.ndarray
 ) -> Iterator[str]:
-    """The actions of the best plan lead to it, if they are actions and not words on how it came about."""
+    """The actions of the best plan lead to it, if they are actions and not labels."""
     pinned = pinned_texts(problem.space)
     if trace.best_actions[: len(pinned)] != pinned:
         yield f"best_actions must begin with what is pinned, {', '.join(pinned)}"
@@ -195,7 +195,10 @@ def _actions(
     if not (
         np.array_equal(state.op_axis, op_axis) and np.array_equal(state.value_axis, value_axis)
     ):
-        yield f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of best.op_axis"
+        yield (
+            f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of "
+            "best.op_axis"
+        )
 
 
 def _prices(problem: Problem, trace: Trace) -> Iterator[str]:

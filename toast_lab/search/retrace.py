@@ -23,7 +23,9 @@ class Replayed(NamedTuple):
     quick: Quick  #: its price, worked out anew
 
 
-def replay(problem: Problem, trace: Trace, begin: int = 0, end: int | None = None) -> Iterator[Replayed]:
+def replay(
+    problem: Problem, trace: Trace, begin: int = 0, end: int | None = None
+) -> Iterator[Replayed]:
     """Simulations ``begin`` to ``end`` (counted from 0) of a trace that was made for this problem.
 
     Those of plans that did not come from actions are left out: their actions are words for people.
@@ -36,13 +38,17 @@ def replay(problem: Problem, trace: Trace, begin: int = 0, end: int | None = Non
     for simulation in trace.simulations[begin:end]:
         state = State(problem.space)
         try:
-            actions = [known.setdefault(t, parse_action(problem.analysis, problem.mesh, t)) for t in simulation.actions]
+            actions = [
+                known.setdefault(t, parse_action(problem.analysis, problem.mesh, t))
+                for t in simulation.actions
+            ]
         except ToastError:
             continue
         for text, action in zip(simulation.actions, actions, strict=True):
             if not state.apply(action):
                 raise InvalidPlan(
-                    f"simulation {simulation.index} took {text}, which changes nothing here: this trace was made for "
+                    f"simulation {simulation.index} took {text}, which changes nothing here: this "
+                    "trace was made for "
                     "another problem"
                 )
         yield Replayed(simulation, state, pricer.quick(state))

@@ -1,8 +1,9 @@
 """One search in a child process: a method that crashes or hangs costs its own row and nothing else.
 
-``search_in_child`` gives an ``Outcome`` whatever happens: every improvement is reported as it is found, so that what a
-dead process had found is not lost.  Before the clock starts, the child loads the pricing kernels and lets the method
-run for a moment on a copy of the problem, so that loading compiled code counts for no method.
+``search_in_child`` gives an ``Outcome`` whatever happens: every improvement is reported as it is
+found, so that what a dead process had found is not lost.  Before the clock starts, the child loads
+the pricing kernels and lets the method run for a moment on a copy of the problem, so that loading
+compiled code counts for no method.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class BestPlan(NamedTuple):
 
 
 class PlanSender:
-    """In a child: tells of best plans that their actions do not give, so that they outlive the process."""
+    """In a child: tells of best plans that actions do not give, so that they outlive it."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
         self._sent: np.ndarray | None = None
 
     def hand_on(self, simulations: Sequence[Simulation]) -> None:
-        """Send the best plan of the trace that ``simulations`` are of, if it is new and needs to be sent."""
+        """Send the best plan of the trace of ``simulations``, if it is new and has to be sent."""
         if not isinstance(simulations, Simulations):
             return
         trace = simulations.trace
@@ -149,9 +150,10 @@ def search_in_child(
         budget: as for ``search``.
         options: of the method; they are pickled.
         on_point: called with every improvement.
-        cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over what it found.
-        time_limit_s: the process is killed after that; twice the budget's seconds and 7 minutes by default, an hour
-            where the budget has no seconds.
+        cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over
+            what it found.
+        time_limit_s: the process is killed after that; twice the budget's seconds and 7 minutes by
+            default, an hour where the budget has no seconds.
 
     Raises:
         KeyboardInterrupt: and nothing else; crashes, hangs and refused input are outcomes.

@@ -1,9 +1,10 @@
 """What a search did: every trajectory in order and the states it knows, in columns that grow.
 
-A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers in flat arrays and
-makes a ``Simulation`` or a ``Node`` only when somebody looks at one.  Actions are written as numbers into a vocabulary
-of texts.  A trace is saved as one file (numpy's ``.npz``), with the best plan and whatever the method needs to go on,
-so that it can be looked at, replayed on a problem, or resumed.
+A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers
+in flat arrays and makes a ``Simulation`` or a ``Node`` only when somebody looks at one.  Actions
+are written as numbers into a vocabulary of texts.  A trace is saved as one file (numpy's ``.npz``),
+with the best plan and whatever the method needs to go on, so that it can be looked at, replayed on
+a problem, or resumed.
 
 Start reading at ``Trace``.  Reference: TOAST section 4.1.
 """
@@ -27,7 +28,7 @@ AGAIN = "give another copy of the file, or search again and save the trace anew"
 
 
 class Simulation(NamedTuple):
-    """One trajectory: the actions taken from the unsharded program, and the price where it stopped."""
+    """One trajectory: actions taken from the unsharded program, and the price of its end."""
 
     index: int  # type: ignore[assignment]  #: counts from 1
     round: int
@@ -45,7 +46,10 @@ class Simulation(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One state in the trace: reached first by ``action`` from ``parent``; states reached twice are one node."""
+    """One state in the trace, first reached by ``action`` from ``parent``.
+
+    States reached twice are one node.
+    """
 
     id: int
     parent: int  #: -1 for the root
@@ -125,7 +129,7 @@ class Simulations(Sequence[Simulation]):
         return self._trace
 
     def sample(self, every: int) -> list[Simulation]:
-        """Every ``every``-th, the last one, and those that found something better; the others are not decoded."""
+        """Every ``every``-th, the last one, and every improvement; the others are not decoded."""
         rows = np.arange(self._range.start, self._range.stop)
         wanted = self._trace.row["best"][rows] == rows
         wanted[::every] = True
@@ -161,9 +165,10 @@ class Trace:
     Attributes:
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``Node``; the root first.
-        about: what was searched (program digest, mesh, machine, limit), by which method, seed and options.
-        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the search goes on, None
-            where its actions alone give it.
+        about: what was searched (program digest, mesh, machine, limit), by which method, seed and
+            options.
+        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the
+            search goes on, None where its actions alone give it.
         best_actions: its actions as text.
         memory: what the method needs to go on, by name.
     """
@@ -213,7 +218,7 @@ class Trace:
         return Nodes(self)
 
     def since(self, begin: int) -> Simulations:
-        """The simulations from number ``begin`` on, counted from 0; stays as it is while the trace grows."""
+        """The simulations from number ``begin`` on, counted from 0, as the trace is now."""
         return Simulations(self, begin, self.row.n)
 
     def improvements(self) -> list[Simulation]:
@@ -275,7 +280,10 @@ class Trace:
         return found
 
     def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
-        """Write one simulation; ``row`` has the columns of ``self.row``.  Gives its number, counted from 0."""
+        """Write one simulation; gives its number, counted from 0.
+
+        ``row`` has the columns of ``self.row``.
+        """
         self.action.extend({"word": np.asarray(words, np.int32)})
         self.passed.extend({"node": np.asarray(nodes, np.int32)})
         return self.row.append(action_end=self.action.n, node_end=self.passed.n, **row)
@@ -305,7 +313,10 @@ class Trace:
         return new
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as one ``.npz`` file, whole or not at all.  Raises NotSaved if that cannot be."""
+        """Write the trace as one ``.npz`` file, whole or not at all.
+
+        Raises NotSaved if that cannot be.
+        """
         columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
         arrays = {f"{part}.{name}": c[name] for part, c in columns.items() for name in c.array}
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
@@ -327,8 +338,8 @@ class Trace:
         """Read a trace back.
 
         Raises:
-            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range or point outside;
-                all of them are listed.
+            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range
+                or point outside; all of them are listed.
         """
         try:
             header, arrays = trace_file.read(path)

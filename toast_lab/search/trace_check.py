@@ -1,7 +1,7 @@
-"""Does a trace hold together?  Every column's kind, length and range, and all numbers that point somewhere.
+"""Does a trace hold together?  Kinds, lengths, ranges, and numbers that point somewhere.
 
-What is let through can be looked at, replayed and copied without anything pointing outside.  Whether it belongs to a
-problem, and whether a search can go on from it, is told by ``resumable``.
+What is let through can be looked at, replayed and copied without anything pointing outside.
+Whether it belongs to a problem, and whether a search can go on from it, is told by ``resumable``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
 def array_offenders(
     arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]
 ) -> Iterator[str]:
-    """Columns (``part.name``, by dtype) that are missing, of another kind, or shorter than others of their part."""
+    """Columns (``part.name``, by dtype) that are missing, of a wrong kind, or too short."""
     known = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
     known |= {name: (dtype, 1) for name, dtype in expected.items()}
     for name, array in arrays.items():
@@ -45,7 +45,8 @@ def array_offenders(
         dtype, n_dims = known[name]
         if array.dtype != dtype or array.ndim != n_dims:
             yield (
-                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape {array.shape} of "
+                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape "
+                f"{array.shape} of "
                 f"{array.dtype}"
             )
     if missing := [name for name in expected if name not in arrays]:
@@ -121,7 +122,10 @@ def _tree_offenders(trace: Trace) -> Iterator[str]:
         return
     parent, depth = node["parent"], node["depth"]
     if (parent[0], node["word"][0], depth[0]) != (-1, -1, 0):
-        yield f"the root has parent {parent[0]}, action {node['word'][0]} and depth {depth[0]}, not -1, -1 and 0"
+        yield (
+            f"the root has parent {parent[0]}, action {node['word'][0]} and depth {depth[0]}, not "
+            "-1, -1 and 0"
+        )
     late = parent[1:] >= np.arange(1, node.n)
     if late.any():
         at = 1 + int(np.flatnonzero(late)[0])
@@ -142,7 +146,10 @@ def _best_offenders(trace: Trace) -> Iterator[str]:
     stray[0] = best[0] != 0
     if stray.any():
         at = int(np.flatnonzero(stray)[0])
-        yield f"row.best of row {at} is {best[at]}, neither that row nor the best before it, {before[at]}"
+        yield (
+            f"row.best of row {at} is {best[at]}, neither that row nor the best before it, "
+            f"{before[at]}"
+        )
         return
     unfit, score = ~row["fits"], row["score"]
     lower = (unfit < unfit[before]) | ((unfit == unfit[before]) & (score < score[before]))
@@ -152,13 +159,14 @@ def _best_offenders(trace: Trace) -> Iterator[str]:
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         yield (
-            f"row.best of row {at} is {best[at]}, though row {before[at]} was the best with C(s) {score[before[at]]:g} "
+            f"row.best of row {at} is {best[at]}, though row {before[at]} was the best with C(s) "
+            f"{score[before[at]]:g} "
             f"and row {at} has {score[at]:g}"
         )
 
 
 def outside(numbers: np.ndarray, least: float, most: float) -> str:
-    """Which number is not from ``least`` to ``most``, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
+    """Which number is out of range, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
     good = (numbers >= least) & (numbers <= most)
     if good.all():
         return ""
@@ -170,7 +178,7 @@ def outside(numbers: np.ndarray, least: float, most: float) -> str:
     )
 
 
-# -- what a trace says of its search ----------------------------------------------------------------------------------
+# -- what a trace says of its search ---------------------------------------------------------------
 
 
 def _text(value: Any) -> str:

@@ -1,9 +1,10 @@
 """Where the simulations of a trace went, as a tree that can be counted as of any simulation.
 
-Nodes of a trace are states, and a state may be reached in several orders of the same actions.  A place is a state
-together with the way that led there, so that places form a tree: every node has its home, the place below the home of
-its parent, and a walk that came another way gets a place of its own.  Each simulation ends in one place; what is known
-of a place is a sum over the simulations that ended in it or below it.  ``Places`` follows a trace while it grows.
+Nodes of a trace are states, and a state may be reached in several orders of the same actions.  A
+place is a state together with the way that led there, so that places form a tree: every node has
+its home, the place below the home of its parent, and a walk that came another way gets a place of
+its own.  Each simulation ends in one place; what is known of a place is a sum over the simulations
+that ended in it or below it.  ``Places`` follows a trace while it grows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Tally(NamedTuple):
 
 
 class Actions(NamedTuple):
-    """What is known of single actions wherever they were taken; arrays over the words of a vocabulary."""
+    """What is known of single actions anywhere; arrays over the words of a vocabulary."""
 
     visits: np.ndarray  #: int64, simulations that took the action
     mean_score: np.ndarray  #: mean C(s) of these; NaN where there is none
@@ -42,7 +43,8 @@ class Places:
     """The places of a trace.
 
     Attributes:
-        place: columns ``parent`` (-1 for the root), ``node`` and ``word`` of the trace, and ``depth``.
+        place: columns ``parent`` (-1 for the root), ``node`` and ``word`` of the trace, and
+            ``depth``.
         end: column ``place`` where each simulation ended.
     """
 
@@ -82,7 +84,10 @@ class Places:
         self.end.extend({"place": here.astype(np.int32)})
 
     def tally(self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty) -> Tally:
-        """Count the first ``n`` simulations, all by default; rewards are less by ``length_penalty`` for an action."""
+        """Count the first ``n`` simulations, all by default.
+
+        Rewards are less by ``length_penalty`` for every action.
+        """
         end = self.end["place"][:n]
         reward = rewards(self.trace, len(end), length_penalty)
         score, size = self.trace.row["score"][: len(end)], self.place.n
@@ -149,8 +154,8 @@ class Places:
     def plan(self, place: int) -> tuple[str, ...]:
         """Actions of the plan so far.
 
-        A method that takes several actions at a time names them in one label; then they are those of the first
-        simulation that ended here.
+        A method that takes several actions at a time names them in one label; then they are those
+        of the first simulation that ended here.
         """
         labels = tuple(self.label(p) for p in self.chain(place)[1:])
         ended = np.flatnonzero(self.end["place"] == place)
@@ -188,7 +193,8 @@ class Places:
     ) -> np.ndarray:
         """Places of ``nodes`` below ``above`` that are not their homes; new ones are made.
 
-        ``words`` is -1 where the node is known by another action; ``rows`` are simulations that tell the right one.
+        ``words`` is -1 where the node is known by another action; ``rows`` are simulations that
+        tell the right one.
         """
         keys, first, back = np.unique(above << 32 | nodes, return_index=True, return_inverse=True)
         at = np.searchsorted(self._keys, keys)
@@ -213,7 +219,7 @@ class Places:
         return found[back.reshape(-1)]
 
     def _word(self, rows: np.ndarray, step: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """The action that simulations ``rows`` took as their ``step``-th, or what the trace calls the node."""
+        """The actions that simulations ``rows`` took as their ``step``-th, or the node's name."""
         ends = self.trace.row["action_end"]
         begins = np.where(rows > 0, ends[rows - 1], 0)
         has = begins + step < ends[rows]

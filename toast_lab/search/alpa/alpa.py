@@ -1,24 +1,29 @@
 """The rival of Alpa's kind: an integer program over the strategies of every op.
 
-One strategy is chosen for every cluster of ops (on each mesh axis the name that is split, all axes at once) and one
-layout for every cluster of values.  An op costs its compute time under its strategy; where an op and a value disagree
-the move between the two layouts is to pay, at the prices of our evaluator.  HiGHS finds the choice of least time.  The
-plan is then priced: where memory is over the limit a row for that op is added and the program solved again.
+One strategy is chosen for every cluster of ops (on each mesh axis the name that is split, all axes
+at once) and one layout for every cluster of values.  An op costs its compute time under its
+strategy; where an op and a value disagree the move between the two layouts is to pay, at the prices
+of our evaluator.  HiGHS finds the choice of least time.  The plan is then priced: where memory is
+over the limit a row for that op is added and the program solved again.
 
-On one page: ``price_choices`` (prices) -> ``_starts`` (one colour split throughout, improved one cluster at a time) ->
-``Solver.solve`` with all mesh axes but one as they are, each axis in turn -> with all axes free -> the same on a finer
-grain, where ops of one role in every layer choose for themselves, going on from the plan found -> what was too large
-or ended by the time again with all that is left -> ``Solver.polish`` with a part of the clusters free at a time.
+On one page: ``price_choices`` (prices) -> ``_starts`` (one colour split throughout, improved one
+cluster at a time) -> ``Solver.solve`` with all mesh axes but one as they are, each axis in turn ->
+with all axes free -> the same on a finer grain, where ops of one role in every layer choose for
+themselves, going on from the plan found -> what was too large or ended by the time again with all
+that is left -> ``Solver.polish`` with a part of the clusters free at a time.
 
-Where the budget counts evaluations, the result is to be the same on every machine and the work to follow the budget:
-HiGHS is limited by nodes, and the columns of all programs together by ``_COLUMNS_EACH`` for every evaluation.
+Where the budget counts evaluations, the result is to be the same on every machine and the work to
+follow the budget: HiGHS is limited by nodes, and the columns of all programs together by
+``_COLUMNS_EACH`` for every evaluation.
 
-What the published form does that this does not: it cuts the model into pipeline stages with a dynamic program over
-this one; it takes compute times to be about equal for all strategies and collectives from measurements or constants.
-It lets every op choose for itself, repeated layers too, after merging elementwise ops into an operand; we do so by
-role, see ``strategies.cluster``.  What this has and the published form does not: a roofline for every op, meshes of any
-number of axes, copies that are shared between uses, a memory limit that is kept, and the evaluator's prices throughout.
-Like it, what is minimised is a sum of prices of ops and edges, so that no bound on C(s) follows from its optimum.
+What the published form does that this does not: it cuts the model into pipeline stages with a
+dynamic program over this one; it takes compute times to be about equal for all strategies and
+collectives from measurements or constants. It lets every op choose for itself, repeated layers too,
+after merging elementwise ops into an operand; we do so by role, see ``strategies.cluster``.  What
+this has and the published form does not: a roofline for every op, meshes of any number of axes,
+copies that are shared between uses, a memory limit that is kept, and the evaluator's prices
+throughout. Like it, what is minimised is a sum of prices of ops and edges, so that no bound on C(s)
+follows from its optimum.
 
 Reference: Alpa, OSDI 2022, section 4; TOAST section 5 compares with it.
 """
@@ -82,7 +87,8 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
         unfinished and unfinished[-1].grain == passes[-1]
     ):  # else the finest is solved, and with it all
         for number, solver in enumerate([*unfinished, *unfinished]):
-            # First small parts, and then all at once: what a grain had may have ended before the others needed theirs.
+            # First small parts, and then all at once: what a grain had may have ended before the
+            # others needed theirs.
             recorder.round += 1
             solver.go_on_from(best)
             if number < len(unfinished):
@@ -94,7 +100,7 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
 
 
 def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]]:
-    """The best three ways to split one colour throughout, on one mesh axis or on as many as divide it."""
+    """The best three ways to split one colour throughout, on one mesh axis or on several."""
     space = recorder.problem.space
     found: list[tuple[tuple[float, ...], int, State, str]] = []
     root = State(space)

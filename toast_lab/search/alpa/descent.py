@@ -1,4 +1,4 @@
-"""Better choices one cluster at a time: a start for the integer program of ``alpa`` that costs milliseconds."""
+"""Better choices one cluster at a time: a start for the integer program, in milliseconds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Descent:
         return [sorted(f) for f in found]
 
     def objective_s(self, ops: np.ndarray, values: np.ndarray) -> float:
-        """Time and ties of a choice: what the integer program minimises where memory is no matter."""
+        """Time and ties of a choice: what the integer program minimises, memory aside."""
         return self.choices.time_s(ops, values) + sum(
             float(t[v]) for t, v in zip(self.tie, values.tolist(), strict=True)
         )

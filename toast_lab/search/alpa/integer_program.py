@@ -3,14 +3,16 @@
 Columns, all between 0 and 1:
 
 * ``x``: one for each choice of each cluster of ops and of values, binary, one of each cluster is 1;
-* ``e``: one for each pair of (label, layout) of a group, continuous.  Its sums over layouts are the choices with that
-  label, its sums over labels the choice of that layout, so that it is the product of the two wherever they are binary;
-* ``z``: one for each pair that costs something unless an earlier use asked for the same: at least ``e`` less the
-  ``e`` of the same pair of earlier groups;
+* ``e``: one for each pair of (label, layout) of a group, continuous.  Its sums over layouts are the
+  choices with that label, its sums over labels the choice of that layout, so that it is the product
+  of the two wherever they are binary;
+* ``z``: one for each pair that costs something unless an earlier use asked for the same: at least
+  ``e`` less the ``e`` of the same pair of earlier groups;
 * ``over``: bytes above the limit, in units of it; 0 unless the limit may be passed.
 
-HiGHS cannot be interrupted from Python, hence the child.  This module loads neither numba nor the rest of the search,
-so that the child starts quickly.  Reference: Alpa (OSDI 2022) section 4.2, equations 1 to 5 in spirit.
+HiGHS cannot be interrupted from Python, hence the child.  This module loads neither numba nor the
+rest of the search, so that the child starts quickly.  Reference: Alpa (OSDI 2022) section 4.2,
+equations 1 to 5 in spirit.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Bytes(NamedTuple):
-    """Memory in use at one op, as far as it is linear in the columns, and how much the evaluator finds beside that."""
+    """Memory in use at one op, as far as it is linear in the columns, and what is beside that."""
 
     at: int  #: op of the program
     values: dict[int, np.ndarray]  #: value cluster -> [T] bytes
@@ -43,7 +45,10 @@ class Bytes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IntegerProgram:
-    """``minimise cost @ x  with  low <= rows @ x <= high  and  0 <= x <= upper``; the first ``n_binary`` are binary."""
+    """``minimise cost @ x  with  low <= rows @ x <= high  and  0 <= x <= upper``.
+
+    The first ``n_binary`` columns are binary.
+    """
 
     cost: np.ndarray
     rows: scipy.sparse.csr_array
@@ -123,7 +128,8 @@ def assemble(
         bytes_rows: ops at which memory is bounded.
         limit_bytes: bound.
         over_s: seconds that ``limit_bytes`` above the limit cost; None: they are forbidden.
-        known_s: objective (ties included) of a choice that keeps every bound: whatever costs more is ruled out.
+        known_s: objective (ties included) of a choice that keeps every bound: whatever costs more
+            is ruled out.
         check: called now and then; may raise to end the work.
     """
     width = [len(c) for c in choices.compute_s]
@@ -163,7 +169,8 @@ def assemble(
         seconds[groups[term.group] : groups[term.group] + len(flat)] += flat
     upper = np.ones(n)
     if known_s is not None:
-        # What everything else costs at least; reading a copy may be a little quicker than reading the value.
+        # What everything else costs at least; reading a copy may be a little quicker than reading
+        # the value.
         least = sum(float(c.min()) for c in choices.compute_s)
         least += sum(float(np.minimum(term.time_s, 0.0).min(initial=0.0)) for term in choices.terms)
         slack = known_s * (1 + 1e-6) - least
@@ -233,7 +240,7 @@ def assemble(
 
 
 def _contested(choices: Choices, term: Any) -> np.ndarray:
-    """Flat (label, layout) pairs of a term that cost something and that an earlier use might have asked for."""
+    """Flat (label, layout) pairs that cost something and that an earlier use might share."""
     group = choices.groups[term.group]
     asked = np.isin(
         group.distinct, np.concatenate([choices.groups[g].distinct for g in term.earlier])

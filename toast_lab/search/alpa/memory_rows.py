@@ -1,9 +1,10 @@
-"""Memory at one op as a linear function of the choices: the rows that keep a plan of ``alpa`` within the limit.
+"""Memory at one op as a linear function of the choices, to keep a plan within the limit.
 
-What is alive at an op is known before there is a plan for all values that are written, and for copies up to how far
-they are shared, in which a plan that was priced serves as the example.  Work space and the finer points of sharing are
-not linear; what the evaluator finds there for the example is added as it is (``Bytes.beside``), and since the search
-prices every plan and asks for a new row wherever one is over the limit, what the row says wrongly is corrected then.
+What is alive at an op is known before there is a plan for all values that are written, and for
+copies up to how far they are shared, in which a plan that was priced serves as the example.  Work
+space and the finer points of sharing are not linear; what the evaluator finds there for the example
+is added as it is (``Bytes.beside``), and since the search prices every plan and asks for a new row
+wherever one is over the limit, what the row says wrongly is corrected then.
 
 Start reading at ``bytes_at``.
 """
@@ -35,12 +36,15 @@ class MemoryRows:
         self.bench = make_bench(problem, folded, len(choices.menus.ops))
         self.tables = self.bench.tables
         self.facts = folded.facts
-        self.ways = [np.where(m >= 0, self.axis_size, 1).prod(axis=1).astype(float) for m in choices.menus.values]
+        self.ways = [
+            np.where(m >= 0, self.axis_size, 1).prod(axis=1).astype(float)
+            for m in choices.menus.values
+        ]
         self._copies: dict[int, np.ndarray] = {}
 
     @functools.cached_property
     def _lifetimes(self) -> tuple[np.ndarray, np.ndarray]:
-        """([U] does the use bring a copy of its own whatever is chosen, [U] last op that the copy serves).
+        """([U] does the use always bring a copy of its own, [U] last op that the copy serves).
 
         Uses of one value that always want the same are served by the first one's copy.
         """
@@ -48,8 +52,14 @@ class MemoryRows:
         group = self.choices.use_group[self.like_use]
         order = np.lexsort((np.arange(len(group)), group, m.use_value))
         same = np.zeros(len(order), bool)
-        same[1:] = (m.use_value[order][1:] == m.use_value[order][:-1]) & (group[order][1:] == group[order][:-1])
-        leader = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))] if len(order) else order
+        same[1:] = (m.use_value[order][1:] == m.use_value[order][:-1]) & (
+            group[order][1:] == group[order][:-1]
+        )
+        leader = (
+            order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
+            if len(order)
+            else order
+        )
         until = m.runs_at[m.use_op].astype(np.int64)
         inside = m.use_op[order] < m.use_until[leader]
         last = until.copy()
@@ -61,14 +71,24 @@ class MemoryRows:
     def _copy_bytes(self, use: int) -> np.ndarray:
         """[W, T] bytes of the copy that a use of the folded program is brought."""
         if use not in self._copies:
-            group, op = self.choices.groups[int(self.choices.use_group[use])], int(self.tables.use_op[use])
-            _, self._copies[use] = use_costs(self.bench, op, use, group.distinct, self.choices.layout[group.value])
+            group, op = (
+                self.choices.groups[int(self.choices.use_group[use])],
+                int(self.tables.use_op[use]),
+            )
+            _, self._copies[use] = use_costs(
+                self.bench, op, use, group.distinct, self.choices.layout[group.value]
+            )
         return self._copies[use]
 
     def bytes_at(
-        self, at: int, priced: Totals, ops: np.ndarray, values: np.ndarray, check: Callable[[], None] = lambda: None
+        self,
+        at: int,
+        priced: Totals,
+        ops: np.ndarray,
+        values: np.ndarray,
+        check: Callable[[], None] = lambda: None,
     ) -> Bytes:
-        """The row of op ``at``, exact for the choice ``ops`` and ``values`` whose plan was ``priced``."""
+        """The row of op ``at``, exact for the choice whose plan was ``priced``."""
         m, choices = self.whole, self.choices
         by_value = np.zeros(len(choices.layout))
         alive = np.flatnonzero((m.buffer_start <= at) & (m.buffer_end >= at))
@@ -81,7 +101,9 @@ class MemoryRows:
         own, last = self._lifetimes
         brought = priced.found.copied == kernel.BROUGHT
         until = np.where(brought, np.maximum(priced.last, 0), last)
-        uses = np.flatnonzero((own | brought) & (m.use_from <= at) & (until >= at) & (self._grouped))
+        uses = np.flatnonzero(
+            (own | brought) & (m.use_from <= at) & (until >= at) & (self._grouped)
+        )
         groups: dict[int, np.ndarray] = {}
         shared: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         like, counts = np.unique(self.like_use[uses], return_counts=True)
@@ -117,7 +139,9 @@ class MemoryRows:
         for (g, earlier), size in row.shared.items():
             group = choices.groups[g]
             label = group.label[ops[group.op]]
-            if not any(choices.groups[e].label[ops[choices.groups[e].op]] == label for e in earlier):
+            if not any(
+                choices.groups[e].label[ops[choices.groups[e].op]] == label for e in earlier
+            ):
                 total += float(size[group.place[ops[group.op]], values[group.value]])
         return total
 

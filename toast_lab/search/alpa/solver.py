@@ -1,8 +1,10 @@
-"""One grain of the integer program: prices choices as plans, keeps the best, and solves for better ones.
+"""One grain of the integer program: price choices, keep the best, solve for better ones.
 
-Shared by ``alpa``, whose whole method it is, and by ``mcts``, which solves from the plans that it found (``polish``).
+Shared by ``alpa``, whose whole method it is, and by ``mcts``, which solves from the plans that it
+found (``polish``).
 
-Where the budget counts evaluations, the result is to be the same on every machine: HiGHS is limited by nodes.
+Where the budget counts evaluations, the result is to be the same on every machine: HiGHS is limited
+by nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from toast_lab.search.limits import Status, Stop
 from toast_lab.search.recorder import Recorder
 
 _CHILD = "toast_lab.search.alpa.integer_program:solve"
-_SMALL = 20_000  # columns; programs up to here are first tried in this process, as a child takes a while to start
+# columns; programs up to here are first tried in this process, as a child takes a while to start
+_SMALL = 20_000
 _SMALL_SECONDS = 0.5  # for so long, as that cannot be cancelled
 LARGE = 300_000  #: columns; beyond, HiGHS finds nothing in minutes
 _PART = 8_000  # columns of a part of the program that is solved alone
@@ -84,7 +87,8 @@ class Solver:
         self.best: Choice | None = None
         self.best_rank: tuple[float, ...] = ()
         self.best_fits = False
-        # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less than it saves.
+        # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less
+        # than it saves.
         base_s, base_peak = problem.baseline
         self.penalty_s = (
             problem.memory_weight * self.limit_bytes / base_peak * base_s if base_peak > 0 else 0.0
@@ -119,7 +123,10 @@ class Solver:
         )
 
     def run(self) -> bool:
-        """Axis by axis until nothing gets better, then all at once.  Was the last program solved to its optimum?"""
+        """Solve axis by axis until nothing gets better, then all axes at once.
+
+        Gives whether the last program was solved to its optimum.
+        """
         share_s, half_s = (
             self.effort.until_s,
             (self.effort.until_s + self.recorder.clock.elapsed_s) / 2,
@@ -155,7 +162,7 @@ class Solver:
         return self._stage(self._along(self.axes), "all axes free, again")
 
     def polish(self, rng: np.random.Generator) -> None:
-        """Solve the program with a part of the clusters free at a time, until that brings nothing."""
+        """Solve with a part of the clusters free at a time, until that brings nothing."""
         heads = [
             k
             for k, time_s in enumerate(self.choices.compute_s)
@@ -174,7 +181,10 @@ class Solver:
                 return
 
     def _stage(self, part: Part, label: str) -> bool:
-        """Solve a part of the choices; add rows for memory until it fits.  Was the program solved to its optimum?"""
+        """Solve a part of the choices; add rows for memory until it fits.
+
+        Gives whether the program was solved to its optimum.
+        """
         seen: set[bytes] = set()
         turned = False
         better = 0  # turn that brought the last improvement
@@ -194,7 +204,8 @@ class Solver:
             if quick.fits:
                 break
             if key in seen or turn - better >= _PATIENCE:
-                # Either to fit is out of reach, and C(s) is the measure, or it was not asked for firmly enough.
+                # Either to fit is out of reach, and C(s) is the measure, or it was not asked for
+                # firmly enough.
                 if turned or self.best_fits or self.penalty_s == self.firm_s:
                     break
                 self.over_s = self.penalty_s if self.over_s == self.firm_s else self.firm_s
@@ -220,7 +231,9 @@ class Solver:
         )
 
     def _near(self, op: int) -> Part:
-        """All choices of the clusters around an op cluster, as many as make a small program; of others as in the plan.
+        """All choices of the clusters around an op cluster, as many as make a small program.
+
+        The other clusters keep the choice of the plan.
 
         The nearer in moves the sooner a cluster is free.
         """
@@ -332,7 +345,10 @@ def _cut(row: ip.Bytes, whole: Choices, part: Choices, values: list[np.ndarray])
 
 
 def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
-    """L of [T] seconds, so little that no time is given for them: of layouts that cost the same the smaller is kept."""
+    """L of [T] seconds, too little to matter but where layouts cost the same.
+
+    Of those the smaller is kept.
+    """
     t, f, m = (
         choices.clusters.folded.tables,
         choices.clusters.folded.facts,

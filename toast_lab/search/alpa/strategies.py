@@ -1,12 +1,13 @@
 """What every cluster of ops and values may do, and what each choice and each pair of choices costs.
 
-A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one cluster one layout.  Then
-each cluster has a *menu*: for ops, on every mesh axis the name that is split (all axes at once), for values the dim.
-``price_choices`` asks the evaluator's own kernels, one op at a time (``strategy_prices``), what an op costs when
-everything it takes and gives is as its strategy wants it, and what it takes to bring a value from the layout it is kept
-in to the one that is wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices is the
-evaluator's time wherever prices are additive, and the one thing known not to be, that a copy brought for one use serves
-later ones too, is kept apart (``Term.earlier``).
+A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one
+cluster one layout.  Then each cluster has a *menu*: for ops, on every mesh axis the name that is
+split (all axes at once), for values the dim. ``price_choices`` asks the evaluator's own kernels,
+one op at a time (``strategy_prices``), what an op costs when everything it takes and gives is as
+its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one
+that is wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices
+is the evaluator's time wherever prices are additive, and the one thing known not to be, that a copy
+brought for one use serves later ones too, is kept apart (``Term.earlier``).
 
 Start reading at ``price_choices``.
 """
@@ -39,7 +40,7 @@ _HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
 
 
 class Clusters(NamedTuple):
-    """Ops (``K`` clusters) and values (``L`` clusters) that are treated alike, and the program folded accordingly."""
+    """Ops (``K``) and values (``L`` clusters) that are treated alike, and the folded program."""
 
     ops: Classes
     values: Classes
@@ -49,13 +50,16 @@ class Clusters(NamedTuple):
 def cluster(problem: Problem, grain: str) -> Clusters:
     """Sort ops and values into clusters.
 
-    * ``colours``: what no sequence of colour actions tells apart is one cluster, as in every other search here;
-    * ``roles``: ops that have their own row of equal prices, that is their own kind, operands and results, are told
-      apart wherever they stand, and repeated layers are still one;
-    * ``kernels``: as roles, but what is elementwise or moves elements follows the cluster that its colours give it.
+    * ``colours``: what no sequence of colour actions tells apart is one cluster, as in every other
+      search here;
+    * ``roles``: ops that have their own row of equal prices, that is their own kind, operands and
+      results, are told apart wherever they stand, and repeated layers are still one;
+    * ``kernels``: as roles, but what is elementwise or moves elements follows the cluster that its
+      colours give it.
 
-    Arguments and results keep the clusters of their colours at every grain: what a step returns has to come in again,
-    and a plan whose parameters leave in another layout than they came would hide the cost of bringing them back.
+    Arguments and results keep the clusters of their colours at every grain: what a step returns has
+    to come in again, and a plan whose parameters leave in another layout than they came would hide
+    the cost of bringing them back.
     """
     alike, folded = problem.space.alike, problem.folded
     if grain == "colours":
@@ -88,7 +92,8 @@ def _menu(
 ) -> np.ndarray:
     """[S, A] all ways to put mesh axes on names such that the sizes divide.
 
-    ``names``: those that each axis may be put on; ``fixed``: the one that it is put on, -1: not pinned.
+    ``names``: those that each axis may be put on; ``fixed``: the one that it is put on, -1: not
+    pinned.
     """
     rows = []
     offered = (
@@ -106,10 +111,14 @@ def _menu(
 
 
 def make_menus(problem: Problem, clusters: Clusters) -> Menus:
-    """All strategies and layouts that sizes and pins allow; only what some colour action may split, or is pinned."""
+    """All strategies and layouts that sizes and pins allow.
+
+    Only what some colour action may split, or is pinned, is split.
+    """
     program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
     axes = range(len(axis_size))
-    # Names and dims by the clusters of the colours, counted from the first of their op; with the axes they may be on.
+    # Names and dims by the clusters of the colours, counted from the first of their op; with the
+    # axes they may be on.
     local: list[dict[int, int]] = [{} for _ in alike.ops.first]
     for row, name, on in zip(
         alike.op.tolist(), alike.op_name.tolist(), alike.op_axes.tolist(), strict=True
@@ -139,7 +148,7 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
 
 
 class Group(NamedTuple):
-    """What the strategy of an op cluster asks of (or gives to) a value cluster: a label for every strategy."""
+    """What an op cluster's strategy asks of (or gives to) a value cluster: a label for each."""
 
     op: int  #: cluster
     value: int  #: cluster
@@ -149,7 +158,7 @@ class Group(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Time of the moves between an op cluster's labels and a value cluster's layouts, for the whole program."""
+    """Time of the moves between an op cluster's labels and a value cluster's layouts."""
 
     group: int
     earlier: tuple[
@@ -176,7 +185,7 @@ class Choices(NamedTuple):
     ]  #: use of the folded program -> groups that may have brought its copy before
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
-        """Time of one choice for each cluster: what the integer program minimises, tie-breaks aside."""
+        """Time of one choice for each cluster: what the integer program minimises, ties aside."""
         total = sum(float(c[s]) for c, s in zip(self.compute_s, ops.tolist(), strict=True))
         for term in self.terms:
             group = self.groups[term.group]
@@ -218,7 +227,7 @@ class Choices(NamedTuple):
     def choice_of(
         self, op_axis: np.ndarray, value_axis: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The choices that come nearest to a plan given by its arrays: those of the first member of each cluster."""
+        """The choices nearest to a plan: those of the first member of each cluster."""
         ops = [
             _place(m, op_axis[i])
             for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)
@@ -231,7 +240,10 @@ class Choices(NamedTuple):
 
 
 def _place(menu: np.ndarray, row: np.ndarray) -> int:
-    """Number of a row in a menu; of the one that agrees on most axes, and splits nothing else, if it is not there."""
+    """Number of a row in a menu.
+
+    Where it is not there, of the one that agrees on most axes and splits nothing else.
+    """
     agrees = (menu == row).sum(axis=1) - len(row) * ((menu != row) & (menu >= 0)).any(axis=1)
     return int(agrees.argmax())
 
@@ -244,8 +256,8 @@ def price_choices(
     Args:
         problem: the program, mesh and machine.
         grain: see ``cluster``.
-        max_strategies: of these many an op cluster keeps the quickest.  Of the layouts of a value those that cut it
-            most are kept.
+        max_strategies: of these many an op cluster keeps the quickest.  Of the layouts of a value
+            those that cut it most are kept.
         check: called now and then; may raise to end the work.
     """
     clusters = cluster(problem, grain)
@@ -297,7 +309,8 @@ def price_choices(
             seen = [int(w) for w in t.earlier[t.earlier_begin[use] : t.earlier_end[use]]]
             earlier = tuple(sorted({group_of(int(t.use_owner[w]), row, wants[w]) for w in seen}))
             if f.use.reads[use] > 0 and not f.op.free[op]:
-                # A copy is read as a whole, even where the value itself is a view of something small.
+                # A copy is read as a whole, even where the value itself is a view of something
+                # small.
                 _, first = np.unique(wants[want], return_index=True)
                 extra = reading_times(bench, op, use, menus.ops[owner][first])
                 copied = groups[group].distinct[:, None] != layout[row]
@@ -351,7 +364,7 @@ def _packed(menu: np.ndarray) -> np.ndarray:
 def spread(
     problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``([O, A] op_axis, [V, A] value_axis)`` of the whole program for one choice of each cluster."""
+    """``([O, A] op_axis, [V, A] value_axis)`` of the program for one choice of each cluster."""
     program, clusters = problem.analysis.program, choices.clusters
     op_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.ops, ops, strict=True)])
     value_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.values, values, strict=True)])

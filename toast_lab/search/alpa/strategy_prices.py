@@ -1,7 +1,7 @@
-"""One op at a time, priced by the evaluator's own kernels: what strategies and layouts of ``strategies`` cost alone.
+"""What strategies and layouts cost alone: one op at a time, by the evaluator's own kernels.
 
-A kernel lowers one op with the layouts of its operands and results set such that only what is asked for costs
-anything, and reads the price of that off the steps.
+A kernel lowers one op with the layouts of its operands and results set such that only what is asked
+for costs anything, and reads the price of that off the steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Bench(NamedTuple):
 
     facts: Facts
     rates: Rates
-    tables: Tables  #: every use is brought a copy of its own; sharing copies is a matter of whoever adds prices up
+    #: every use is brought a copy of its own; sharing copies is a matter of whoever adds prices up
+    tables: Tables
     axis_size: Int64Array  #: [A]
     op_axis: Int32Matrix  #: [K, A] all -1 between calls
     steps: Steps
@@ -39,7 +40,8 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
     """A bench for a program folded to ``n_op_rows`` rows of ops."""
     t, axis_size = folded.tables, problem.mesh.array()
     none = np.zeros_like(t.earlier_begin)
-    none.flags.writeable = t.earlier_begin.flags.writeable  # numba compiles anew for arrays that differ in this
+    # numba compiles anew for arrays that differ in this
+    none.flags.writeable = t.earlier_begin.flags.writeable
     alone = t._replace(earlier_begin=none, earlier_end=none)
     steps = st.buffers(alone, len(axis_size))
     op_axis = np.full((n_op_rows, len(axis_size)), -1, np.int32)
@@ -49,7 +51,7 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
 
 @helper
 def _as_wanted(f: Facts, t: Tables, op_axis: np.ndarray, steps: Steps, op: int) -> None:
-    """Let operands come as the strategy of ``op`` wants them, and results be kept as it leaves them."""
+    """Let operands come as the strategy of ``op`` wants, and keep results as it leaves them."""
     n_axes = op_axis.shape[1]
     for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
         steps.layout[f.root[use]] = 0  # a view is read as it is wanted
@@ -84,7 +86,7 @@ def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
 
 @compiled
 def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
-    """[S] time of one op under each strategy, with operands and results as the strategy wants them."""
+    """[S] time of one op under each strategy, operands and results as the strategy wants."""
     f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
     steps, each, found = b.steps, b.each, b.found
     ops = np.full(1, op, np.int32)
@@ -102,7 +104,7 @@ def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
 
 @compiled
 def reading_times(b: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
-    """[S] how much longer the op itself takes under each strategy if it reads a copy instead of the value."""
+    """[S] how much longer the op takes under each strategy if it reads a copy of the value."""
     f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
     steps, each, found = b.steps, b.each, b.found
     ops = np.full(1, op, np.int32)
@@ -124,8 +126,10 @@ def reading_times(b: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
 
 
 @compiled
-def use_costs(b: Bench, op: int, use: int, wanted: Int64Array, kept: Int64Array) -> tuple[np.ndarray, np.ndarray]:
-    """([W, T] time to bring a value from each layout it may be kept in to each that the use may want, [W, T] bytes).
+def use_costs(
+    b: Bench, op: int, use: int, wanted: Int64Array, kept: Int64Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """([W, T] time, [W, T] bytes) to bring a value from each layout kept to each one wanted.
 
     The bytes are those of the copy that the use is brought, 0 where the value itself will do.
     """
@@ -149,8 +153,10 @@ def use_costs(b: Bench, op: int, use: int, wanted: Int64Array, kept: Int64Array)
 
 
 @compiled
-def made_times(b: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Array) -> tuple[np.ndarray, np.ndarray]:
-    """[W, T] time to bring a result from how each strategy leaves it to each layout it may be kept in.
+def made_times(
+    b: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """[W, T] time to bring a result from how each strategy leaves it to each layout kept.
 
     And the bytes that this takes while the op runs.
     """
@@ -170,7 +176,8 @@ def made_times(b: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Arra
             kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
             op_axis[row] = -1
             if i == 0 and j == 0:
-                base = found.passing_bytes[op]  # what its operands take, nothing being split or moved
+                # what its operands take, nothing being split or moved
+                base = found.passing_bytes[op]
             for k in range(n):
                 if steps.kind[k] != COMPUTE and steps.use[k] < 0 and steps.value[k] == value:
                     out[i, j] += each.time_s[k]
@@ -193,7 +200,7 @@ def want_labels(b: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
 
 @compiled
 def made_labels(b: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
-    """[S] layout in which each strategy leaves a result, and above it the axes over which it is partial."""
+    """[S] layout in which each strategy leaves a result, and above it the partial axes."""
     t, op_axis = b.tables, b.op_axis
     out = np.empty(menu.shape[0], np.int64)
     row = t.value_owner[value]

@@ -1,38 +1,43 @@
 """A lower bound on C(s') for every state s' that further actions may lead to from a state s.
 
-Actions only add: a row of an op or a value that has something on an axis keeps it.  So what is set in s is known of
-every s', and what is not set may become anything that some action offers.  The time of a plan is a sum over ops of
-what computing them takes and over values of what their collectives take, and each term depends on little:
+Actions only add: a row of an op or a value that has something on an axis keeps it.  So what is set
+in s is known of every s', and what is not set may become anything that some action offers.  The
+time of a plan is a sum over ops of what computing them takes and over values of what their
+collectives take, and each term depends on little:
 
-* computing an op depends on its row alone: on the row depend its cut, the layout in which it leaves its results and the
-  layouts that it wants of its operands.  A product's tiles are read off those.  What a copied operand has of bytes is
-  bounded from below by the fewer of the copy's and the value's own, a view's source by cutting it on every axis;
-* bringing a result from how its op leaves it to how the value is kept, sums included, depends on the op's row and the
-  value's layout;
-* bringing a value to a use depends on the value's layout and the row of the use's op, unless an earlier use wants the
-  value in the same layout and shares its copy.  Such a use counts only if it is known, on an axis set in both rows,
-  that the two want different layouts.
+* computing an op depends on its row alone: on the row depend its cut, the layout in which it leaves
+  its results and the layouts that it wants of its operands.  A product's tiles are read off those.
+  What a copied operand has of bytes is bounded from below by the fewer of the copy's and the
+  value's own, a view's source by cutting it on every axis;
+* bringing a result from how its op leaves it to how the value is kept, sums included, depends on
+  the op's row and the value's layout;
+* bringing a value to a use depends on the value's layout and the row of the use's op, unless an
+  earlier use wants the value in the same layout and shares its copy.  Such a use counts only if it
+  is known, on an axis set in both rows, that the two want different layouts.
 
-How a value is kept is, axis by axis, as its row says, or as its op leaves it, or whole where the op leaves partial sums
-(``steps.kept_layouts_into`` takes moves back); arguments and results of the program are kept as their row says.
+How a value is kept is, axis by axis, as its row says, or as its op leaves it, or whole where the op
+leaves partial sums (``steps.kept_layouts_into`` takes moves back); arguments and results of the
+program are kept as their row says.
 
-``bound_tables.make_bound`` prices each of these terms, with the evaluator's own kernel, for every row and layout: a
-table for each pair (value, class of ops).  The entry of a row that is not fully set is the least over its completions
-that divide.
-The bound of s is the sum over values of the least over all layouts allowed in s of the sum of the value's tables.  It
-is no more than the price of s', because the rows and the layout of s' are among those minimised over, every term is at
-most its price there, and each term is counted once.
+``bound_tables.make_bound`` prices each of these terms, with the evaluator's own kernel, for every
+row and layout: a table for each pair (value, class of ops).  The entry of a row that is not fully
+set is the least over its completions that divide. The bound of s is the sum over values of the
+least over all layouts allowed in s of the sum of the value's tables.  It is no more than the price
+of s', because the rows and the layout of s' are among those minimised over, every term is at most
+its price there, and each term is counted once.
 
-The minima choose a row of an op for each value apart, as if the same op could be cut in several ways at once.  So some
-of a row's price is moved between the tables of a class of ops: adding to one table what is taken from
-another, row by row of fully known rows, leaves the sum for every s' as it is, and where all tables agree on the
-best row the bound is higher.  ``bound_tables`` does a few rounds of this (min-sum diffusion).
+The minima choose a row of an op for each value apart, as if the same op could be cut in several
+ways at once.  So some of a row's price is moved between the tables of a class of ops: adding to one
+table what is taken from another, row by row of fully known rows, leaves the sum for every s' as it
+is, and where all tables agree on the best row the bound is higher.  ``bound_tables`` does a few
+rounds of this (min-sum diffusion).
 
-Peak memory is bounded from below by all written values cut as finely as they may still be, without any copies, given
-away one op early wherever that can happen.  With this, C = RT + MP >= bound of RT + MP of the least peak.
+Peak memory is bounded from below by all written values cut as finely as they may still be, without
+any copies, given away one op early wherever that can happen.  With this, C = RT + MP >= bound of RT
++ MP of the least peak.
 
-References: TOAST section 4.5 for C(s); Werner, A linear programming approach to max-sum problem: a review, IEEE PAMI
-29(7), 2007, for moving prices between tables.
+References: TOAST section 4.5 for C(s); Werner, A linear programming approach to max-sum problem: a
+review, IEEE PAMI 29(7), 2007, for moving prices between tables.
 """
 
 from __future__ import annotations
@@ -50,10 +55,12 @@ _ROUNDING = 1.0 - 1e-9
 
 @packed
 class Bound(NamedTuple):
-    """Tables of a problem.  A row of a class of ops is written as digits, one an axis: 0 unset, 1 + candidate.
+    """Tables of a problem.
 
-    ``K`` classes of ops, ``L`` of values, ``G`` groups (values of the folded program, and ops whose results are not
-    one value) of ``C`` tables in all, ``A`` mesh axes.
+    A row of a class of ops is written as digits, one an axis: 0 unset, 1 + candidate.
+
+    ``K`` classes of ops, ``L`` of values, ``G`` groups (values of the folded program, and ops whose
+    results are not one value) of ``C`` tables in all, ``A`` mesh axes.
     """
 
     n_candidates: Int64Array  #: [K] names that some action splits the class along
@@ -65,7 +72,8 @@ class Bound(NamedTuple):
     group_owner: Int64Array  #: [G] class of ops that leaves the value, -1: kept as its row says
     offered: Int64Array  #: [G] bits of (1 + dim) that its row may still become, bit 0: whole
     natural_ptr: Int64Array  #: [G]
-    natural: Int64Array  #: bits of (1 + dim) as the class leaves it, by digit; all of them for digit 0
+    #: bits of (1 + dim) as the class leaves it, by digit; all of them for digit 0
+    natural: Int64Array
     table_class: Int64Array  #: [C]
     table_begin: Int64Array  #: [C] row starts into table, [rows of the class, n_kept]
     table_want: Int64Array  #: [C] want that has to differ from ..., -1: always counts
@@ -100,7 +108,9 @@ class Scratch(NamedTuple):
 def scratch_of(b: Bound, n_axes: int) -> Scratch:
     """Scratch for one thread."""
     return Scratch(
-        np.zeros(len(b.n_candidates), np.int64), np.zeros((len(b.n_kept), n_axes), np.int64), np.zeros(b.n_ops + 2)
+        np.zeros(len(b.n_candidates), np.int64),
+        np.zeros((len(b.n_kept), n_axes), np.int64),
+        np.zeros(b.n_ops + 2),
     )
 
 
@@ -204,7 +214,9 @@ def least_of_groups(b: Bound, ops: Int32Matrix, s: Scratch) -> np.ndarray:
     s.row[:] = 0
     found = np.zeros(b.n_kept.shape[0])
     for g in range(found.shape[0]):
-        s.allowed[g, :] = b.offered[g] if b.group_owner[g] < 0 else b.offered[g] | b.natural[b.natural_ptr[g]]
+        s.allowed[g, :] = (
+            b.offered[g] if b.group_owner[g] < 0 else b.offered[g] | b.natural[b.natural_ptr[g]]
+        )
         found[g] = _least_s(b, g, ops, s)
     return found
 

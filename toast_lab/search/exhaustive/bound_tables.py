@@ -173,7 +173,10 @@ _Entry = tuple[
 
 
 def _entries(t: Tables, f: Facts) -> tuple[int, list[_Entry]]:
-    """(groups, tables by group, those that always count first); parts are (kind, op, value or use)."""
+    """(groups, tables by group, those that always count first).
+
+    Parts are (kind, op, value or use).
+    """
     always: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     sometimes: list[_Entry] = []
     groups = len(t.value_op)
@@ -203,7 +206,7 @@ def _entries(t: Tables, f: Facts) -> tuple[int, list[_Entry]]:
 
 
 def _natural_bits(t: Tables, v: int, names: list[int]) -> list[int]:
-    """Bits of (1 + dim) in which a class of ops leaves a value on an axis, by digit of the class's row."""
+    """Bits of (1 + dim) in which a class of ops leaves a value on an axis, by digit of the row."""
     dims = t.def_dim_factor[t.shape_ptr[v] : t.shape_ptr[v + 1]].tolist()
     bits = [1 if t.factor_reduction[n] or n not in dims else 2 << dims.index(n) for n in names]
     return [int(np.bitwise_or.reduce([1, *bits])), *bits]
@@ -301,9 +304,12 @@ def _fill_one(
     op_axis: Int32Matrix,
     out: Float64Matrix,
 ) -> None:
-    """Add one term to a table ``out[rows of class k, layouts of the value]``; rows that do not divide are infinite.
+    """Add one term to a table ``out[rows of class k, layouts of the value]``.
 
-    ``offered``: bits of (1 + dim) that the value's row may become, if moves of the value may be taken back, else -1.
+    Rows that do not divide are infinite.
+
+    ``offered``: bits of (1 + dim) that the value's row may become, if moves of the value may be
+    taken back, else -1.
     """
     n_axes = axis_size.shape[0]
     ops = np.empty(1, np.int32)
@@ -370,7 +376,8 @@ def _fill_one(
             for a in range(n_axes):
                 layout |= (rest % radix) << (LAYOUT_BITS * a)
                 if kind == _MADE and offered >= 0:
-                    # As the value's row says, as the op leaves it, or whole where the op leaves partial sums.
+                    # As the value's row says, as the op leaves it, or whole where the op leaves
+                    # partial sums.
                     left = (before >> (LAYOUT_BITS * a)) & 31
                     possible &= rest % radix == left or (offered >> (rest % radix)) & 1 == 1
                 rest //= radix
@@ -413,10 +420,12 @@ def _least_by_kept(b: Bound, c: int, n_kept: int, out: np.ndarray) -> None:
 def _agree(
     b: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int
 ) -> None:
-    """One round of min-sum diffusion: make the least price of every row of a class of ops the same in all its tables.
+    """One round of min-sum diffusion.
 
-    What one table loses another gains, so that the sum over tables is kept for every row.  Only tables that always
-    count take part.
+    It makes the least price of every row of a class of ops the same in all its tables.
+
+    What one table loses another gains, so that the sum over tables is kept for every row.  Only
+    tables that always count take part.
     """
     for k in range(ptr.shape[0] - 1):
         count = ptr[k + 1] - ptr[k]

@@ -1,13 +1,13 @@
 """Branch and bound over distinct shardings: the proven optimum of small programs.
 
-States are told apart by their keys, so what is searched are final shardings, not sequences.  Best first: the open state
-of the lowest bound (see ``bound``) is priced and extended by every legal action; a new state whose bound is no lower
-than the best price known is left out, and so is all that it leads to.  When the lowest bound of all open states has
-reached the best price, no plan of the space is better.  A narrow beam search comes first, for a good price to compare
-with.
+States are told apart by their keys, so what is searched are final shardings, not sequences.  Best
+first: the open state of the lowest bound (see ``bound``) is priced and extended by every legal
+action; a new state whose bound is no lower than the best price known is left out, and so is all
+that it leads to.  When the lowest bound of all open states has reached the best price, no plan of
+the space is better.  A narrow beam search comes first, for a good price to compare with.
 
-A plan that fits is preferred to any that does not.  Once one is known, states that cannot lead to another are left out
-too, and what is proved is that no plan *that fits* is better.
+A plan that fits is preferred to any that does not.  Once one is known, states that cannot lead to
+another are left out too, and what is proved is that no plan *that fits* is better.
 
 Where the tables of the bound would be too large, or with ``bounded=False``, every state is priced.
 """
@@ -81,7 +81,10 @@ def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
 
 
 class _Tree:
-    """States met so far, each as the last action and the state before it; rows are made anew by taking the actions."""
+    """States met so far, each as the last action and the state before it.
+
+    Rows are made anew by taking the actions.
+    """
 
     def __init__(
         self,
@@ -116,8 +119,8 @@ class _Tree:
             score, peak = lower_bound(
                 bound, root.ops, root.values, self.axis_size, math.inf, self.scratch
             )
-        # (rank, bound of the score, of the peak, state).  With a limit on the depth shorter sequences rank first, so
-        # that every state is met by its shortest one.
+        # (rank, bound of the score, of the peak, state).  With a limit on the depth shorter
+        # sequences rank first, so that every state is met by its shortest one.
         self.open: list[tuple[float, float, float, int]] = [(0.0, score, peak, 0)]
 
     def proved(self) -> float:
@@ -274,7 +277,7 @@ def _new_states(
     value_dim: Int8Array,
     value_dim_size: Int64Array,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of ``pairs`` that lead to states not in ``seen``, their keys); these are added to ``seen``."""
+    """(rows of ``pairs`` that lead to new states, their keys); these are added to ``seen``."""
     kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
     n = 0
     for i in range(pairs.shape[0]):

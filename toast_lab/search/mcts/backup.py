@@ -1,4 +1,4 @@
-"""Third step of a batch: write what it found into the tree and the trace, in order.  See ``tree``."""
+"""Third step of a batch: write its results into tree and trace, in order.  See ``tree``."""
 
 from __future__ import annotations
 

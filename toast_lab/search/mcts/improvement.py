@@ -1,7 +1,7 @@
-"""What ``mcts`` does with the best plans of a start: refine them (``refine``), then solve from the best (``polish``).
+"""What becomes of the best plans of a start: refined (``refine``), then solved (``polish``).
 
-Step by step: the search goes on to its next start when ``under_way`` says that this one has been improved, and may be
-interrupted between any two steps.
+Step by step: the search goes on to its next start when ``under_way`` says that this one has been
+improved, and may be interrupted between any two steps.
 """
 
 from __future__ import annotations
@@ -101,11 +101,12 @@ class Improvement:
         return self._fine
 
     def begin(self, elites: Sequence[np.ndarray], start: int) -> None:
-        """Begin with the best states of a start (sequences of action numbers), if anything can be changed."""
+        """Begin with a start's best states (as action numbers), if anything can be changed."""
         if not self.steps or not len(self.fine.near.free):
             return
         elites = elites[: refine.CHAINS // 2]
-        # The later actions of a good plan hold it where it is: half of the chains begin without them.
+        # The later actions of a good plan hold it where it is: half of the chains begin without
+        # them.
         self._set_origins([*elites, *(e[: (len(e) + 3) // 4] for e in elites)])
         rows = [refine.rows_of(self.fine, state) for state, _ in self.origins]
         prices = [self.fine.repricer.price(*r, None)[:2] for r in rows]
@@ -199,7 +200,8 @@ class Improvement:
         assert self.polish is not None
         rows = self.archive[-1]
         rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
-        # One step, as a batch is: the evaluations that it takes do not end it half way, where it could not go on.
+        # One step, as a batch is: the evaluations that it takes do not end it half way, where it
+        # could not go on.
         priced_before = recorder.ledger.keys()
         try:
             with recorder.limits.one_step():
@@ -216,7 +218,7 @@ class Improvement:
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
         return self.recorder.ledger.quick(time_s, peak_bytes)
 
-    # -- interrupted and resumed --------------------------------------------------------------------
+    # -- interrupted and resumed -------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
         """Take up what ``kept`` left."""
         self.segment, self.over, chains, solving = (int(x) for x in memory["refine"])

@@ -1,38 +1,44 @@
 """Monte-Carlo tree search over colours, conflict resolutions and mesh axes, on all cores.
 
-A node is a state, told apart by its key, so sequences that end in one sharding share it.  A trajectory walks down by
-upper confidence bounds, adds one state, prices it, rolls out a few actions from there and prices the end as well; every
-state on the way also has a *stop* choice, worth its own price.  The reward is -log C(s) less a little for every action,
-which favours short trajectories and credits the actions that mattered.
+A node is a state, told apart by its key, so sequences that end in one sharding share it.  A
+trajectory walks down by upper confidence bounds, adds one state, prices it, rolls out a few actions
+from there and prices the end as well; every state on the way also has a *stop* choice, worth its
+own price.  The reward is -log C(s) less a little for every action, which favours short trajectories
+and credits the actions that mattered.
 
-Trajectories are made in batches of ``BATCH``: all walks of a batch are chosen, then priced by all threads at once, then
-written back (``tree``).  What is found depends on the seed alone, not on the number of threads.  A search that was
-interrupted goes on exactly where it was: the tree is part of its trace.
+Trajectories are made in batches of ``BATCH``: all walks of a batch are chosen, then priced by all
+threads at once, then written back (``tree``).  What is found depends on the seed alone, not on the
+number of threads.  A search that was interrupted goes on exactly where it was: the tree is part of
+its trace.
 
-Batches make up rounds; after ``patience`` rounds in a row without improvement the search begins anew at the root, with
-what it knows of prices and closed subtrees but not of what was good, and when ``restarts`` such starts in a row bring
-nothing it stops early.  Subtrees whose every state has been priced are closed and not walked again, so small spaces end
-in complete enumeration.
+Batches make up rounds; after ``patience`` rounds in a row without improvement the search begins
+anew at the root, with what it knows of prices and closed subtrees but not of what was good, and
+when ``restarts`` such starts in a row bring nothing it stops early.  Subtrees whose every state has
+been priced are closed and not walked again, so small spaces end in complete enumeration.
 
 Where we differ from the paper, and why:
 
-* It applies the best trajectory after each round and goes on from there; we keep one tree over all rounds, so that
-  nothing learnt is thrown away and no early choice is final.
-* What an action brought elsewhere in the tree guides its first visits and the rollouts: most actions are as good in
-  one place as in another, and a node has too many to try each of them blindly.
-* A part of the trajectories varies the best ones so far, with an action left out, replaced, moved or put in: which of
-  two actions comes first decides who gets an axis, and such late changes are far apart in the tree.
-* It stops when a round brings nothing; we start anew a few times first, since plans of many actions that go together
-  (two dozen in a graph network) have neighbours that are all worse, and one start in three ends in such a place.
-* The best plans of each start are refined: changed in one part of the program at a time (``refine``).  The best of
-  these is where integer programs begin that choose on one axis for the whole program (``polish``).
-* Rewards are compared by how near they come to the best one, with four widths in turn, since C(s) spans decades while
-  the plans worth telling apart differ by a percent.
-* A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over is not worth a
-  little faster.
+* It applies the best trajectory after each round and goes on from there; we keep one tree over all
+  rounds, so that nothing learnt is thrown away and no early choice is final.
+* What an action brought elsewhere in the tree guides its first visits and the rollouts: most
+  actions are as good in one place as in another, and a node has too many to try each of them
+  blindly.
+* A part of the trajectories varies the best ones so far, with an action left out, replaced, moved
+  or put in: which of two actions comes first decides who gets an axis, and such late changes are
+  far apart in the tree.
+* It stops when a round brings nothing; we start anew a few times first, since plans of many actions
+  that go together (two dozen in a graph network) have neighbours that are all worse, and one start
+  in three ends in such a place.
+* The best plans of each start are refined: changed in one part of the program at a time
+  (``refine``).  The best of these is where integer programs begin that choose on one axis for the
+  whole program (``polish``).
+* Rewards are compared by how near they come to the best one, with four widths in turn, since C(s)
+  spans decades while the plans worth telling apart differ by a percent.
+* A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over
+  is not worth a little faster.
 
-Actions on fewer than 10 names are pruned as in the paper, the limit being scaled down for programs of fewer than 500
-names.  Reference: TOAST sections 4.1 to 4.3.  Start reading at ``run``.
+Actions on fewer than 10 names are pruned as in the paper, the limit being scaled down for programs
+of fewer than 500 names.  Reference: TOAST sections 4.1 to 4.3.  Start reading at ``run``.
 """
 
 from __future__ import annotations
@@ -175,7 +181,8 @@ class _Search:
                 k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")
             }
             for key, row in (("slot_key", "slot_node"), ("price_key", "price")):
-                # Where a key stands follows from the key: put anew, so that none can stand where it is not looked for.
+                # Where a key stands follows from the key: put anew, so that none can stand where it
+                # is not looked for.
                 self.tree[key], self.tree[row] = _table(
                     self.tree[key], self.tree[row], len(self.tree[key])
                 )

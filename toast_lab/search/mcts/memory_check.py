@@ -1,9 +1,10 @@
-"""Does what ``mcts`` keeps in a trace fit the problem and itself?  Kernels read it without looking at bounds.
+"""Does what ``mcts`` keeps in a trace fit?  Kernels read it without checking bounds.
 
-Shapes and kinds first, then every number that points somewhere, then what follows from something else: nodes are
-reached by their parents' choices, subtrees are closed by those below, prices are those of simulations, elites and the
-states of refinement cost what stands beside them.  A number that passes all of this can make a search take another way,
-but neither leave its arrays nor claim what is not so.
+Shapes and kinds first, then every number that points somewhere, then what follows from something
+else: nodes are reached by their parents' choices, subtrees are closed by those below, prices are
+those of simulations, elites and the states of refinement cost what stands beside them.  A number
+that passes all of this can make a search take another way, but neither leave its arrays nor claim
+what is not so.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
     memory = trace.memory
     if not memory:
         if (trace.row.n, trace.node.n, len(trace.vocabulary)) != (1, 1, 0):
-            yield f"it has {trace.row.n} simulations and {trace.node.n} nodes, but nothing of the tree that made them"
+            yield (
+                f"it has {trace.row.n} simulations and {trace.node.n} nodes, but nothing of the "
+                "tree that made them"
+            )
         return
     depth = options.depth
     n_codes = problem.space.n_moves * len(problem.mesh.axes)
@@ -53,7 +57,10 @@ def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
             yield from found
             return
     if memory["refine"][3] and not options.solve:
-        yield "it stands before its integer programs, which solve=False leaves out: resume it with solve=True"
+        yield (
+            "it stands before its integer programs, which solve=False leaves out: resume it with "
+            "solve=True"
+        )
     most = options.restarts + 1
     if bad := outside(memory["round"][3:], 0, most):
         yield f"memory.round: starts that brought nothing are out of range, {bad}"
@@ -136,11 +143,15 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     if missing := sorted(set(expected) - set(memory)):
         yield f"it lacks memory.{', memory.'.join(missing)}"
     if foreign := sorted(set(memory) - set(expected)):
-        yield f"mcts keeps nothing called memory.{', memory.'.join(name[:40] for name in foreign[:6])}"
+        yield (
+            "mcts keeps nothing called "
+            f"memory.{', memory.'.join(name[:40] for name in foreign[:6])}"
+        )
     for name, (dtype, shape) in expected.items():
         if name in memory and (memory[name].dtype != dtype or memory[name].shape != shape):
             yield (
-                f"memory.{name} must be {np.dtype(dtype)} of shape {shape}, it is {memory[name].dtype} of "
+                f"memory.{name} must be {np.dtype(dtype)} of shape {shape}, it is "
+                f"{memory[name].dtype} of "
                 f"{memory[name].shape}"
             )
 
@@ -211,7 +222,7 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
 
 
 def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
-    """Each choice belongs to one node, each node is reached by its parent's choice, what is closed is closed below."""
+    """Each choice has one node, each node its parent's choice, what is closed is closed below."""
     t, node = _part(trace), trace.node
     choices = np.maximum(t["choices"], 0).astype(np.int64)
     with_some = np.flatnonzero(choices)
@@ -231,13 +242,19 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     reached[child[there[led]]] = True
     if not reached[1:].all():
         at = 1 + int(np.argmin(reached[1:]))
-        yield f"memory.tree.child: no choice of node {node['parent'][at]} leads to its child, node {at}"
+        yield (
+            f"memory.tree.child: no choice of node {node['parent'][at]} leads to its child, node "
+            f"{at}"
+        )
     open_below = np.zeros(node.n, bool)
     open_choice = (child < 0) | ~t["closed"][np.maximum(child, 0)]
     open_below[owner[open_choice]] = True
     early = t["closed"] & (open_below | (t["choices"] < 0))
     if early.any():
-        yield f"memory.tree.closed says that all below node {int(np.argmax(early))} was priced, which is not so"
+        yield (
+            f"memory.tree.closed says that all below node {int(np.argmax(early))} was priced, "
+            "which is not so"
+        )
     idle = ~t["closed"] & (t["choices"] == 0)
     if idle.any():
         yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
@@ -250,7 +267,10 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
             above = int(node["parent"][above])
         key, idle = _reached(problem, codes[::-1])
         if idle is not None or key != int(node["key"][at]):
-            yield f"node.key of node {at} is {int(node['key'][at]):016x}, its actions lead to {key:016x}"
+            yield (
+                f"node.key of node {at} is {int(node['key'][at]):016x}, its actions lead to "
+                f"{key:016x}"
+            )
             return
 
 
@@ -260,7 +280,10 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
     for name in ("slot_key", "price_key"):
         size, filled = len(t[name]), int(np.count_nonzero(t[name]))
         if size < 4 or size & (size - 1) or 2 * filled > size:
-            yield f"memory.tree.{name} has {size} places for {filled} keys, not a power of two that is half free"
+            yield (
+                f"memory.tree.{name} has {size} places for {filled} keys, not a power of two that "
+                "is half free"
+            )
         elif len(np.unique(t[name][t[name] != 0])) != filled:
             yield f"memory.tree.{name} holds a key twice"
     keys = np.where(node["key"] == 0, np.uint64(1), node["key"])
@@ -273,14 +296,20 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
         or len(used) != node.n
         or (keys[numbers] != t["slot_key"][used]).any()
     ):
-        yield f"memory.tree.slot_key and memory.tree.slot_node do not lead to the {node.n} nodes by their keys"
+        yield (
+            f"memory.tree.slot_key and memory.tree.slot_node do not lead to the {node.n} nodes by "
+            "their keys"
+        )
         return
     used = np.flatnonzero(t["price_key"])
     known = _pairs(row["time_s"], row["peak_bytes"])
     strange = ~np.isin(_pairs(*t["price"][used].T), known)
     if strange.any():
         at = int(used[np.argmax(strange)])
-        yield f"memory.tree.price at {at}, {t['price'][at, 0]:g} s and {t['price'][at, 1]:g} bytes, is of no simulation"
+        yield (
+            f"memory.tree.price at {at}, {t['price'][at, 0]:g} s and {t['price'][at, 1]:g} bytes, "
+            "is of no simulation"
+        )
         return
     order = used[np.argsort(t["price_key"][used])]
     place = np.minimum(np.searchsorted(t["price_key"][order], keys), len(order) - 1)
@@ -294,7 +323,10 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
     far = ~(np.abs(row["score"][priced] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
     if far.any():
         one = int(np.argmax(far))
-        yield f"node.score of node {one} is {node['score'][one]:g}, its price gives {row['score'][priced][one]:g}"
+        yield (
+            f"node.score of node {one} is {node['score'][one]:g}, its price gives "
+            f"{row['score'][priced][one]:g}"
+        )
 
 
 def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
@@ -318,7 +350,10 @@ def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
             continue
         key, idle = _reached(problem, codes.tolist())
         if idle is not None or key != int(t["elite_key"][e]):
-            yield f"memory.tree.elite_key {e} is {int(t['elite_key'][e]):016x}, its actions lead to {key:016x}"
+            yield (
+                f"memory.tree.elite_key {e} is {int(t['elite_key'][e]):016x}, its actions lead to "
+                f"{key:016x}"
+            )
 
 
 def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
@@ -328,7 +363,8 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
     archived, chained = len(memory["archive.ops"]), "chain.ops" in memory
     if bool(chains) != chained or (solving and (chained or not archived)) or archived > ARCHIVE:
         yield (
-            f"memory.refine says chains={chains} and solving={solving}, with {archived} states in memory.archive "
+            f"memory.refine says chains={chains} and solving={solving}, with {archived} states in "
+            "memory.archive "
             f"(at most {ARCHIVE}) and {'some' if chained else 'no'} memory.chain"
         )
         return
@@ -384,7 +420,8 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
             if (np.abs(given - known[digest]) > NEAR * np.abs(known[digest])).any():
                 time_s, peak_bytes = known[digest]
                 yield (
-                    f"memory.chain.{priced[name]} of state {i} is {given[0]:g} s and {given[1]:g} bytes, the state has "
+                    f"memory.chain.{priced[name]} of state {i} is {given[0]:g} s and {given[1]:g} "
+                    "bytes, the state has "
                     f"{time_s:g} s and {peak_bytes:g} bytes"
                 )
                 return

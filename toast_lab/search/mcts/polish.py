@@ -1,13 +1,13 @@
 """The last step of a start of ``mcts``: integer programs that begin at the plan found.
 
-Refinement changes one neighbourhood at a time, and stops where several distant ones would have to change together.  An
-integer program over the sharding on one mesh axis, with the other axes as the plan has them, changes them all; after
-each axis in turn, all axes are free at once, if the program is small enough to be solved in the time there is.  What is
-minimised is a sum of prices of single ops and moves, not C(s); what comes out is priced as a plan and taken if it is
-better.
+Refinement changes one neighbourhood at a time, and stops where several distant ones would have to
+change together.  An integer program over the sharding on one mesh axis, with the other axes as the
+plan has them, changes them all; after each axis in turn, all axes are free at once, if the program
+is small enough to be solved in the time there is.  What is minimised is a sum of prices of single
+ops and moves, not C(s); what comes out is priced as a plan and taken if it is better.
 
-The programs are those of our rival ``alpa`` (``solver``), which begins at plans of a single colour: what it finds from
-there, we mostly find from better ones.  The paper has no such step.
+The programs are those of our rival ``alpa`` (``solver``), which begins at plans of a single colour:
+what it finds from there, we mostly find from better ones.  The paper has no such step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from toast_lab.search.alpa.strategies import price_choices
 from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
-_COUNTED = 8_000  # columns of the largest program where a budget of evaluations, not of time, bounds the work
+# columns of the largest program where a budget of evaluations, not of time, bounds the work
+_COUNTED = 8_000
 SHARE = 0.5  #: most of the time left that one start's integer programs take
 
 Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_axis and [V, A] value_axis of a plan

@@ -1,23 +1,26 @@
-"""Refinement of a plan that colour actions found: change it in one neighbourhood of the program at a time.
+"""Refinement of a plan of colour actions: change one neighbourhood of the program at a time.
 
-A colour action treats every place of its colour alike, which is what makes the search quick, but the best plan may
-shard a colour in one part of a layer and not in another.  Refinement starts from a state of the tree search.  It picks
-a class of alike ops or values, a mesh axis, and either a move of the space or none, and gives the axis to that move's
-name (or takes it away) on all rows within a few steps through the program, if C(s) gets lower; or it gives to one name
-what another has there; or it takes such a neighbourhood over from another good state.
+A colour action treats every place of its colour alike, which is what makes the search quick, but
+the best plan may shard a colour in one part of a layer and not in another.  Refinement starts from
+a state of the tree search.  It picks a class of alike ops or values, a mesh axis, and either a move
+of the space or none, and gives the axis to that move's name (or takes it away) on all rows within a
+few steps through the program, if C(s) gets lower; or it gives to one name what another has there;
+or it takes such a neighbourhood over from another good state.
 
-Rows are finer than those of the search's states: ops that cost the same
-under every plan (``cost.fold``) make up one, so that the layers still change together but the parts of a layer do not.
+Rows are finer than those of the search's states: ops that cost the same under every plan
+(``cost.fold``) make up one, so that the layers still change together but the parts of a layer do
+not.
 
-Several states are changed side by side, by annealing from a low temperature.  What parts are taken over from are the
-best that each of them came by so far and those of earlier starts; from time to time the worst ones begin again where
-the best ones are.
+Several states are changed side by side, by annealing from a low temperature.  What parts are taken
+over from are the best that each of them came by so far and those of earlier starts; from time to
+time the worst ones begin again where the best ones are.
 
-Arguments and results of the program stay in the rows that the search has (a parameter has to come back as it went in),
-and what loops and conditionals carry is left alone (one value seen at several places).
+Arguments and results of the program stay in the rows that the search has (a parameter has to come
+back as it went in), and what loops and conditionals carry is left alone (one value seen at several
+places).
 
-The paper has no such step; what it gains over colour actions alone is in the tables of the evaluation.  Threads share
-the states out, and what is found does not depend on their number.
+The paper has no such step; what it gains over colour actions alone is in the tables of the
+evaluation.  Threads share the states out, and what is found does not depend on their number.
 """
 
 from __future__ import annotations
@@ -65,9 +68,13 @@ MIXES = 32  #: times that what may be taken over becomes the best that each came
 class Near(NamedTuple):
     """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
 
-    layer: int  #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart, else 0
-    op_name: Int32Matrix  #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
-    value_dim: Int8Matrix  #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart,
+    #: else 0
+    layer: int
+    #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
+    op_name: Int32Matrix
+    #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    value_dim: Int8Matrix
     value_size: Int64Matrix  #: [M or A * M, L] size of that dim
     ptr: Int64Array  #: [K+L+1] row starts into near
     near: Int64Array  #: rows that share a definition or a use
@@ -88,14 +95,15 @@ class Chains(NamedTuple):
     best_values: Int8Cube  #: [K, rows, A]
     best: Float64Matrix  #: [K, 2] time_s, peak_bytes
     random: UInt64Matrix  #: [K, 1] uint64
-    pool_ops: Int32Cube  #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
+    #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
+    pool_ops: Int32Cube
     pool_values: Int8Cube  #: [P, rows, A]
     origin: Int64Array  #: [K] the state that it began with
     priced: Int64Array  #: [K] states priced
 
 
 class Fine(NamedTuple):
-    """What refinement changes: finer rows, what lies near what, and the program folded by these rows."""
+    """What refinement changes: finer rows, what lies near what, and the program so folded."""
 
     alike: Alike
     near: Near
@@ -103,7 +111,7 @@ class Fine(NamedTuple):
 
 
 def fine_rows(problem: Problem) -> Alike:
-    """Sort a program into finer rows; arguments and results stay in the rows that the search has."""
+    """Sort a program into finer rows; arguments and results stay in the search's rows."""
     space, program, like_op = problem.space, problem.analysis.program, problem.folded.memory.like_op
     coarse = space.alike
     outside = np.zeros(program.n_values, bool)
@@ -193,7 +201,8 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
     layer, n_axes = 0, len(space.mesh.axes)
     if space.pins is not None:
-        # What is pinned is neither given nor taken away on that axis: there is no move that touches it.
+        # What is pinned is neither given nor taken away on that axis: there is no move that touches
+        # it.
         may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
         op_may = [
             m[:, :n_ops] & (fixed < 0)
@@ -297,7 +306,10 @@ def _reach(n: Near, f: Flood, row: int, distance: int, last: int) -> int:
 
 @helper
 def _hops(drawn: np.ndarray, least: int, ends: int, n_rows: int) -> int:
-    """How far a change may spread: ``least`` to ``ends - 1`` steps, or, as likely as each of these, everywhere."""
+    """How far a change may spread, in steps: ``least`` to ``ends - 1``, or everywhere.
+
+    Each of these is as likely as the others.
+    """
     hops = least + int((ends - least + 1) * random(drawn))
     return n_rows if hops == ends else hops
 
@@ -351,7 +363,10 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
 
 @helper
 def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
-    """Let another move have an axis where one has it now, and none where the other cannot; gives the rows changed."""
+    """Let another move have an axis where one has it now; gives the rows changed.
+
+    Where the other cannot have it, none has.
+    """
     n_rows = ops.shape[0] + values.shape[0]
     middle = n.free[int(n.free.shape[0] * random(drawn))]
     axis = int(m.axis_size.shape[0] * random(drawn))
@@ -407,7 +422,10 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
 
 @helper
 def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -> bool:
-    """Is a price lower than another, or above it by no more than the allowance?  What fits is better than what not."""
+    """Is a price lower than another, or above it by no more than the allowance?
+
+    What fits is better than what does not.
+    """
     fits, fit = there[1] <= p.limit_bytes, here[1] <= p.limit_bytes
     if fits != fit:
         return fits
@@ -416,7 +434,10 @@ def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -
 
 @helper
 def _enough_s(p: Pricing, here: np.ndarray, allowance: float) -> float:
-    """Time from which on a state is not ``_better``, whatever its memory; C(s) is never below its relative time."""
+    """Time from which on a state is not ``_better``, whatever its memory.
+
+    C(s) is never below its relative time.
+    """
     if here[1] > p.limit_bytes or p.base_time_s <= 0:
         return math.inf
     return score_of(p, here[0], here[1]) * (1.0 + allowance) * p.base_time_s
@@ -434,9 +455,10 @@ def anneal(
     steps: int,
     warmth: float,
 ) -> None:
-    """Change chains ``begin`` to ``end`` in ``steps`` steps each; a step that makes C(s) worse is taken at times.
+    """Change chains ``begin`` to ``end`` in ``steps`` steps each, at times for the worse.
 
-    How much worse it may get is drawn from an exponential distribution with mean ``warmth`` (a part of C(s)).
+    How much worse it may get is drawn from an exponential distribution with mean ``warmth`` (a part
+    of C(s)).
     """
     ops, values = np.empty_like(c.ops[0]), np.empty_like(c.values[0])
     price = np.empty(2)
@@ -514,7 +536,10 @@ def mix(c: Chains) -> None:
 
 
 def exchange(c: Chains, scores: np.ndarray) -> None:
-    """Let the worst quarter of the chains begin again where the best quarter is; ``scores``: [K] lower is better."""
+    """Let the worst quarter of the chains begin again where the best quarter is.
+
+    ``scores``: [K] lower is better.
+    """
     order = np.argsort(scores, kind="stable")
     for good, bad in zip(order[: CHAINS // 4], order[::-1][: CHAINS // 4], strict=True):
         for array in (c.ops, c.values, c.price, c.best_ops, c.best_values, c.best, c.origin):

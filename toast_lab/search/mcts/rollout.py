@@ -1,6 +1,9 @@
-"""Second step of a batch: price new nodes, roll out, price the ends.  See ``tree``.  Reference: TOAST section 4.1.
+"""Second step of a batch: price new nodes, roll out, price the ends.  See ``tree``.
 
-What the thread reads of the tree does not change meanwhile, and each trajectory has rows of its own to write to.
+Reference: TOAST section 4.1.
+
+What the thread reads of the tree does not change meanwhile, and each trajectory has rows of its own
+to write to.
 """
 
 from __future__ import annotations
@@ -149,7 +152,10 @@ def _put_in(row: Int64Array, at: int, n: int, entry: int) -> None:
 
 @helper
 def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
-    """Take the actions of an elite with a few changes: left out, replaced, moved or put in.  Gives their number."""
+    """Take the actions of an elite with a few changes; gives their number.
+
+    Actions are left out, replaced, moved or put in.
+    """
     drawn = jobs.random[j]
     n_usable = m.usable.shape[0]
     e = int(t.number[ELITES] * random(drawn) ** 2)  # better ones more often
@@ -191,7 +197,10 @@ def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
 def evaluate(
     t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, begin: int, end: int
 ) -> None:
-    """Price the new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.  The tree is only read."""
+    """Price new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.
+
+    The tree is only read.
+    """
     highest = level(t)
     n_axes = m.axis_size.shape[0]
     for j in range(begin, end):

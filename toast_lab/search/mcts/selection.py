@@ -1,4 +1,7 @@
-"""First step of a batch: choose where each trajectory goes.  See ``tree``.  Reference: TOAST section 4.2."""
+"""First step of a batch: choose where each trajectory goes.  See ``tree``.
+
+Reference: TOAST section 4.2.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,8 @@ def _forget(t: Tree, node: int) -> None:
 def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> int:
     """Choice by upper confidence bound, or -1 if everything below was priced.
 
-    Rewards count by how near they come to the best one: ``exp((reward - best) / warmth)``.  What an action did
-    elsewhere (``highest``: the best mean of any action) stands for its first visits.
+    Rewards count by how near they come to the best one: ``exp((reward - best) / warmth)``.  What an
+    action did elsewhere (``highest``: the best mean of any action) stands for its first visits.
     """
     first, end = t.choice[node], t.choice[node] + t.choices[node]
     top = t.elite_reward[0]

@@ -1,19 +1,22 @@
-"""The search tree as flat arrays: what its parts mean, and the small things that are done with them.
+"""The search tree as flat arrays: what its parts mean, and the small things done with them.
 
 A batch of trajectories goes through three steps, each a kernel of its own:
 
-    select     (``selection``) walk down from the root once for each trajectory of the batch; a state met for the first
-                              time is a new node.  Quick and one after the other, since each walk must know of those
-                              before it (virtual visits).
-    evaluate   (``rollout``)  price the new nodes, roll out and price the ends.  Nearly all of the time goes here;
-                              trajectories are independent of each other, so that threads share them out.
+    select     (``selection``) walk down from the root once for each trajectory of the batch; a
+                              state met for the first time is a new node.  Quick and one after the
+                              other, since each walk must know of those before it (virtual visits).
+    evaluate   (``rollout``)  price the new nodes, roll out and price the ends.  Nearly all of the
+                              time goes here; trajectories are independent of each other, so that
+                              threads share them out.
     back_up    (``backup``)   write prices, rewards and simulations back, again in order.
 
-What is found depends on the seed and the size of the batch but not on the number of threads: random numbers belong to
-a trajectory, prices do not depend on who works them out, and all writing is done in order.
+What is found depends on the seed and the size of the batch but not on the number of threads: random
+numbers belong to a trajectory, prices do not depend on who works them out, and all writing is done
+in order.
 
-Only kernels that Python calls are kept on disk (``cache=True``), with the files that they depend on: a helper that was
-kept for itself would go on calling what another file said before it was edited.
+Only kernels that Python calls are kept on disk (``cache=True``), with the files that they depend
+on: a helper that was kept for itself would go on calling what another file said before it was
+edited.
 
 No step holds Python's global lock or makes a Python object.  Reference: TOAST sections 4.1 and 4.3.
 """
@@ -53,7 +56,7 @@ KEEP = 16  #: elites
 
 @packed
 class Moves(NamedTuple):
-    """What each move of the space does to a state (see ``sharding.alike.Spans``), and which moves count."""
+    """What each move of the space does to a state (``sharding.alike.Spans``), and which count."""
 
     axis_size: Int64Array  #: [A] int64
     op_span: Int64Cube
@@ -86,12 +89,13 @@ class Settings(NamedTuple):
 
 @packed
 class Tree(NamedTuple):
-    """Nodes (``N``), their choices (``C``), prices by key, and what is known of actions whatever their place.
+    """Nodes (``N``), choices (``C``), prices by key, and what actions brought in any place.
 
     An action is a number ``move * A + axis``.  ``parent`` to ``score`` are columns of the trace.
     """
 
-    number: Int64Array  #: [10] int64, how many of each there are; BEST: the best simulation; START: starts so far
+    #: [10] int64, how many of each there are; BEST: the best simulation; START: starts so far
+    number: Int64Array
     parent: Int32Array
     word: Int32Array
     depth: Int32Array
@@ -184,7 +188,7 @@ def nonzero(key: np.uint64) -> np.uint64:
 
 @compiled
 def rehash(old_keys: UInt64Array, keys: UInt64Array, place: Int64Array) -> None:
-    """Move the keys of a table into a larger one; ``place[i]``: where the i-th key went, -1: none."""
+    """Move the keys of a table into a larger one; ``place[i]``: new place of key i, -1: none."""
     for i in range(old_keys.shape[0]):
         place[i] = -1
         if old_keys[i] != 0:
