@@ -109,7 +109,7 @@ def smaller_size(
         if value is None:
             continue
         names = program.def_names(value)
-        found: dict[int, int] = {}
+        ways_of_group: dict[int, int] = {}
         for dim, name in enumerate(names):
             cut = int(
                 np.prod(
@@ -121,8 +121,8 @@ def smaller_size(
                 )
             )
             group = int(analysis.group[analysis.colour[name]])
-            found[group] = max(found.get(group, 1), cut)
-        for group, cut in found.items():
+            ways_of_group[group] = max(ways_of_group.get(group, 1), cut)
+        for group, cut in ways_of_group.items():
             held[group] = held.get(group, 0.0) + item.bytes
             ways[group] = max(ways.get(group, 1), cut)
     free = _input_groups(problem)

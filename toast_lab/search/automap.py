@@ -185,7 +185,7 @@ def _legal(
     value_size: Int64Matrix,
     axis_size: Int64Array,
 ) -> np.ndarray:
-    found = np.empty(dims.shape[0], np.int32)
+    legal = np.empty(dims.shape[0], np.int32)
     n = 0
     for move in range(dims.shape[0]):
         dim, axis = dims[move], axes[move]
@@ -198,10 +198,10 @@ def _legal(
                 if value_axis[value, b] == dim:
                     ways *= axis_size[b]
             if value_size[axis, value_dim[value] + dim] % ways == 0:
-                found[n] = move
+                legal[n] = move
                 n += 1
                 break
-    return found[:n]
+    return legal[:n]
 
 
 @dataclasses.dataclass
@@ -299,22 +299,22 @@ class _Tree:
 
     def _state(self, node: _Node) -> Sharding:
         """The sharding of a node, not to be changed: from the cache, or by its actions again."""
-        found = self.cache.get(node.id)
-        if found is None:
+        state = self.cache.get(node.id)
+        if state is None:
             if node.parent is None:
-                found = self.moves.propagation.start()
+                state = self.moves.propagation.start()
             else:
-                found = self._state(node.parent).copy()
-                self.moves.take(found, node.move)
-        self._keep(node, found)
-        return found
+                state = self._state(node.parent).copy()
+                self.moves.take(state, node.move)
+        self._keep(node, state)
+        return state
 
     def _price(self, state: Sharding, print_: int) -> Quick:
-        found = self.prices.get(print_)
-        if found is None:
-            found = self.prices[print_] = self.evaluator.price(state)
+        quick = self.prices.get(print_)
+        if quick is None:
+            quick = self.prices[print_] = self.evaluator.price(state)
             self.recorder.ledger.counted += 1
-        return found
+        return quick
 
     def _reward(self, score: float, length: int) -> float:
         reward = -math.log(max(score, 1e-12)) - self.length_penalty * length
@@ -416,8 +416,9 @@ class _Tree:
             more.append(int(legal[self._prefer(legal)]))
             self.moves.take(state, more[-1])
         if more:
-            found = self._record(state, way + more, ids)
-            reward, score = max(reward, self._reward(found, len(way + more))), min(score, found)
+            end_score = self._record(state, way + more, ids)
+            reward = max(reward, self._reward(end_score, len(way + more)))
+            score = min(score, end_score)
             if self.recorder.best is not before:
                 self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
         self._back_up(path, ids, reward, score)
@@ -458,10 +459,10 @@ class _Tree:
     def _way(self, node: _Node) -> list[int]:
         """The moves that first led to a node, and that its sharding comes from."""
         way: list[int] = []
-        here: _Node | None = node
-        while here is not None and here.parent is not None:
-            way.append(here.move)
-            here = here.parent
+        at: _Node | None = node
+        while at is not None and at.parent is not None:
+            way.append(at.move)
+            at = at.parent
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:

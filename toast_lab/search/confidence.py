@@ -34,8 +34,8 @@ def rewards(trace: Trace, n: int, length_penalty: float) -> np.ndarray:
     """
     row = trace.row
     length = np.diff(row["action_end"][:n], prepend=0)
-    found: np.ndarray = -np.log(np.maximum(row["score"][:n], 1e-12)) - length_penalty * length
-    return found - OVER_LIMIT * ~row["fits"][:n]
+    reward: np.ndarray = -np.log(np.maximum(row["score"][:n], 1e-12)) - length_penalty * length
+    return reward - OVER_LIMIT * ~row["fits"][:n]
 
 
 def priors(mean_reward: np.ndarray) -> np.ndarray:

@@ -94,11 +94,11 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
             state, taken, idle = State(problem.space), [], []
             for action, role in actions:
                 for axis in given[role]:
-                    here = action._replace(axis=problem.mesh.axes.index(axis))
-                    if state.apply(here):
-                        taken.append(here)
-                    elif here not in pinned:
-                        idle.append(problem.space.text(here))
+                    on_axis = action._replace(axis=problem.mesh.axes.index(axis))
+                    if state.apply(on_axis):
+                        taken.append(on_axis)
+                    elif on_axis not in pinned:
+                        idle.append(problem.space.text(on_axis))
             applied |= bool(taken)
             if not taken or state.key in known:
                 continue
@@ -116,7 +116,7 @@ def _read(
     recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]
 ) -> list[tuple[Action, str]]:
     """(action on axis 0, role) of each action of an expert plan.  Raises InvalidPlan."""
-    problem, found = recorder.problem, []
+    problem, parsed = recorder.problem, []
     for item in actions:
         if isinstance(item, str) or not 2 <= len(item) <= 3 or not isinstance(item[1], str):
             raise InvalidPlan(
@@ -126,5 +126,5 @@ def _read(
         colour, role, *bits = item
         action = parse_action(problem.analysis, problem.mesh, (colour, problem.mesh.axes[0], *bits))
         problem.space.move_of(action)
-        found.append((action, role))
-    return found
+        parsed.append((action, role))
+    return parsed

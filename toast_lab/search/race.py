@@ -66,10 +66,10 @@ class Race:
 
         One that fits, then the lower score, then the one that had it first.
         """
-        found = [row for row in self.rows if row.score is not None]
+        priced = [row for row in self.rows if row.score is not None]
         return (
-            min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
-            if found
+            min(priced, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
+            if priced
             else None
         )
 
@@ -113,7 +113,7 @@ class Race:
             ">within 1% s",
             ">gap",
         )
-        found = [
+        lines = [
             (
                 r.method,
                 _number(r.score, "{:.4f}"),
@@ -135,7 +135,7 @@ class Race:
             if r.status in (search_child.CRASHED, search_child.FAILED)
         ]
         return "\n".join(
-            [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, found), *troubles]
+            [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, lines), *troubles]
         )
 
 

@@ -273,11 +273,11 @@ class Trace:
     # -- writing ----------------------------------------------------------------------------------
     def word(self, text: str) -> int:
         """Number of an action's text in the vocabulary."""
-        found = self._word.get(text)
-        if found is None:
-            found = self._word[text] = len(self.vocabulary)
+        number = self._word.get(text)
+        if number is None:
+            number = self._word[text] = len(self.vocabulary)
             self.vocabulary.append(text)
-        return found
+        return number
 
     def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
         """Write one simulation; gives its number, counted from 0.

@@ -86,7 +86,7 @@ def offenders(trace: Trace) -> Iterator[str]:
     ):
         if (np.diff(end, prepend=0) < 0).any() or (int(end[-1]) if row.n else 0) != part.n:
             yield f"the {name}s of its simulations do not add up"
-    for what, numbers, limit in (
+    for subject, numbers, limit in (
         ("action.word: an action", trace.action["word"], words),
         ("passed.node: a node", trace.passed["node"], node.n),
         ("row.best: a best simulation", row["best"], row.n),
@@ -94,7 +94,7 @@ def offenders(trace: Trace) -> Iterator[str]:
         ("node.parent: a parent", node["parent"][1:], node.n),
     ):
         if bad := outside(numbers, 0, limit - 1):
-            yield f"{what} is out of range, {bad}"
+            yield f"{subject} is out of range, {bad}"
     for column, numbers in (
         ("row.elapsed_s", row["elapsed_s"]),
         ("row.score", row["score"]),

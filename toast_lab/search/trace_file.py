@@ -55,10 +55,10 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
             ) from None
     header = _header(arrays)
     if isinstance(header, dict) and (given := header.pop("checksum", None)) is not None:
-        found = checksum(header, arrays)
-        if given != found:
+        actual = checksum(header, arrays)
+        if given != actual:
             raise Damaged(
-                f"its contents have checksum {found}, it says {str(given)[:40]}: it was changed "
+                f"its contents have checksum {actual}, it says {str(given)[:40]}: it was changed "
                 "or damaged"
             )
     return header, arrays
@@ -79,16 +79,16 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
     infos = file.infolist()
     if len(infos) > MOST_PARTS:
         raise Damaged(f"it holds {len(infos)} arrays, a search trace has at most {MOST_PARTS}")
-    found: dict[str, zipfile.ZipInfo] = {}
+    parts: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name, dot, suffix = info.filename.rpartition(".")
         if not dot or suffix != "npy":
             raise Damaged(f"it holds {_short(info.filename)}, which is no array")
-        if name in found:
+        if name in parts:
             raise Damaged(f"it holds {_short(name)} twice")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Damaged(f"{_short(name)} is compressed in a way that numpy does not write")
-        found[name] = info
+        parts[name] = info
     total, most = (
         sum(i.file_size for i in infos),
         min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length)),
@@ -99,7 +99,7 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
             "a file of "
             f"{length / 2**20:.1f} MiB"
         )
-    return found
+    return parts
 
 
 def _announced(

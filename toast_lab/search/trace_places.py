@@ -68,20 +68,22 @@ class Places:
         begins = np.concatenate([[trace.row["node_end"][first - 1] if first else 0], ends[:-1]])
         length = ends - begins
         passed, home, parent = trace.passed["node"], self.home["place"], trace.node["parent"]
-        here = np.zeros(len(ends), np.int64)
+        current = np.zeros(len(ends), np.int64)
         some = length > 0  # a simulation that names no node is the root's
-        here[some] = home[passed[begins[some]]]
+        current[some] = home[passed[begins[some]]]
         for k in range(1, int(length.max(initial=0))):
             walks = np.flatnonzero(length > k)
             nodes = passed[begins[walks] + k].astype(np.int64)
             to = home[nodes].astype(np.int64)
-            away = np.flatnonzero(self.place["parent"][to] != here[walks])
+            away = np.flatnonzero(self.place["parent"][to] != current[walks])
             if len(away):
                 came = passed[begins[walks[away]] + k - 1]
                 words = np.where(parent[nodes[away]] == came, trace.node["word"][nodes[away]], -1)
-                to[away] = self._other(here[walks[away]], nodes[away], words, first + walks[away])
-            here[walks] = to
-        self.end.extend({"place": here.astype(np.int32)})
+                to[away] = self._other(
+                    current[walks[away]], nodes[away], words, first + walks[away]
+                )
+            current[walks] = to
+        self.end.extend({"place": current.astype(np.int32)})
 
     def tally(self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty) -> Tally:
         """Count the first ``n`` simulations, all by default.
@@ -201,11 +203,11 @@ class Places:
         known = np.zeros(len(keys), bool)
         if len(self._keys):
             known = self._keys[np.minimum(at, len(self._keys) - 1)] == keys
-        found = np.zeros(len(keys), np.int64)
-        found[known] = self._at[at[known]]
+        places = np.zeros(len(keys), np.int64)
+        places[known] = self._at[at[known]]
         new = np.flatnonzero(~known)
         if len(new):
-            found[new] = self.place.n + np.arange(len(new))
+            places[new] = self.place.n + np.arange(len(new))
             parent, chosen = (keys[new] >> 32), first[new]
             depth = self.place["depth"][parent] + 1
             word = words[chosen]
@@ -215,8 +217,8 @@ class Places:
                 {"parent": parent, "node": nodes[chosen], "word": word, "depth": depth}
             )
             self._keys = np.insert(self._keys, at[new], keys[new])
-            self._at = np.insert(self._at, at[new], found[new].astype(np.int32))
-        return found[back.reshape(-1)]
+            self._at = np.insert(self._at, at[new], places[new].astype(np.int32))
+        return places[back.reshape(-1)]
 
     def _word(self, rows: np.ndarray, step: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """The actions that simulations ``rows`` took as their ``step``-th, or the node's name."""

@@ -102,7 +102,7 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
 def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]]:
     """The best three ways to split one colour throughout, on one mesh axis or on several."""
     space = recorder.problem.space
-    found: list[tuple[tuple[float, ...], int, State, str]] = []
+    candidates: list[tuple[tuple[float, ...], int, State, str]] = []
     root = State(space)
     yield (
         choices.choice_of(root.op_axis, root.value_axis),
@@ -112,19 +112,21 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
         recorder.check()
         state, texts = root.copy(), [space.text(action)]
         state.apply(action)
-        found.append((recorder.rank(recorder.price(state), 1), len(found), state.copy(), texts[0]))
+        candidates.append(
+            (recorder.rank(recorder.price(state), 1), len(candidates), state.copy(), texts[0])
+        )
         for axis in range(len(space.mesh.axes)):
             more = action._replace(axis=axis)
             if axis > action.axis and state.apply(more):
                 texts.append(space.text(more))
         if len(texts) > 1:
-            found.append(
+            candidates.append(
                 (
                     recorder.rank(recorder.price(state), len(texts)),
-                    len(found),
+                    len(candidates),
                     state,
                     " ".join(texts),
                 )
             )
-    for _, _, state, text in sorted(found, key=lambda f: f[:2])[:3]:
+    for _, _, state, text in sorted(candidates, key=lambda f: f[:2])[:3]:
         yield choices.choice_of(state.op_axis, state.value_axis), text

@@ -27,12 +27,12 @@ class Descent:
     def links(self) -> list[list[int]]:
         """Clusters with which each shares a price: those of ops, and after them those of values."""
         n_ops = len(self.of_op)
-        found: list[set[int]] = [set() for _ in (*self.of_op, *self.of_value)]
+        neighbours: list[set[int]] = [set() for _ in (*self.of_op, *self.of_value)]
         for op, terms in enumerate(self.of_op):
-            found[op] = {n_ops + self.choices.groups[t.group].value for t in terms}
-            for value in found[op]:
-                found[value].add(op)
-        return [sorted(f) for f in found]
+            neighbours[op] = {n_ops + self.choices.groups[t.group].value for t in terms}
+            for value in neighbours[op]:
+                neighbours[value].add(op)
+        return [sorted(f) for f in neighbours]
 
     def objective_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time and ties of a choice: what the integer program minimises, memory aside."""

@@ -227,7 +227,7 @@ def assemble(
                 rows.put(begin, groups[key[0]] + np.arange(len(rest)), rest)
         rows.put(begin, np.asarray([layout.over]), -1.0)
     unit_s = max(known_s or 0.0, sum(float(c.min()) for c in choices.compute_s), 1e-12) / 1e3
-    made = IntegerProgram(
+    program = IntegerProgram(
         seconds / unit_s,
         rows.matrix(n),
         np.concatenate(rows.low),
@@ -236,7 +236,7 @@ def assemble(
         n_binary,
         unit_s,
     )
-    return made, layout
+    return program, layout
 
 
 def _contested(choices: Choices, term: Any) -> np.ndarray:
@@ -283,7 +283,7 @@ def solve(
     began = time.monotonic()
     integrality = np.zeros(len(program.cost))
     integrality[: program.n_binary] = 1
-    found = scipy.optimize.milp(
+    answer = scipy.optimize.milp(
         program.cost,
         integrality=integrality,
         bounds=scipy.optimize.Bounds(0.0, program.upper),
@@ -294,11 +294,13 @@ def solve(
             **({} if nodes is None else {"node_limit": nodes}),
         },
     )
-    x = None if found.x is None else np.asarray(found.x)
-    reached = float(found.mip_gap) if x is not None and found.mip_gap is not None else float("inf")
-    bound = float(found.mip_dual_bound) if found.mip_dual_bound is not None else -float("inf")
+    x = None if answer.x is None else np.asarray(answer.x)
+    reached = (
+        float(answer.mip_gap) if x is not None and answer.mip_gap is not None else float("inf")
+    )
+    bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else -float("inf")
     seconds = time.monotonic() - began
     out_of_time = (
-        found.status == 1 and seconds >= time_limit_s
+        answer.status == 1 and seconds >= time_limit_s
     )  # HiGHS stops for nodes with the same status
-    return Solved(x, found.status == 0, found.status == 2, reached, bound, seconds, out_of_time)
+    return Solved(x, answer.status == 0, answer.status == 2, reached, bound, seconds, out_of_time)

@@ -150,9 +150,9 @@ def crowded(live: np.ndarray, limit_bytes: float, most: int = 4) -> list[int]:
     """Ops at which memory is above the limit, the worst first, none close to another one."""
     n = len(live)
     left = np.where(live > limit_bytes, live, -np.inf)
-    found: list[int] = []
-    while len(found) < most and np.isfinite(left.max(initial=-np.inf)):
+    chosen: list[int] = []
+    while len(chosen) < most and np.isfinite(left.max(initial=-np.inf)):
         at = int(left.argmax())
-        found.append(at)
+        chosen.append(at)
         left[max(0, at - n // 40) : at + n // 40 + 1] = -np.inf
-    return found
+    return chosen

@@ -194,8 +194,8 @@ class Solver:
             solved = self._solve(part)
             if solved is None:
                 return False
-            choice, found = solved
-            text = f"{self.grain}: {label}, gap {found.gap:.1e}" + (
+            choice, outcome = solved
+            text = f"{self.grain}: {label}, gap {outcome.gap:.1e}" + (
                 f", memory row {turn}" if turn else ""
             )
             quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
@@ -213,7 +213,7 @@ class Solver:
                 seen.clear()
             seen.add(key)
             self._bound_memory(choice)
-        return found.optimal
+        return outcome.optimal
 
     def _along(self, free: Sequence[int]) -> Part:
         """Numbers of the choices that are as in the best plan on every axis that is not free."""
@@ -271,15 +271,15 @@ class Solver:
             known_s=known_s,
             check=self.recorder.check,
         )
-        found = self._highs(program)
-        if found is None or found.x is None:
+        outcome = self._highs(program)
+        if outcome is None or outcome.x is None:
             return None
-        ops, values = ip.chosen(layout, found.x)
+        ops, values = ip.chosen(layout, outcome.x)
         picked = [
             np.asarray([int(k[i]) for k, i in zip(keep, chosen, strict=True)], np.int64)
             for keep, chosen in zip(part, (ops, values), strict=True)
         ]
-        return (picked[0], picked[1]), found
+        return (picked[0], picked[1]), outcome
 
     def _limit_s(self) -> float:
         """Most that one call of HiGHS may take now."""
@@ -298,9 +298,9 @@ class Solver:
         if effort.columns is not None:
             effort.columns -= n
         if n <= _SMALL:
-            found = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
-            if not found.out_of_time or limit_s <= _SMALL_SECONDS:
-                return found
+            outcome = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
+            if not outcome.out_of_time or limit_s <= _SMALL_SECONDS:
+                return outcome
         try:
             return run_in_child(
                 _CHILD,

@@ -277,20 +277,20 @@ def price_choices(
     known: dict[tuple[int, int, bytes], int] = {}
 
     def group_of(op: int, value: int, label: np.ndarray) -> int:
-        found = known.setdefault((op, value, label.tobytes()), len(groups))
-        if found == len(groups):
+        number = known.setdefault((op, value, label.tobytes()), len(groups))
+        if number == len(groups):
             distinct, index = np.unique(label, return_inverse=True)
             groups.append(Group(op, value, label, distinct, index))
-        return found
+        return number
 
     wants = [want_labels(bench, w, menus.ops[t.use_owner[w]]) for w in range(len(t.use_owner))]
-    found: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+    time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
 
     def add(group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
-        if (group, earlier) in found:
-            found[group, earlier] += time_s
+        if (group, earlier) in time_of_term:
+            time_of_term[group, earlier] += time_s
         elif time_s.any():
-            found[group, earlier] = time_s
+            time_of_term[group, earlier] = time_s
 
     use_group = np.full(len(t.use_value), -1, np.int64)
     sharers: dict[int, tuple[int, ...]] = {}
@@ -330,11 +330,11 @@ def price_choices(
             label = made_labels(bench, value, menus.ops[owner])
             group = group_of(owner, row, label)
             _, first = np.unique(label, return_index=True)
-            made, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
-            add(group, (), times[op] * made)
+            made_s, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
+            add(group, (), times[op] * made_s)
             if size.any():
                 passing.setdefault(op, []).append((group, size))
-    terms = [Term(*key, time_s) for key, time_s in found.items()]
+    terms = [Term(*key, time_s) for key, time_s in time_of_term.items()]
     return Choices(clusters, menus, compute_s, layout, groups, terms, use_group, passing, sharers)
 
 

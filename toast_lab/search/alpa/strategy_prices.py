@@ -33,7 +33,7 @@ class Bench(NamedTuple):
     op_axis: Int32Matrix  #: [K, A] all -1 between calls
     steps: Steps
     each: StepPrices
-    found: Prices
+    prices: Prices
 
 
 def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
@@ -45,8 +45,8 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
     alone = t._replace(earlier_begin=none, earlier_end=none)
     steps = st.buffers(alone, len(axis_size))
     op_axis = np.full((n_op_rows, len(axis_size)), -1, np.int32)
-    each, found = kernel.step_prices(len(steps.kind)), kernel.prices(alone)
-    return Bench(folded.facts, problem._rates, alone, axis_size, op_axis, steps, each, found)
+    each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(alone)
+    return Bench(folded.facts, problem._rates, alone, axis_size, op_axis, steps, each, prices)
 
 
 @helper
@@ -88,7 +88,7 @@ def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
 def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
     """[S] time of one op under each strategy, operands and results as the strategy wants."""
     f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
-    steps, each, found = b.steps, b.each, b.found
+    steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     out = np.empty(menu.shape[0])
     row = t.op_row[op]
@@ -96,7 +96,7 @@ def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
         copy_row(op_axis[row], menu[s])
         _as_wanted(f, t, op_axis, steps, op)
         n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
         out[s] = _own_time(steps, each, n)
     op_axis[row] = -1
     return out
@@ -106,7 +106,7 @@ def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
 def reading_times(b: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
     """[S] how much longer the op takes under each strategy if it reads a copy of the value."""
     f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
-    steps, each, found = b.steps, b.each, b.found
+    steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     out = np.empty(menu.shape[0])
     row, value, want = t.op_row[op], t.use_value[use], t.use_want[use]
@@ -114,12 +114,12 @@ def reading_times(b: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
         copy_row(op_axis[row], menu[s])
         _as_wanted(f, t, op_axis, steps, op)
         n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
         as_it_is = _own_time(steps, each, n)
         _as_wanted(f, t, op_axis, steps, op)
         steps.layout[value] = 1 if steps.wanted[want] == 0 else 0  # any other layout
         n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
         out[s] = _own_time(steps, each, n) - as_it_is
     op_axis[row] = -1
     return out
@@ -134,7 +134,7 @@ def use_costs(
     The bytes are those of the copy that the use is brought, 0 where the value itself will do.
     """
     f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
-    steps, each, found = b.steps, b.each, b.found
+    steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     time_s = np.zeros((wanted.shape[0], kept.shape[0]))
     copy_bytes = np.empty((wanted.shape[0], kept.shape[0]))
@@ -144,11 +144,11 @@ def use_costs(
             steps.layout[t.use_value[use]] = kept[j]
             steps.wanted[t.use_want[use]] = wanted[i]
             n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
             for k in range(n):
                 if steps.kind[k] != COMPUTE and steps.use[k] == use:
                     time_s[i, j] += each.time_s[k]
-            copy_bytes[i, j] = found.copy_bytes[use]
+            copy_bytes[i, j] = prices.copy_bytes[use]
     return time_s, copy_bytes
 
 
@@ -161,7 +161,7 @@ def made_times(
     And the bytes that this takes while the op runs.
     """
     f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
-    steps, each, found = b.steps, b.each, b.found
+    steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     out = np.zeros((menu.shape[0], kept.shape[0]))
     size = np.zeros((menu.shape[0], kept.shape[0]))
@@ -173,15 +173,15 @@ def made_times(
             steps.layout[value] = kept[j]
             copy_row(op_axis[row], menu[i])
             n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
             op_axis[row] = -1
             if i == 0 and j == 0:
                 # what its operands take, nothing being split or moved
-                base = found.passing_bytes[op]
+                base = prices.passing_bytes[op]
             for k in range(n):
                 if steps.kind[k] != COMPUTE and steps.use[k] < 0 and steps.value[k] == value:
                     out[i, j] += each.time_s[k]
-                    size[i, j] = found.passing_bytes[op] - base
+                    size[i, j] = prices.passing_bytes[op] - base
     return out, size
 
 

@@ -159,10 +159,10 @@ def lower_bound(
                         size /= axis_size[a]
             s.live[b.buffer_start[i]] += size
             s.live[b.buffer_end[i] + 1] -= size
-        here = 0.0
+        live_bytes = 0.0
         for op in range(s.live.shape[0]):
-            here += s.live[op]
-            peak = max(peak, here)
+            live_bytes += s.live[op]
+            peak = max(peak, live_bytes)
         peak *= _ROUNDING
         if peak > b.limit_bytes and b.base_bytes > 0.0:
             penalty = b.memory_weight * (peak - b.limit_bytes) / b.base_bytes
@@ -212,13 +212,13 @@ def _least_s(b: Bound, g: int, ops: np.ndarray, s: Scratch) -> float:
 def least_of_groups(b: Bound, ops: Int32Matrix, s: Scratch) -> np.ndarray:
     """[G] seconds that each group takes at least in any state; ``ops`` is the unsharded state's."""
     s.row[:] = 0
-    found = np.zeros(b.n_kept.shape[0])
-    for g in range(found.shape[0]):
+    least = np.zeros(b.n_kept.shape[0])
+    for g in range(least.shape[0]):
         s.allowed[g, :] = (
             b.offered[g] if b.group_owner[g] < 0 else b.offered[g] | b.natural[b.natural_ptr[g]]
         )
-        found[g] = _least_s(b, g, ops, s)
-    return found
+        least[g] = _least_s(b, g, ops, s)
+    return least
 
 
 @helper

@@ -217,13 +217,13 @@ def _want_dims(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``want_ptr`` and ``want_dim``."""
     ptr: list[int] = []
-    found: list[int] = []
+    wanted: list[int] = []
     for w, k in enumerate(t.use_owner.tolist()):
         dims = t.use_dim_factor[t.use_dim_ptr[w] : t.use_dim_ptr[w + 1]].tolist()
-        ptr.append(len(found))
+        ptr.append(len(wanted))
         own = names[class_ptr[k] : class_ptr[k + 1]].tolist()
-        found += [-1, *(dims.index(n) if n in dims else -1 for n in own)]
-    return np.asarray(ptr, np.int64), np.asarray(found, np.int64)
+        wanted += [-1, *(dims.index(n) if n in dims else -1 for n in own)]
+    return np.asarray(ptr, np.int64), np.asarray(wanted, np.int64)
 
 
 def _fill(
@@ -245,7 +245,7 @@ def _fill(
         value=f.value._replace(bytes=fewest), use=f.use._replace(sent=np.minimum(f.use.sent, own))
     )
     steps = st.buffers(t, len(axis_size))
-    each, found = kernel.step_prices(len(steps.kind)), kernel.prices(t)
+    each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(t)
     op_axis = np.full((len(b.n_candidates), len(axis_size)), -1, np.int32)
     for c, (g, k, _, parts) in enumerate(entries):
         check()
@@ -277,7 +277,7 @@ def _fill(
                 folded.times[op],
                 steps,
                 each,
-                found,
+                prices,
                 op_axis,
                 out,
             )
@@ -300,7 +300,7 @@ def _fill_one(
     times: float,
     steps: Steps,
     each: StepPrices,
-    found: Prices,
+    prices: Prices,
     op_axis: Int32Matrix,
     out: Float64Matrix,
 ) -> None:
@@ -349,7 +349,7 @@ def _fill_one(
                 if not t.value_constant[value]:
                     steps.layout[value] = st.natural_layout(t, op_axis, value, n_axes)[0]
             n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
             for i in range(n):
                 if steps.kind[i] == COMPUTE:
                     for kept in range(out.shape[1]):
@@ -393,7 +393,7 @@ def _fill_one(
             n = st._reshard(
                 steps, 0, op, value, use, before, after, partial, t.value_bytes[value], axis_size
             )
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, found)
+            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
             total = 0.0
             for i in range(n):
                 total += each.time_s[i]
@@ -453,8 +453,8 @@ def _agree(
                     left //= radix
                 if possible:
                     for row in range(rows):
-                        here = b.table[b.table_begin[c] + row * n_kept + kept] + rest[kept]
-                        least[i, row] = min(least[i, row], here)
+                        price = b.table[b.table_begin[c] + row * n_kept + kept] + rest[kept]
+                        least[i, row] = min(least[i, row], price)
         for row in range(rows):
             mean = 0.0
             for i in range(count):

@@ -253,11 +253,11 @@ def _is_new(seen: np.ndarray, key: np.uint64) -> bool:
 
 @compiled
 def _larger(seen: UInt64Array) -> np.ndarray:
-    found = np.zeros(4 * seen.shape[0], np.uint64)
+    larger = np.zeros(4 * seen.shape[0], np.uint64)
     for key in seen:
         if key != 0:
-            _is_new(found, key)
-    return found
+            _is_new(larger, key)
+    return larger
 
 
 @compiled

@@ -113,13 +113,13 @@ def back_up(t: Tree, p: Pricing, s: Settings, rows: Rows, jobs: Jobs, round_: in
         if far > near:
             if jobs.far_fresh[j]:
                 _remember(t, jobs.key[j, 0], jobs.far[j])
-            there = reward_of(p, s, jobs.far[j, 0], jobs.far[j, 1], far)
-            _promote(t, jobs.key[j, 0], there, jobs.actions[j, :far])
+            far_reward = reward_of(p, s, jobs.far[j, 0], jobs.far[j, 1], far)
+            _promote(t, jobs.key[j, 0], far_reward, jobs.actions[j, :far])
             _write(t, p, rows, jobs, j, jobs.far[j], far, round_)
             for k in range(far):
                 t.seen[jobs.actions[j, k], 0] += 1
-                t.seen[jobs.actions[j, k], 1] += there
-            reward = max(reward, there)
+                t.seen[jobs.actions[j, k], 1] += far_reward
+            reward = max(reward, far_reward)
             score = min(score, score_of(p, jobs.far[j, 0], jobs.far[j, 1]))
         if jobs.varies[j]:
             continue  # it says nothing of the root's choices

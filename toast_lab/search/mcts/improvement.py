@@ -234,18 +234,20 @@ class Improvement:
 
     def kept(self) -> dict[str, np.ndarray]:
         """What it takes to go on."""
-        found = {
-            f"archive.{what}": np.stack([a[k] for a in self.archive])
+        arrays = {
+            f"archive.{part}": np.stack([a[k] for a in self.archive])
             if self.archive
             else np.zeros((0, 0, 0))
-            for k, what in enumerate(("ops", "values"))
+            for k, part in enumerate(("ops", "values"))
         }
-        found["refine"] = np.array([self.segment, self.over, self.chains is not None, self.solving])
+        arrays["refine"] = np.array(
+            [self.segment, self.over, self.chains is not None, self.solving]
+        )
         if self.chains is not None:
-            found |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
-            found["origin.code"] = np.concatenate(self.origin_codes)
-            found["origin.end"] = np.cumsum([len(c) for c in self.origin_codes])
-        return found
+            arrays |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
+            arrays["origin.code"] = np.concatenate(self.origin_codes)
+            arrays["origin.end"] = np.cumsum([len(c) for c in self.origin_codes])
+        return arrays
 
 
 def like(snapshot: Snapshot) -> Snapshot:

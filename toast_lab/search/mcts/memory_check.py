@@ -52,9 +52,9 @@ def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
     depth = options.depth
     n_codes = problem.space.n_moves * len(problem.mesh.axes)
     for stage in (_kinds, _tree, _choices, _tables, _elites, _refinement):
-        found = list(stage(problem, trace, depth, n_codes))
-        if found:  # later stages rely on what earlier ones have let through
-            yield from found
+        wrong = list(stage(problem, trace, depth, n_codes))
+        if wrong:  # later stages rely on what earlier ones have let through
+            yield from wrong
             return
     if memory["refine"][3] and not options.solve:
         yield (
@@ -166,9 +166,9 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
         tr.BEST: ("the best simulation", int(row["best"][-1])),
         tr.PRICED: ("priced states", int(np.count_nonzero(t["price_key"])) - 1),
     }
-    for place, (what, count) in fixed.items():
+    for place, (noun, count) in fixed.items():
         if number[place] != count:
-            yield f"memory.tree.number has {number[place]} for {what}, the trace has {count}"
+            yield f"memory.tree.number has {number[place]} for {noun}, the trace has {count}"
     if bad := outside(number, 0, 2**62):
         yield f"memory.tree.number is out of range, {bad}"
     start = int(number[tr.START])
@@ -234,12 +234,12 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
         return
     owner = np.repeat(order, choices[order])
     child = t["child"]
-    there = np.flatnonzero(child > 0)
-    led = (owner[there] == node["parent"][child[there]]) & (
-        t["action"][there] == node["word"][child[there]]
+    with_child = np.flatnonzero(child > 0)
+    led = (owner[with_child] == node["parent"][child[with_child]]) & (
+        t["action"][with_child] == node["word"][child[with_child]]
     )
     reached = np.zeros(node.n, bool)
-    reached[child[there[led]]] = True
+    reached[child[with_child[led]]] = True
     if not reached[1:].all():
         at = 1 + int(np.argmin(reached[1:]))
         yield (

@@ -231,11 +231,11 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
 
 
 @helper
-def _ways(row: np.ndarray, what: int, axis: int, axis_size: np.ndarray) -> int:
+def _ways(row: np.ndarray, name: int, axis: int, axis_size: np.ndarray) -> int:
     """Parts that ``what`` would be cut into if it had ``axis`` too."""
     ways = axis_size[axis]
     for b in range(axis_size.shape[0]):
-        if b != axis and row[b] == what:
+        if b != axis and row[b] == name:
             ways *= axis_size[b]
     return ways
 
@@ -350,8 +350,8 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
             _take_away(ops, values, row, axis)
             changed += 1
         else:
-            here = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
-            if only_free and here >= 0:
+            current = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
+            if only_free and current >= 0:
                 continue
             if not _give(n, m, ops, values, row, move, axis):
                 continue
@@ -421,26 +421,26 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
 
 
 @helper
-def _better(p: Pricing, there: np.ndarray, here: np.ndarray, allowance: float) -> bool:
+def _better(p: Pricing, price: np.ndarray, other: np.ndarray, allowance: float) -> bool:
     """Is a price lower than another, or above it by no more than the allowance?
 
     What fits is better than what does not.
     """
-    fits, fit = there[1] <= p.limit_bytes, here[1] <= p.limit_bytes
+    fits, fit = price[1] <= p.limit_bytes, other[1] <= p.limit_bytes
     if fits != fit:
         return fits
-    return score_of(p, there[0], there[1]) < score_of(p, here[0], here[1]) * (1.0 + allowance)
+    return score_of(p, price[0], price[1]) < score_of(p, other[0], other[1]) * (1.0 + allowance)
 
 
 @helper
-def _enough_s(p: Pricing, here: np.ndarray, allowance: float) -> float:
+def _enough_s(p: Pricing, price: np.ndarray, allowance: float) -> float:
     """Time from which on a state is not ``_better``, whatever its memory.
 
     C(s) is never below its relative time.
     """
-    if here[1] > p.limit_bytes or p.base_time_s <= 0:
+    if price[1] > p.limit_bytes or p.base_time_s <= 0:
         return math.inf
-    return score_of(p, here[0], here[1]) * (1.0 + allowance) * p.base_time_s
+    return score_of(p, price[0], price[1]) * (1.0 + allowance) * p.base_time_s
 
 
 @compiled

@@ -71,7 +71,7 @@ def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> i
     for c in range(first, end):
         visits += t.tried[c] + t.under_way[c]
     spread = math.log(visits + 1.0)
-    found, bar = -1, -np.inf
+    best, bar = -1, -np.inf
     for c in range(first, end):
         child = t.child[c]
         if child >= 0 and (t.closed[child] or (math.isnan(t.reward[child]) and t.under_way[c] > 0)):
@@ -91,8 +91,8 @@ def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> i
         n += t.under_way[c]
         bound = value / (n + s.prior_visits) + s.exploration * math.sqrt(spread / (n + 1.0))
         if bound > bar:
-            found, bar = c, bound
-    return found
+            best, bar = c, bound
+    return best
 
 
 @compiled
@@ -136,28 +136,28 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
             key = nonzero(jobs.key[j, 0])
             at = slot(t.slot_key, key)
             if t.slot_key[at] == 0:
-                made = t.number[NODES]
+                new = t.number[NODES]
                 t.number[NODES] += 1
-                t.slot_key[at], t.slot_node[at] = key, made
-                t.parent[made], t.word[made], t.depth[made], t.key[made] = (
+                t.slot_key[at], t.slot_node[at] = key, new
+                t.parent[new], t.word[new], t.depth[new], t.key[new] = (
                     node,
                     t.action[c],
                     length,
                     jobs.key[j, 0],
                 )
-                t.visits[made], t.value[made], t.best_score[made], t.score[made] = (
+                t.visits[new], t.value[new], t.best_score[new], t.score[new] = (
                     0,
                     0.0,
                     np.inf,
                     np.nan,
                 )
-                t.reward[made], t.choice[made], t.choices[made], t.closed[made] = (
+                t.reward[new], t.choice[new], t.choices[new], t.closed[new] = (
                     np.nan,
                     0,
                     -1,
                     False,
                 )
-                t.start[made] = t.number[START]
+                t.start[new] = t.number[START]
                 jobs.new[j] = True
             node = t.slot_node[at]
             t.child[c] = node
