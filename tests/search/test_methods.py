@@ -134,6 +134,12 @@ def test_a_race_takes_it_into_a_process_of_its_own(problem: tl.Problem) -> None:
     assert [(row.status, row.evaluations) for row in finished.rows] == [("DONE", 3)]
 
 
+def test_a_search_in_the_background_knows_it(problem: tl.Problem) -> None:
+    pytest.importorskip("panel")
+    running = tl.start_search(problem, "toy", budget=FEW, steps=2)
+    assert running.result(timeout_s=300).status is Status.DONE
+
+
 def test_a_name_belongs_to_one_class_and_every_field_is_described() -> None:
     @dataclasses.dataclass(frozen=True)
     class Other(Toy):

@@ -21,7 +21,7 @@ from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
 from toast_lab.search.contract import Budget, SearchResult, Status
-from toast_lab.search.methods import method_named
+from toast_lab.search.methods import brought, method_named
 from toast_lab.search.race import Race, Row, check
 from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
@@ -314,6 +314,7 @@ def start_search(
         "search", f"{method} on {problem.describe()}", "toast_lab.app.worker:search_problem",
         problem, method, seed, budget.seconds, budget.evaluations, dict(options),
         controlled=True, time_limit_s=TIME_LIMIT_S, resume=resume, with_trace=True,
+        brought=brought(),
     )  # fmt: skip
     _end_with_us()
     return RunningSearch(problem, job, method, seed, options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -37,6 +39,7 @@ def search(
     keep: str,
     limit_bytes: float | None = None,
     resume: str | None = None,
+    brought: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Kept:
     """Search for a plan, under the control of a file.
 
@@ -53,12 +56,16 @@ def search(
         keep: file that the trace is written to.
         limit_bytes: memory of a device, if not the machine's.
         resume: file of a trace to go on from.
+        brought: methods that the parent process has beside ours, see ``methods.brought``.
 
     Raises:
         InvalidProblem: a wrong option, or the trace is of another problem.
     """
     from toast_lab.cost.problem import Problem
+    from toast_lab.search.methods import ensure
 
+    for name, reference in brought.items():
+        ensure(name, reference)
     isolate.report("preparing")
     problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
     earlier, begin = None, _nothing

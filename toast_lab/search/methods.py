@@ -206,6 +206,11 @@ def ensure(name: str, where: str) -> None:
         METHODS[name] = pkgutil.resolve_name(where)
 
 
+def brought() -> dict[str, str]:
+    """References of the methods that other modules have registered, by name: what a child lacks."""
+    return {name: reference(cls) for name, cls in METHODS.items() if cls.__module__ != __name__}
+
+
 @functools.cache
 def _options(cls: type[Method]) -> Mapping[str, Option]:
     return options_of(cls)
