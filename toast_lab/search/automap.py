@@ -82,12 +82,12 @@ def run(recorder: Recorder, seed: int, options: Automap) -> Status:
     # A search that goes on makes a new tree, with other random choices, over the nodes that the
     # trace has.
     tree = _Tree(
-        recorder,
-        moves,
-        recorder.generator(seed),
-        options.depth,
-        options.exploration,
-        options.length_penalty,
+        recorder=recorder,
+        moves=moves,
+        rng=recorder.generator(seed),
+        depth=options.depth,
+        exploration=options.exploration,
+        length_penalty=options.length_penalty,
     )
     size = options.trajectories or max(256, 16 * len(moves.axis))
     stale = 0
@@ -164,13 +164,13 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
         ):
             kept.append(row)
     return Moves(
-        propagation,
-        tuple(text for *_, text in kept),
-        np.cumsum([0, *(len(group) for group, *_ in kept)], dtype=np.int64),
-        np.asarray([a for group, *_ in kept for a in group], dtype=np.int32),
-        np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
-        np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
-        len(rows) - len(kept),
+        propagation=propagation,
+        text=tuple(text for *_, text in kept),
+        member_ptr=np.cumsum([0, *(len(group) for group, *_ in kept)], dtype=np.int64),
+        member=np.asarray([a for group, *_ in kept for a in group], dtype=np.int32),
+        dim=np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
+        axis=np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
+        discarded=len(rows) - len(kept),
     )
 
 
@@ -285,7 +285,15 @@ class _Tree:
         print_ = int(_print(state.op_axis, state.value_axis))
         quick = self._price(state, print_)
         self.recorder.trace.node.array["score"][id_] = quick.score
-        node = _Node(id_, parent, move, length, print_, self._reward(quick.score, length), untried)
+        node = _Node(
+            id=id_,
+            parent=parent,
+            move=move,
+            length=length,
+            print=print_,
+            reward=self._reward(quick.score, length),
+            untried=untried,
+        )
         node.closed = not len(untried)
         self.nodes[key] = node
         self._keep(node, state)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.search.methods import Mcts
 from toast_lab.search.trace import Trace
 
 WARMTHS = tuple(0.03 * 4.0**k for k in range(4))  #: widths that walks take in turn
@@ -19,9 +20,9 @@ OVER_LIMIT = 0.5  #: as in ``rollout``
 class Steering(NamedTuple):
     """Options of ``mcts`` that the score depends on, at their defaults."""
 
-    exploration: float = 0.3
-    length_penalty: float = 0.0001
-    prior_visits: float = 2.0
+    exploration: float = Mcts.exploration
+    length_penalty: float = Mcts.length_penalty
+    prior_visits: float = Mcts.prior_visits
 
 
 DEFAULTS = Steering()

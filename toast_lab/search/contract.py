@@ -152,7 +152,9 @@ def _result(recorder: Recorder, status: Status, asked: dict[str, Any]) -> Search
         evaluations=recorder.evaluations,
         elapsed_s=elapsed_s,
         actions=recorder.incumbent.actions,
-        message=_message(recorder, elapsed_s, status, plan, cost),
+        message=_message(
+            recorder=recorder, elapsed_s=elapsed_s, status=status, plan=plan, cost=cost
+        ),
         bound=recorder.bound,
     )
 

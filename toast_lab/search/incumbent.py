@@ -99,4 +99,6 @@ class Incumbent:
         self, op_axis: np.ndarray, value_axis: np.ndarray, labels: tuple[str, ...], key: int
     ) -> ShardingPlan:
         actions = with_pinned(self.problem, labels)
-        return plan_of_arrays(self.problem, op_axis, value_axis, actions, key)
+        return plan_of_arrays(
+            problem=self.problem, op_axis=op_axis, value_axis=value_axis, actions=actions, key=key
+        )

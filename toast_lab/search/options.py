@@ -121,7 +121,9 @@ def option(
     check: Callable[[Any], str] | None = None,
 ) -> Any:
     """A field of a method's dataclass; see ``Option`` for the arguments."""
-    rule = _Rule(description, at_least, at_most, above, check)
+    rule = _Rule(
+        description=description, at_least=at_least, at_most=at_most, above=above, check=check
+    )
     return dataclasses.field(default=default, metadata={_RULE: rule})
 
 

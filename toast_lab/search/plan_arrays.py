@@ -36,7 +36,13 @@ def plan_of_arrays(
         array.flags.writeable = False
     analysis = problem.analysis
     return ShardingPlan(
-        analysis.program, problem.mesh, op_axis, value_axis, actions, key, analysis.trees
+        program=analysis.program,
+        mesh=problem.mesh,
+        op_axis=op_axis,
+        value_axis=value_axis,
+        actions=actions,
+        key=key,
+        trees=analysis.trees,
     )
 
 

@@ -86,7 +86,9 @@ def reopened(
         _refuse(title, [*about_wrong, *trace_check.offenders(trace)])
     _refuse(title, about_offenders(trace))
     trace.about.setdefault("pins", [])  # traces of versions that knew none
-    if wrong := _differences(problem, trace, method, seed, options):
+    if wrong := _differences(
+        problem=problem, trace=trace, method=method, seed=seed, options=options
+    ):
         raise InvalidProblem(
             f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew"
         )

@@ -61,7 +61,13 @@ class BestPlan(NamedTuple):
     def plan(self, problem: Problem) -> ShardingPlan:
         """As a plan of the problem that it was found for."""
         actions = with_pinned(problem, self.actions)
-        return plan_of_arrays(problem, self.op_axis, self.value_axis, actions, self.key)
+        return plan_of_arrays(
+            problem=problem,
+            op_axis=self.op_axis,
+            value_axis=self.value_axis,
+            actions=actions,
+            key=self.key,
+        )
 
 
 class PlanSender:
@@ -222,7 +228,9 @@ def search_in_child(
         if not told_at:
             os.unlink(stop_file)
     op_axis, value_axis, key = outcome.pop("plan")
-    plan = plan_of_arrays(problem, op_axis, value_axis, outcome["actions"], key)
+    plan = plan_of_arrays(
+        problem=problem, op_axis=op_axis, value_axis=value_axis, actions=outcome["actions"], key=key
+    )
     return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
 
 
@@ -267,7 +275,15 @@ def run_one(
         for s in news:
             if s.improved:
                 isolate.report(
-                    Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
+                    Point(
+                        elapsed_s=s.elapsed_s,
+                        score=s.score,
+                        time_s=s.time_s,
+                        peak_bytes=s.peak_bytes,
+                        fits=s.fits,
+                        simulation=s.index,
+                        actions=s.actions,
+                    )
                 )
 
     result = contract.search(

@@ -236,19 +236,19 @@ class Trace:
         words = self.action.array["word"][self._begin("action_end", i) : row["action_end"][i]]
         nodes = self.passed.array["node"][self._begin("node_end", i) : row["node_end"][i]]
         return Simulation(
-            i + 1,
-            int(row["round"][i]),
-            float(row["elapsed_s"][i]),
-            tuple(self.vocabulary[w] for w in words),
-            tuple(nodes.tolist()),
-            float(row["score"][i]),
-            float(row["time_s"][i]),
-            float(row["peak_bytes"][i]),
-            bool(row["fits"][i]),
-            float(row["score"][best]),
-            float(row["time_s"][best]),
-            float(row["peak_bytes"][best]),
-            best == i,
+            index=i + 1,
+            round=int(row["round"][i]),
+            elapsed_s=float(row["elapsed_s"][i]),
+            actions=tuple(self.vocabulary[w] for w in words),
+            nodes=tuple(nodes.tolist()),
+            score=float(row["score"][i]),
+            time_s=float(row["time_s"][i]),
+            peak_bytes=float(row["peak_bytes"][i]),
+            fits=bool(row["fits"][i]),
+            best_score=float(row["score"][best]),
+            best_time_s=float(row["time_s"][best]),
+            best_peak_bytes=float(row["peak_bytes"][best]),
+            improved=best == i,
         )
 
     def node_at(self, i: int) -> Node:
@@ -256,15 +256,15 @@ class Trace:
         n = self.node.array
         score = float(n["score"][i])
         return Node(
-            i,
-            int(n["parent"][i]),
-            self.vocabulary[n["word"][i]] if i else "",
-            int(n["depth"][i]),
-            int(n["key"][i]),
-            int(n["visits"][i]),
-            float(n["value"][i]),
-            float(n["best_score"][i]),
-            None if np.isnan(score) else score,
+            id=i,
+            parent=int(n["parent"][i]),
+            action=self.vocabulary[n["word"][i]] if i else "",
+            depth=int(n["depth"][i]),
+            key=int(n["key"][i]),
+            visits=int(n["visits"][i]),
+            value=float(n["value"][i]),
+            best_score=float(n["best_score"][i]),
+            score=None if np.isnan(score) else score,
         )
 
     def _begin(self, column: str, i: int) -> int:

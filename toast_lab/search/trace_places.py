@@ -111,7 +111,15 @@ class Places:
             np.add.at(gained, above, gained[level])
             np.maximum.at(top, above, top[level])
         with np.errstate(invalid="ignore"):
-            return Tally(len(end), visits, ended, total / visits, best, gained / visits, top)
+            return Tally(
+                n=len(end),
+                visits=visits,
+                ended=ended,
+                mean_score=total / visits,
+                best_score=best,
+                mean_reward=gained / visits,
+                best_reward=top,
+            )
 
     def actions(
         self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty

@@ -70,7 +70,13 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
             return Status.NO_ACTIONS
         # Each grain may take an equal part of the time that is left.
         effort.until_s = recorder.clock.elapsed_s + recorder.left()[0] / (len(passes) - turn)
-        solver = Solver(recorder, choices, grain, effort, options.memory_rounds)
+        solver = Solver(
+            recorder=recorder,
+            choices=choices,
+            grain=grain,
+            effort=effort,
+            rounds=options.memory_rounds,
+        )
         for choice, label in (
             [(choices.choice_of(*best), "plan so far")] if best else _starts(recorder, choices)
         ):

@@ -151,7 +151,7 @@ def assemble(
             pairs = _contested(choices, term)
             shared[term.group, term.earlier] = (n, pairs)
             n += len(pairs)
-    layout = Layout(ops, values, groups, shared, n)
+    layout = Layout(ops=ops, values=values, groups=groups, shared=shared, over=n)
     n += 1
 
     seconds = np.zeros(n)
@@ -228,13 +228,13 @@ def assemble(
         rows.put(begin, np.asarray([layout.over]), -1.0)
     unit_s = max(known_s or 0.0, sum(float(c.min()) for c in choices.compute_s), 1e-12) / 1e3
     program = IntegerProgram(
-        seconds / unit_s,
-        rows.matrix(n),
-        np.concatenate(rows.low),
-        np.concatenate(rows.high),
-        upper,
-        n_binary,
-        unit_s,
+        cost=seconds / unit_s,
+        rows=rows.matrix(n),
+        low=np.concatenate(rows.low),
+        high=np.concatenate(rows.high),
+        upper=upper,
+        n_binary=n_binary,
+        unit_s=unit_s,
     )
     return program, layout
 
@@ -303,4 +303,12 @@ def solve(
     out_of_time = (
         answer.status == 1 and seconds >= time_limit_s
     )  # HiGHS stops for nodes with the same status
-    return Solved(x, answer.status == 0, answer.status == 2, reached, bound, seconds, out_of_time)
+    return Solved(
+        x=x,
+        optimal=answer.status == 0,
+        infeasible=answer.status == 2,
+        gap=reached,
+        bound=bound,
+        seconds=seconds,
+        out_of_time=out_of_time,
+    )

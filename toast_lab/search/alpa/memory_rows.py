@@ -122,7 +122,7 @@ class MemoryRows:
         for op in np.flatnonzero(m.runs_at == at).tolist():
             for g, size in choices.passing.get(int(self.like_op[op]), []):
                 groups[g] = groups.get(g, 0.0) + size
-        row = Bytes(at, held, groups, shared, 0.0)
+        row = Bytes(at=at, values=held, groups=groups, shared=shared, beside=0.0)
         return row._replace(beside=float(priced.live[at]) - self.explained(row, ops, values))
 
     @functools.cached_property

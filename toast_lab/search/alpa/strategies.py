@@ -205,7 +205,11 @@ class Choices(NamedTuple):
         groups, terms, places = [], [], []
         for g in self.groups:
             distinct, index = np.unique(g.label[ops[g.op]], return_inverse=True)
-            groups.append(Group(g.op, g.value, g.label[ops[g.op]], distinct, index))
+            groups.append(
+                Group(
+                    op=g.op, value=g.value, label=g.label[ops[g.op]], distinct=distinct, place=index
+                )
+            )
             places.append(np.searchsorted(g.distinct, distinct))
         for term in self.terms:
             part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
@@ -280,7 +284,7 @@ def price_choices(
         number = known.setdefault((op, value, label.tobytes()), len(groups))
         if number == len(groups):
             distinct, index = np.unique(label, return_inverse=True)
-            groups.append(Group(op, value, label, distinct, index))
+            groups.append(Group(op=op, value=value, label=label, distinct=distinct, place=index))
         return number
 
     wants = [want_labels(bench, w, menus.ops[t.use_owner[w]]) for w in range(len(t.use_owner))]
@@ -335,7 +339,17 @@ def price_choices(
             if size.any():
                 passing.setdefault(op, []).append((group, size))
     terms = [Term(*key, time_s) for key, time_s in time_of_term.items()]
-    return Choices(clusters, menus, compute_s, layout, groups, terms, use_group, passing, sharers)
+    return Choices(
+        clusters=clusters,
+        menus=menus,
+        compute_s=compute_s,
+        layout=layout,
+        groups=groups,
+        terms=terms,
+        use_group=use_group,
+        passing=passing,
+        sharers=sharers,
+    )
 
 
 def _shortened(

@@ -46,7 +46,16 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
     steps = st.buffers(alone, len(axis_size))
     op_axis = np.full((n_op_rows, len(axis_size)), -1, np.int32)
     each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(alone)
-    return Bench(folded.facts, problem._rates, alone, axis_size, op_axis, steps, each, prices)
+    return Bench(
+        facts=folded.facts,
+        rates=problem._rates,
+        tables=alone,
+        axis_size=axis_size,
+        op_axis=op_axis,
+        steps=steps,
+        each=each,
+        prices=prices,
+    )
 
 
 @helper

@@ -152,7 +152,7 @@ def make_bound(
         memory_weight=problem.memory_weight,
         memory_matters=bool(np.cumsum(whole).max() > problem.memory_limit_bytes),
     )
-    _fill(problem, b, entries, names, class_ptr, check)
+    _fill(problem=problem, b=b, entries=entries, names=names, class_ptr=class_ptr, check=check)
     always = np.flatnonzero(b.table_want < 0)
     by_class = always[np.argsort(b.table_class[always], kind="stable")]
     ptr = np.searchsorted(b.table_class[by_class], np.arange(n_classes + 1))

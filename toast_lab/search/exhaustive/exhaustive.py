@@ -67,7 +67,7 @@ def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
     recorder.check()
     beam = Beam(recorder, np.random.default_rng(seed), depth or 30, least)
     bound = make_bound(problem, least, check=recorder.check) if options.bounded else None
-    tree = _Tree(recorder, least, depth, bound, beam.nodes)
+    tree = _Tree(recorder=recorder, least=least, depth=depth, bound=bound, nodes=beam.nodes)
     recorder.round = 1
     try:
         if bound is not None:

@@ -81,23 +81,23 @@ def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
     if not n_actions:
         return Status.NO_ACTIONS
     settings = tr.Settings(
-        np.uint64(seed),
-        options.depth,
-        options.exploration,
-        options.length_penalty,
-        options.prior_visits,
-        options.vary,
-        options.boldness,
+        seed=np.uint64(seed),
+        depth=options.depth,
+        exploration=options.exploration,
+        length_penalty=options.length_penalty,
+        prior_visits=options.prior_visits,
+        vary=options.vary,
+        boldness=options.boldness,
     )
     round_size = options.trajectories or max(512, 64 * n_actions)
     threads = options.threads or n_cores()
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         search = _Search(
-            recorder,
-            settings,
-            smallest,
-            pool,
-            threads,
+            recorder=recorder,
+            settings=settings,
+            smallest=smallest,
+            pool=pool,
+            threads=threads,
             refine_steps=options.refine,
             solve=options.solve,
         )
@@ -157,16 +157,16 @@ class _Search:
         base_time_s, base_peak_bytes = problem.baseline
         folded = repricer.folded
         self.pricing = rollout.Pricing(
-            folded.facts,
-            repricer.rates,
-            folded.tables,
-            folded.memory,
-            folded.times,
-            base_time_s,
-            base_peak_bytes,
-            problem.memory_limit_bytes,
-            float(problem.memory_weight),
-            snapshot,
+            facts=folded.facts,
+            rates=repricer.rates,
+            tables=folded.tables,
+            memory=folded.memory,
+            times=folded.times,
+            base_time_s=base_time_s,
+            base_peak_bytes=base_peak_bytes,
+            limit_bytes=problem.memory_limit_bytes,
+            memory_weight=float(problem.memory_weight),
+            root=snapshot,
         )
         self.workers = [
             rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot))
@@ -198,13 +198,13 @@ class _Search:
                 recorder.best_rank[:2],
             )
         self.improvement = Improvement(
-            recorder,
-            self.moves,
-            self.pricing,
-            pool,
-            threads,
-            int(settings.seed),
-            refine_steps,
+            recorder=recorder,
+            moves=self.moves,
+            pricing=self.pricing,
+            pool=pool,
+            threads=threads,
+            seed=int(settings.seed),
+            steps=refine_steps,
             solve=solve,
         )
         if memory:

@@ -84,7 +84,13 @@ class Polish:
                 solver = (
                     None
                     if choices.none
-                    else Solver(recorder, choices, grain, self.effort, _MEMORY_ROUNDS)
+                    else Solver(
+                        recorder=recorder,
+                        choices=choices,
+                        grain=grain,
+                        effort=self.effort,
+                        rounds=_MEMORY_ROUNDS,
+                    )
                 )
                 self.solvers[grain] = solver
         return self.solvers[grain]

@@ -217,16 +217,16 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
         value_size = np.concatenate([value_size] * n_axes)
         layer = n_moves
     return Near(
-        layer,
-        op_name,
-        value_dim,
-        value_size,
-        np.searchsorted(pairs[0], np.arange(n + 1)),
-        pairs[1].astype(np.int64),
-        np.cumsum([0, *map(len, move_of_row)]),
-        np.concatenate(move_of_row).astype(np.int64),
-        np.flatnonzero(free),
-        free,
+        layer=layer,
+        op_name=op_name,
+        value_dim=value_dim,
+        value_size=value_size,
+        ptr=np.searchsorted(pairs[0], np.arange(n + 1)),
+        near=pairs[1].astype(np.int64),
+        move_ptr=np.cumsum([0, *map(len, move_of_row)]),
+        move=np.concatenate(move_of_row).astype(np.int64),
+        free=np.flatnonzero(free),
+        is_free=free,
     )
 
 
@@ -510,17 +510,17 @@ def start(
     price = np.array([prices[i] for i in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
-        ops,
-        values,
-        price,
-        ops.copy(),
-        values.copy(),
-        price.copy(),
-        drawn,
-        np.stack([*ops, *(s[0] for s in others)]),
-        np.stack([*values, *(s[1] for s in others)]),
-        origin,
-        np.zeros(CHAINS, np.int64),
+        ops=ops,
+        values=values,
+        price=price,
+        best_ops=ops.copy(),
+        best_values=values.copy(),
+        best=price.copy(),
+        random=drawn,
+        pool_ops=np.stack([*ops, *(s[0] for s in others)]),
+        pool_values=np.stack([*values, *(s[1] for s in others)]),
+        origin=origin,
+        priced=np.zeros(CHAINS, np.int64),
     )
 
 
