@@ -368,10 +368,8 @@ class Trace:
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
             for part, columns in parts.items():
                 columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
-            trace.best_op_axis, trace.best_value_axis = (
-                arrays.get("best.op_axis"),
-                arrays.get("best.value_axis"),
-            )
+            trace.best_op_axis = arrays.get("best.op_axis")
+            trace.best_value_axis = arrays.get("best.value_axis")
             trace.memory = {
                 k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")
             }

@@ -1,6 +1,6 @@
 """Does a trace hold together?  Kinds, lengths, ranges, and numbers that point somewhere.
 
-What is let through can be looked at, replayed and copied without anything pointing outside.
+A trace that passes can be read, replayed and copied without any index out of range.
 Whether it belongs to a problem, and whether a search can go on from it, is told by ``resumable``.
 """
 
@@ -24,7 +24,7 @@ _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes nea
 
 
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with what a trace says of its search; a field that is missing is none of it."""
+    """What is wrong with what a trace says of its search; missing fields are let pass."""
     for key, wrong in _ABOUT.items():
         if key in about and (text := wrong(about[key])):
             yield f"about.{key} {text}"

@@ -51,7 +51,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
             # Damaged bytes make zip, zlib, numpy's header and its parser of literals fail with a
             # dozen kinds of errors; the cause of all of them is the file.
             raise Damaged(
-                f"it is no zip of arrays, or was cut off or changed ({_said(error)})"
+                f"it is no zip of arrays, or was cut off or changed ({_cause(error)})"
             ) from None
     header = _header(arrays)
     if isinstance(header, dict) and (given := header.pop("checksum", None)) is not None:
@@ -89,10 +89,8 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Damaged(f"{_short(name)} is compressed in a way that numpy does not write")
         parts[name] = info
-    total, most = (
-        sum(i.file_size for i in infos),
-        min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length)),
-    )
+    total = sum(i.file_size for i in infos)
+    most = min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length))
     if total > most:
         raise Damaged(
             f"it unpacks to {total / 2**20:.0f} MiB, at most {most / 2**20:.0f} MiB are read from "
@@ -151,7 +149,7 @@ def _header(arrays: dict[str, np.ndarray]) -> Any:
     try:
         return json.loads(raw.tobytes(), parse_constant=_constant)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"its header is no JSON ({_said(error)})") from None
+        raise Damaged(f"its header is no JSON ({_cause(error)})") from None
 
 
 def _constant(text: str) -> float:
@@ -160,7 +158,7 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text} is no number of a trace")
 
 
-def _said(error: BaseException) -> str:
+def _cause(error: BaseException) -> str:
     return (
         f"{type(error).__name__}: {_short(str(error), 160)}" if str(error) else type(error).__name__
     )

@@ -71,10 +71,8 @@ class MemoryRows:
     def _copy_bytes(self, use: int) -> np.ndarray:
         """[W, T] bytes of the copy that a use of the folded program is brought."""
         if use not in self._copies:
-            group, op = (
-                self.choices.groups[int(self.choices.use_group[use])],
-                int(self.tables.use_op[use]),
-            )
+            group = self.choices.groups[int(self.choices.use_group[use])]
+            op = int(self.tables.use_op[use])
             _, self._copies[use] = use_costs(
                 self.bench, op, use, group.distinct, self.choices.layout[group.value]
             )

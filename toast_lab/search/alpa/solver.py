@@ -69,13 +69,11 @@ class Solver:
         effort: Effort,
         rounds: int,
     ) -> None:
-        self.recorder, self.choices, self.grain, self.effort, self.rounds = (
-            recorder,
-            choices,
-            grain,
-            effort,
-            rounds,
-        )
+        self.recorder = recorder
+        self.choices = choices
+        self.grain = grain
+        self.effort = effort
+        self.rounds = rounds
         self.axes = [a for a, size in enumerate(recorder.problem.mesh.sizes) if size > 1]
         self.given_s = 0.0  # most that HiGHS was given for the whole program
         problem = recorder.problem
@@ -127,15 +125,13 @@ class Solver:
 
         Gives whether the last program was solved to its optimum.
         """
-        share_s, half_s = (
-            self.effort.until_s,
-            (self.effort.until_s + self.recorder.clock.elapsed_s) / 2,
-        )
+        share_s = self.effort.until_s
+        half_s = (self.effort.until_s + self.recorder.clock.elapsed_s) / 2
         late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
         for _ in range(3 if len(self.axes) > 1 else 0):
             before = self.best_rank
             for axis in self.axes:
-                # What does not fit is of little use: nothing finer is looked at before.
+                # A plan that does not fit is of little use: finer grains wait until one does.
                 self.effort.until_s = half_s if self.best_fits else late_s
                 self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
             if self.best_rank == before:
@@ -349,11 +345,9 @@ def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
 
     Of those the smaller is kept.
     """
-    t, f, m = (
-        choices.clusters.folded.tables,
-        choices.clusters.folded.facts,
-        choices.clusters.folded.memory,
-    )
+    t = choices.clusters.folded.tables
+    f = choices.clusters.folded.facts
+    m = choices.clusters.folded.memory
     held = np.zeros(len(choices.layout))
     np.add.at(held, t.value_row[m.buffer_value], f.value.bytes[m.buffer_value])
     each = (

@@ -84,7 +84,7 @@ class Menus(NamedTuple):
         np.ndarray
     ]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
     values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
-    left_out: int  #: strategies and layouts beyond the limit that were not looked at
+    left_out: int  #: strategies and layouts beyond the limit, which were not considered
 
 
 def _menu(

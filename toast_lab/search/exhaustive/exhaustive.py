@@ -226,11 +226,9 @@ class _Tree:
         self.states.reserve(len(good))
         new = slice(first, first + len(good))
         columns = self.states.array
-        columns["parent"][new], columns["depth"][new], columns["key"][new] = (
-            number,
-            depth,
-            keys[good],
-        )
+        columns["parent"][new] = number
+        columns["depth"][new] = depth
+        columns["key"][new] = keys[good]
         columns["move"][new], columns["axis"][new] = pairs[kept[good], 0], pairs[kept[good], 1]
         self.states.n += len(good)
         for j, i in enumerate(good):

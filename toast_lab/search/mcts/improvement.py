@@ -51,13 +51,11 @@ class Improvement:
         *,
         solve: bool,
     ) -> None:
-        self.recorder, self.moves, self.pricing, self.pool, self.threads = (
-            recorder,
-            moves,
-            pricing,
-            pool,
-            threads,
-        )
+        self.recorder = recorder
+        self.moves = moves
+        self.pricing = pricing
+        self.pool = pool
+        self.threads = threads
         self.space, self.seed, self.steps = recorder.problem.space, seed, steps
         self._fine: refine.Fine | None = None
         self.archive: list[refine.Rows] = []  # the best of each start so far

@@ -193,10 +193,8 @@ class _Search:
         else:
             self._plant(root, time_s, peak_bytes)
             self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
-            self.before, self.best_before = (
-                float(self.tree["elite_reward"][0]),
-                recorder.best_rank[:2],
-            )
+            self.before = float(self.tree["elite_reward"][0])
+            self.best_before = recorder.best_rank[:2]
         self.improvement = Improvement(
             recorder=recorder,
             moves=self.moves,
@@ -266,11 +264,9 @@ class _Search:
         self._make_room()
         recorder, trace = self.recorder, self.recorder.trace
         number = self.tree["number"]
-        number[tr.SIMULATIONS], number[tr.WORDS], number[tr.PASSED] = (
-            trace.row.n,
-            trace.action.n,
-            trace.passed.n,
-        )
+        number[tr.SIMULATIONS] = trace.row.n
+        number[tr.WORDS] = trace.action.n
+        number[tr.PASSED] = trace.passed.n
         t = self._tree()
         m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
         selection.select(t, m, s, jobs)

@@ -47,10 +47,8 @@ class Polish:
 
         Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
         """
-        recorder, until_s = (
-            self.recorder,
-            self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0],
-        )
+        recorder = self.recorder
+        until_s = self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0]
         grains = [g for g in GRAINS if g in ("colours", "roles")]
         for turn, grain in enumerate(grains):
             here_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (

@@ -139,24 +139,18 @@ def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
                 new = t.number[NODES]
                 t.number[NODES] += 1
                 t.slot_key[at], t.slot_node[at] = key, new
-                t.parent[new], t.word[new], t.depth[new], t.key[new] = (
-                    node,
-                    t.action[c],
-                    length,
-                    jobs.key[j, 0],
-                )
-                t.visits[new], t.value[new], t.best_score[new], t.score[new] = (
-                    0,
-                    0.0,
-                    np.inf,
-                    np.nan,
-                )
-                t.reward[new], t.choice[new], t.choices[new], t.closed[new] = (
-                    np.nan,
-                    0,
-                    -1,
-                    False,
-                )
+                t.parent[new] = node
+                t.word[new] = t.action[c]
+                t.depth[new] = length
+                t.key[new] = jobs.key[j, 0]
+                t.visits[new] = 0
+                t.value[new] = 0.0
+                t.best_score[new] = np.inf
+                t.score[new] = np.nan
+                t.reward[new] = np.nan
+                t.choice[new] = 0
+                t.choices[new] = -1
+                t.closed[new] = False
                 t.start[new] = t.number[START]
                 jobs.new[j] = True
             node = t.slot_node[at]
