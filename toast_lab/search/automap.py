@@ -250,11 +250,9 @@ class _Tree:
         self.nodes: dict[int, _Node] = {}
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
         trace = recorder.trace.node
-        self.known = (
-            dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
-            if recorder.is_resumed
-            else {}
-        )
+        self.known: dict[int, int] = {}  # nodes of a resumed trace by key
+        if recorder.is_resumed:
+            self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
         start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
         # The unsharded program (or what pins leave of it) is priced already, and is not to be

@@ -54,15 +54,11 @@ class Budget:
     evaluations: int | None = None
 
     def __post_init__(self) -> None:
-        seconds_offence = (
-            ""
-            if self.seconds is None
-            else checks.number_offence(self.seconds, 0.0, checks.MOST_SECONDS)
-        )
-        evaluations_offence = (
-            "" if self.evaluations is None else checks.whole_offence(self.evaluations, 0, 2**62)
-        )
-        offences = {"seconds": seconds_offence, "evaluations": evaluations_offence}
+        offences = {"seconds": "", "evaluations": ""}
+        if self.seconds is not None:
+            offences["seconds"] = checks.number_offence(self.seconds, 0.0, checks.MOST_SECONDS)
+        if self.evaluations is not None:
+            offences["evaluations"] = checks.whole_offence(self.evaluations, 0, 2**62)
         if wrong := [f"{key} {text}" for key, text in offences.items() if text]:
             raise InvalidProblem(f"budget: {'; '.join(wrong)} (None: no such limit)")
         if self.seconds is None and self.evaluations is None:

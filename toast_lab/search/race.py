@@ -67,10 +67,10 @@ class Race:
         One that fits, then the lower score, then the one that had it first.
         """
         priced = [row for row in self.rows if row.score is not None]
-        return (
-            min(priced, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
-            if priced
-            else None
+        return min(
+            priced,
+            key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
+            default=None,
         )
 
     @property

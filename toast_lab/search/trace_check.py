@@ -212,11 +212,9 @@ def _options(value: Any) -> str:
     wrong = [
         k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))
     ]
-    return (
-        f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}"
-        if wrong
-        else ""
-    )
+    if not wrong:
+        return ""
+    return f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}"
 
 
 _ABOUT: dict[str, Callable[[Any], str]] = {

@@ -153,13 +153,9 @@ class Places:
     def label(self, place: int) -> str:
         """The action that led here."""
         word = int(self.place["word"][place])
-        return (
-            self.trace.vocabulary[word]
-            if place and word >= 0
-            else "unsharded"
-            if not place
-            else "?"
-        )
+        if not place:
+            return "unsharded"
+        return self.trace.vocabulary[word] if word >= 0 else "?"
 
     def plan(self, place: int) -> tuple[str, ...]:
         """Actions of the plan so far.

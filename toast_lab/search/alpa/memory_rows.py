@@ -55,11 +55,9 @@ class MemoryRows:
         same[1:] = (m.use_value[order][1:] == m.use_value[order][:-1]) & (
             group[order][1:] == group[order][:-1]
         )
-        leader = (
-            order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
-            if len(order)
-            else order
-        )
+        leader = order
+        if len(order):
+            leader = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
         until = m.runs_at[m.use_op].astype(np.int64)
         inside = m.use_op[order] < m.use_until[leader]
         last = until.copy()

@@ -48,11 +48,9 @@ def make_bound(
 
     def cuts(sizes: np.ndarray) -> np.ndarray:
         """Does any axis divide?"""
-        return (
-            np.any([sizes % size == 0 for size in axes], axis=0)
-            if axes
-            else np.zeros(len(sizes), bool)
-        )
+        if not axes:
+            return np.zeros(len(sizes), bool)
+        return np.any([sizes % size == 0 for size in axes], axis=0)
 
     kept = acted[move] & cuts(space.analysis.dims.size[alike.op_name]) & (alike.op_axes > 0)
     start_ops, start_values = space.start

@@ -232,12 +232,10 @@ class Improvement:
 
     def kept(self) -> dict[str, np.ndarray]:
         """What it takes to go on."""
-        arrays = {
-            f"archive.{part}": np.stack([a[k] for a in self.archive])
-            if self.archive
-            else np.zeros((0, 0, 0))
-            for k, part in enumerate(("ops", "values"))
-        }
+        arrays = {"archive.ops": np.zeros((0, 0, 0)), "archive.values": np.zeros((0, 0, 0))}
+        if self.archive:
+            arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])
+            arrays["archive.values"] = np.stack([values for _, values in self.archive])
         arrays["refine"] = np.array(
             [self.segment, self.over, self.chains is not None, self.solving]
         )

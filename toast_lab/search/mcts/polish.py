@@ -79,16 +79,13 @@ class Polish:
             except _Late:
                 self.solvers[grain] = None
             else:
-                solver = (
-                    None
-                    if choices.none
-                    else Solver(
+                self.solvers[grain] = None
+                if not choices.none:
+                    self.solvers[grain] = Solver(
                         recorder=recorder,
                         choices=choices,
                         grain=grain,
                         effort=self.effort,
                         rounds=_MEMORY_ROUNDS,
                     )
-                )
-                self.solvers[grain] = solver
         return self.solvers[grain]
