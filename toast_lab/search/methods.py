@@ -117,8 +117,8 @@ class Method(abc.ABC):
         """What is wrong with options: unknown names, wrong kinds, values out of range."""
         options = cls.options()
         wrong = [text] if (text := cls.unknown(given)) else []
-        known = (name for name in given if name in options)
-        return wrong + [text for name in known if (text := options[name].offence(given[name]))]
+        known = (each for name, each in options.items() if name in given)
+        return wrong + [text for each in known if (text := each.offence(given[each.name]))]
 
     @classmethod
     def unknown(cls, names: Iterable[str]) -> str:
