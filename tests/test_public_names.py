@@ -23,9 +23,9 @@ def test_public_names_are_callable(name):
     "code",
     [
         "import toast_lab as tl; tl.search",
-        "import toast_lab as tl; import toast_lab.search.mcts; toast_lab.search.mcts.run",
+        "import toast_lab as tl; import toast_lab.search.mcts.mcts; toast_lab.search.mcts.mcts.run",
         "import toast_lab.search.contract as c; import toast_lab as tl; c.Budget",
-        "import toast_lab as tl; tl.search; import toast_lab.search.mcts as m; m.run",
+        "import toast_lab as tl; tl.search; import toast_lab.search.mcts.mcts as m; m.run",
     ],
 )
 def test_search_is_both_a_stage_and_a_function(code):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from toast_lab import checks, errors
 from toast_lab.commands import keeping, stopping
-from toast_lab.search.methods import methods_text
+from toast_lab.search.methods import methods_text, options_text
 
 MODEL_HELP = 'a built-in model (see "toast-lab models"), your own as package.module:make, or a StableHLO file'
 PIN_HELP = (
@@ -97,6 +97,8 @@ def make_parser() -> argparse.ArgumentParser:
     _problem(p)
     _pins(p)
     _search(p, seconds=30.0)
+    p.formatter_class = argparse.RawDescriptionHelpFormatter
+    p.epilog = options_text()
     _save(p)
 
     p = _command(commands, "race", "run several methods on one problem; Ctrl-C keeps what they found")
@@ -361,7 +363,12 @@ def _search(parser: argparse.ArgumentParser, seconds: float) -> None:
         "--threads", type=_positive_int, default=None, help="threads of a method that can use several (all cores)"
     )
     parser.add_argument(
-        "--option", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="options of the method"
+        "--option",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help='options of the method, listed by "toast-lab search --help"',
     )
     parser.add_argument("--trace", metavar="FILE", help="write all that the search did, to look at or to resume")
     parser.add_argument(

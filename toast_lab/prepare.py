@@ -32,11 +32,11 @@ from toast_lab import isolate, kernel_files
 #: Modules whose kernels somebody needs: to price plans, for each search, and for what only follows in a search.
 NEEDS = {
     "price": ("cost.reprice", "cost.fold", "cost.kernel", "sharding.state", "sharding.steps", "conflicts.graph"),
-    "mcts": ("search.walk", "search.rollout", "search.backup", "search.tree"),
-    "refine": ("search.refine", "search.strategy_prices"),
-    "alpa": ("search.strategy_prices",),
+    "mcts": ("search.mcts.selection", "search.mcts.rollout", "search.mcts.backup", "search.mcts.tree"),
+    "refine": ("search.mcts.refine", "search.alpa.strategy_prices"),
+    "alpa": ("search.alpa.strategy_prices",),
     "automap": ("search.automap", "sharding.propagate"),
-    "exhaustive": ("search.exhaustive", "search.bound", "search.bound_tables"),
+    "exhaustive": ("search.exhaustive.exhaustive", "search.exhaustive.bound", "search.exhaustive.bound_tables"),
 }  # fmt: skip
 FIRST = ("price", "mcts", "refine")  #: what a first search needs
 #: What others are made of and what is waited for first goes first, so that all cores end at about the same time.

@@ -24,7 +24,7 @@ from toast_lab.app.cells.program import BoardCell, ColoursCell, ConflictsCell, G
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402
-from toast_lab.search.child import Outcome, Point  # noqa: E402
+from toast_lab.search.search_child import Outcome, Point  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
 

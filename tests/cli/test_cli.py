@@ -18,7 +18,7 @@ import pytest
 
 from toast_lab import isolate
 from toast_lab.commands import common, output
-from toast_lab.search.methods import METHODS, SENTENCES
+from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Trace
 from toast_lab.text import bytes_text
 
@@ -381,9 +381,10 @@ def test_a_proof_is_printed(toast: Any) -> None:
 
 def test_the_help_of_a_search_tells_of_every_method(toast: Any) -> None:
     words = " ".join(toast("search", "--help")[1].split())
-    assert set(METHODS) <= set(SENTENCES)
-    for name in METHODS:
-        assert f"{name}: {SENTENCES[name]}" in words
+    for name, method in METHODS.items():
+        assert f"{name}: {method.sentence()}" in words
+        for option in method.options().values():
+            assert str(option) in words
 
 
 def test_list_without_a_plan_searches(toast: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import from_python
 from toast_lab.kernels import helper
 from toast_lab.packs import BoolArray, Float64Matrix, Int32Array, UInt64, fields, packed, size
-from toast_lab.search.tree import slot
+from toast_lab.search.mcts.tree import slot
 
 
 @packed

@@ -50,7 +50,7 @@ def random_plans(model: Model, count: int) -> list[ShardingPlan]:
     plans = []
     for mesh in MESHES:
         problem, rng = Problem(analysis, mesh, "cpu"), np.random.default_rng(0)
-        moves = argument_moves(Recorder(problem, Budget(), None, None))
+        moves = argument_moves(Recorder(problem, Budget()))
         for _ in range(count):
             state, taken = moves.propagation.unsharded(), []
             for _ in range(rng.integers(1, 6)):

@@ -2,52 +2,90 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 
 from toast_lab.cost.problem import Quick
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.limits import Status
+from toast_lab.search.methods import METHODS, Method
+from toast_lab.search.options import option
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State, legal_actions
 
 
-def dies(recorder: Recorder, seed: int) -> Status:
-    """Records something better than nothing, then ends its process, unless it is only being warmed up."""
+def _improve(recorder: Recorder) -> State:
+    """Record something better than nothing; gives the state."""
     start = State(recorder.problem.space)
     for action in legal_actions(start):
         state = start.copy()
         state.apply(action)
         if recorder.record(state, [action]).score < 0.99:
-            break
+            return state
+    raise AssertionError("no action alone makes this program faster")
+
+
+def _die(recorder: Recorder) -> Status:
+    """End the process, unless the method is only being warmed up."""
     recorder.report(last=True)
-    if recorder.budget.evaluations is None:  # the warm-up
+    if recorder.limits.budget.evaluations is None:
         return Status.DONE
     os._exit(3)
 
 
-def refines_and_dies(recorder: Recorder, seed: int) -> Status:
-    """Records a plan that no actions give and that is better than any before, then ends its process."""
-    start = State(recorder.problem.space)
-    for action in legal_actions(start):
-        state = start.copy()
-        state.apply(action)
-        if recorder.record(state, [action]).score < 0.99:
-            break
-    values = state.value_axis.copy()
-    values[0] = -1
-    recorder.record_plan(state.op_axis, values, ["refined by hand"], quick=Quick(0.0, 1e-9, 1.0, True))
-    recorder.report(last=True)
-    if recorder.budget.evaluations is None:  # the warm-up
-        return Status.DONE
-    os._exit(3)
+@dataclasses.dataclass(frozen=True)
+class Dies(Method):
+    """Records something better than nothing, then ends its process."""
+
+    name = "dies"
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        _improve(recorder)
+        return _die(recorder)
 
 
-def slow(recorder: Recorder, seed: int) -> Status:
+@dataclasses.dataclass(frozen=True)
+class Refines(Method):
+    """Records a plan that no actions give and that is the best, then ends its process."""
+
+    name = "refines"
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        state = _improve(recorder)
+        values = state.value_axis.copy()
+        values[0] = -1
+        price = Quick(0.0, 1e-9, 1.0, True)
+        recorder.record_plan(state.op_axis, values, ["refined by hand"], quick=price)
+        return _die(recorder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slow(Method):
     """Goes on until its budget or a cancel ends it."""
-    while True:
-        recorder.check()
-        time.sleep(0.01)
+
+    name = "slow"
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        while True:
+            recorder.check()
+            time.sleep(0.01)
 
 
-def picky(recorder: Recorder, seed: int, *, wanted: int = 0) -> Status:
+@dataclasses.dataclass(frozen=True)
+class Picky(Method):
     """Raises what a defect would."""
-    raise ZeroDivisionError("a defect")
+
+    name = "picky"
+    wanted: int = option(0, "nothing")
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        raise ZeroDivisionError("a defect")
+
+
+BAD: dict[str, type[Method]] = {cls.name: cls for cls in (Dies, Refines, Slow, Picky)}
+
+
+def bring(monkeypatch, *names: str) -> None:
+    """Let METHODS have some of these for one test."""
+    for name in names:
+        monkeypatch.setitem(METHODS, name, BAD[name])

@@ -21,7 +21,7 @@ import toast_lab as tl
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.search import trace_file
-from toast_lab.search.replay import replay
+from toast_lab.search.retrace import replay
 from toast_lab.search.trace import Trace
 
 MESH = {"a": 2, "b": 4}

@@ -17,7 +17,7 @@ MESH = {"data": 2, "model": 2}
 
 
 def recorder(problem: Problem) -> Recorder:
-    return Recorder(problem, Budget(), None, None)
+    return Recorder(problem, Budget())
 
 
 def random_walk(moves: automap.Moves, rng: np.random.Generator, longest: int = 6):

@@ -8,7 +8,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.beam import Beam
 from toast_lab.search.contract import Budget, Recorder, Status, search
-from toast_lab.sharding.state import State, legal_rows
+from toast_lab.sharding.state import legal_rows
 
 MESH = {"data": 2, "model": 2}
 
@@ -25,9 +25,8 @@ def test_finds_the_optimum_from_twenty_seeds(case):
 
 
 def beam_on(problem, seed=0, depth=30):
-    recorder = Recorder(problem, Budget(None, 10_000), None, None)
-    recorder.add_node(-1, "", 0, 0)
-    recorder.record(State(problem.space), (), (0,))
+    recorder = Recorder(problem, Budget(None, 10_000))
+    recorder.start()
     return Beam(recorder, np.random.default_rng(seed), depth, 0)
 
 
@@ -99,5 +98,5 @@ def test_nodes_are_distinct_states_also_after_going_on():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InvalidProblem, match=r"width=0, patience=0 must be at least 1"):
+    with pytest.raises(InvalidProblem, match=r"width=0 must be at least 1; patience=0 must be at least 1"):
         search(Problem(analysed("mlp"), MESH), "beam", width=0, patience=0)

@@ -5,9 +5,10 @@ import pytest
 
 from tests.helpers import analysed, from_python
 from toast_lab.cost.problem import Problem
-from toast_lab.search import mcts, tree, walk
 from toast_lab.search.confidence import WARMTHS, Steering, priors, rewards, upper_bounds
 from toast_lab.search.contract import Budget, Recorder, search
+from toast_lab.search.mcts import mcts, selection, tree
+from toast_lab.search.methods import Mcts
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +18,8 @@ def problem():
 
 def test_the_highest_score_is_what_the_kernel_walks(problem):
     """Of a search's own tree, with the counts that it chooses by."""
-    recorder = Recorder(problem, Budget(seconds=None, evaluations=10_000), None, None)
-    recorder.add_node(-1, "", 0, 0)
-    from toast_lab.sharding.state import State
-
-    recorder.record(State(problem.space), (), (0,))
+    recorder = Recorder(problem, Budget(seconds=None, evaluations=10_000))
+    recorder.start()
     made = {}
     original = mcts._Search.end_round
 
@@ -32,7 +30,7 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
     mcts._Search.end_round = end_round
     try:
         with pytest.raises(KeyboardInterrupt):
-            mcts.run(recorder, 3, threads=1)
+            Mcts(threads=1).run(recorder, 3)
     finally:
         mcts._Search.end_round = original
     t = made["search"]._tree()
@@ -42,7 +40,7 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
         prior = priors(t.seen[:, 1] / t.seen[:, 0])
     highest = from_python(tree.level)(t)
     compared = 0
-    choose = from_python(walk._choose)
+    choose = from_python(selection._choose)
     for node in np.flatnonzero(t.choices[: t.number[tree.NODES]] > 1)[:40].tolist():
         span = slice(t.choice[node], t.choice[node] + t.choices[node])
         open_ = ~np.array([c >= 0 and t.closed[c] for c in t.child[span].tolist()])

@@ -15,7 +15,9 @@ from toast_lab.search.trace import Trace
 
 OPTIONS = {"manual": {"actions": [("batch", "data"), ("d_model", "data")]}}
 MESH = {"data": 2, "model": 2}
-SEARCHING = [m for m in METHODS if m != "manual"]  # a person's actions are kept whatever their price
+SEARCHING = [
+    name for name, cls in METHODS.items() if not cls.by_hand
+]  # a person's actions are kept whatever their price
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +183,7 @@ def test_manual_refuses_an_action_without_effect():
         (lambda p: search(p, "mtcs"), 'did you mean "mcts"'),
         (lambda p: search(p, "mcts", depht=3), "mcts has no option depht"),
         (lambda p: search(p, "mcts", depth=0), "depth=0"),
-        (lambda p: search(p, "exhaustive", depth=0), "depth must be at least 1"),
+        (lambda p: search(p, "exhaustive", depth=0), "exhaustive: depth=0 must be at least 1"),
         (lambda p: Budget(seconds=-1), "seconds must not be below 0, got -1"),
         (lambda p: Budget(seconds=math.nan), "seconds must be a finite number, got nan"),
         (lambda p: Budget(seconds=None), "never ends"),

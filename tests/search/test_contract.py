@@ -19,9 +19,8 @@ def problem():
 
 
 def begun(problem, budget=None):
-    recorder = Recorder(problem, budget or Budget(None, 1000), None, None)
-    recorder.add_node(-1, "", 0, 0)
-    recorder.record(State(problem.space), (), (0,))
+    recorder = Recorder(problem, budget or Budget(None, 1000))
+    recorder.start()
     return recorder
 
 
@@ -47,11 +46,11 @@ def test_of_two_ways_to_one_sharding_the_shorter_is_kept(problem):
     recorder = begun(problem)
     state, actions = taken(problem, "B->data", "B->model")
     recorder.record(state, [*actions, actions[0]])
-    assert len(recorder.best_actions) == 3
+    assert len(recorder.incumbent.actions) == 3
     recorder.record(state, actions)
-    assert len(recorder.best_actions) == 2
+    assert len(recorder.incumbent.actions) == 2
     recorder.record(state, [*actions, actions[0]])
-    assert len(recorder.plan().actions) == 2
+    assert len(recorder.incumbent.plan().actions) == 2
     assert [s.improved for s in recorder.trace.simulations] == [True, True, True, False]
     assert recorder.evaluations == 2  # one sharding besides the unsharded program
 
@@ -67,7 +66,7 @@ def test_a_plan_that_fits_replaces_a_better_score_that_does_not():
     recorder = begun(problem)
     for way in (small, fast, small):
         recorder.record(*taken(problem, *way))
-    assert recorder.plan().actions == small
+    assert recorder.incumbent.plan().actions == small
     assert recorder.best.fits
     assert [s.fits for s in recorder.trace.simulations] == [False, True, False, True]
     assert [s.best_score for s in recorder.trace.simulations][1:] == [recorder.best.score] * 3
@@ -80,14 +79,14 @@ def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     op_axis, value_axis = made.op_axis.copy(), made.value_axis.copy()
     assert by_arrays.record_plan(op_axis, value_axis, ["by hand"]) == pytest.approx(quick, rel=1e-12)
     op_axis[:], value_axis[:] = -1, -1  # the method may use its arrays again
-    kept = by_arrays.plan()
+    kept = by_arrays.incumbent.plan()
     assert np.array_equal(kept.op_axis, made.op_axis)
     assert np.array_equal(kept.value_axis, made.value_axis)
     assert kept.actions == ("by hand",)
-    assert by_arrays.best_actions == ()
+    assert by_arrays.incumbent.actions == ()
     by_arrays.record_plan(made.op_axis, made.value_axis, ["by hand", "again"])
     assert by_arrays.evaluations == 2
-    assert by_arrays.plan().actions == ("by hand",)
+    assert by_arrays.incumbent.plan().actions == ("by hand",)
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ import pytest
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
-from toast_lab.search import refine
-from toast_lab.search.bound import lower_bound, scratch_of
-from toast_lab.search.bound_tables import make_bound
 from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
+from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.mcts import refine
 from toast_lab.search.methods import METHODS
-from toast_lab.search.replay import replay
+from toast_lab.search.retrace import replay
 from toast_lab.sharding.plan import replicated
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.state import State, legal_actions

@@ -10,9 +10,9 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import analysed, small_transformer
+from tests.search.bad_methods import bring
 from toast_lab.search import race as racing
-from toast_lab.search.child import Outcome, Point
-from toast_lab.search.methods import METHODS
+from toast_lab.search.search_child import Outcome, Point
 
 MESH = {"data": 2, "model": 2}
 FEW = tl.Budget(seconds=None, evaluations=150)
@@ -25,8 +25,7 @@ def problem() -> tl.Problem:
 
 @pytest.fixture
 def bad_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("dies", "slow", "picky"):
-        monkeypatch.setitem(METHODS, name, f"tests.search.bad_methods:{name}")
+    bring(monkeypatch, "dies", "slow", "picky")
 
 
 def test_a_race_has_the_results_of_the_searches(problem: tl.Problem) -> None:
@@ -73,7 +72,7 @@ def test_a_method_that_dies_has_a_row_with_what_it_had_found(problem: tl.Problem
 def test_a_plan_that_no_actions_give_outlives_the_process_that_found_it(
     problem: tl.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(METHODS, "refines", "tests.search.bad_methods:refines_and_dies")
+    bring(monkeypatch, "refines")
     done = tl.race(problem, ["refines"], FEW)
     assert done.rows[0].status == "CRASHED"
     assert done.rows[0].actions == ("refined by hand",)

@@ -5,8 +5,8 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.actions import pruning_threshold
 from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.state import State, legal_rows
 
 MESH = {"data": 2, "model": 2}
@@ -53,5 +53,5 @@ def test_seeds_differ_and_a_resumed_search_walks_elsewhere():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InvalidProblem, match=r"depth=0, patience=0 must be at least 1"):
+    with pytest.raises(InvalidProblem, match=r"depth=0 must be at least 1; patience=0 must be at least 1"):
         search(Problem(analysed("mlp"), MESH), "random", depth=0, patience=0)

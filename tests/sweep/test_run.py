@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.search.bad_methods import bring
 from toast_lab.errors import InvalidProblem, RunFailed, StoreError
-from toast_lab.search.methods import METHODS
 from toast_lab.sweep import local, remote, worker
 from toast_lab.sweep.run import Progress, open_store, run_sweep
 from toast_lab.sweep.table import COLUMNS, table
@@ -61,7 +61,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A method dies in its child; a whole worker dies when the sweep's own function ends the process.
-    monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
+    bring(monkeypatch, "dies")
     monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:kills_its_worker")
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
     tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
@@ -78,7 +78,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     assert fine["status"] == "BUDGET"
     assert run_sweep(tasks, open_store(tmp_path)).made == 0
     monkeypatch.undo()
-    monkeypatch.setitem(METHODS, "dies", "tests.search.bad_methods:dies")
+    bring(monkeypatch, "dies")
     again = run_sweep(tasks[1:], open_store(tmp_path), retry_crashed=True)
     assert again.made == 1
     assert again.rows[0]["status"] == "BUDGET"
@@ -126,7 +126,7 @@ def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
 def test_cancelled_sweeps_keep_rows_and_leave_no_row_of_what_was_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(METHODS, "slow", "tests.search.bad_methods:slow")
+    bring(monkeypatch, "slow")
     store = open_store(tmp_path)
     tasks = [task("mcts"), task("slow", seconds=300.0, evaluations=None), task("mcts", seed=9)]
     running: list[tuple[str, ...]] = []

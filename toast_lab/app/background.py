@@ -20,9 +20,10 @@ from toast_lab.app import worker
 from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
-from toast_lab.search.child import Point, last_plan
-from toast_lab.search.contract import Budget, SearchResult, Status, check_options
+from toast_lab.search.contract import Budget, SearchResult, Status
+from toast_lab.search.methods import brought, method_named
 from toast_lab.search.race import Race, Row, check
+from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import parse_action
@@ -303,16 +304,17 @@ def start_search(
         options: of the method; they are pickled.
 
     Raises:
-        InvalidProblem: unknown method or option.
+        InvalidProblem: unknown method, or options that are unknown or wrong; all are listed.
         ToastError: four jobs run already.
     """
     _check_problem(problem, "start_search")
-    check_options(method, options)
+    method_named(method).of(options)
     budget = budget or Budget()
     job = JOBS.start(
         "search", f"{method} on {problem.describe()}", "toast_lab.app.worker:search_problem",
         problem, method, seed, budget.seconds, budget.evaluations, dict(options),
         controlled=True, time_limit_s=TIME_LIMIT_S, resume=resume, with_trace=True,
+        brought=brought(),
     )  # fmt: skip
     _end_with_us()
     return RunningSearch(problem, job, method, seed, options)

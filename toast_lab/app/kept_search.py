@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -10,7 +12,7 @@ from toast_lab.app.worker import Batch, Control, Found, search_problem
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.machine_model import Machine
 from toast_lab.errors import InvalidProblem
-from toast_lab.search import contract
+from toast_lab.search import resumable
 from toast_lab.search.trace import Trace
 
 RECALLED = 3000  #: of the search that goes on, so many simulations stand in the curves
@@ -37,6 +39,7 @@ def search(
     keep: str,
     limit_bytes: float | None = None,
     resume: str | None = None,
+    brought: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Kept:
     """Search for a plan, under the control of a file.
 
@@ -53,17 +56,21 @@ def search(
         keep: file that the trace is written to.
         limit_bytes: memory of a device, if not the machine's.
         resume: file of a trace to go on from.
+        brought: methods that the parent process has beside ours, see ``methods.brought``.
 
     Raises:
         InvalidProblem: a wrong option, or the trace is of another problem.
     """
     from toast_lab.cost.problem import Problem
+    from toast_lab.search.methods import ensure
 
+    for name, reference in brought.items():
+        ensure(name, reference)
     isolate.report("preparing")
     problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit_bytes)
     earlier, begin = None, _nothing
     if resume is not None:
-        earlier = contract.reopened(problem, read_trace(resume))
+        earlier = resumable.reopened(problem, read_trace(resume))
         method, seed, options = str(earlier.about["method"]), int(earlier.about["seed"]), {}
         begin = functools.partial(recall, trace=earlier)
     found = search_problem(

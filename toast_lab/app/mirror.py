@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.search.child import BestPlan
-from toast_lab.search.places import Places
+from toast_lab.search.search_child import BestPlan
 from toast_lab.search.trace import Simulation, Simulations, Trace
+from toast_lab.search.trace_places import Places
 
 EVERY_S = 0.25
 MOST = 1_000_000  #: simulations that are mirrored, some 150 MB; what comes after shows in the curves alone

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem, Quick, price
 from toast_lab.errors import ToastError
-from toast_lab.search.actions import pruning_threshold
+from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions

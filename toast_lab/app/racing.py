@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from toast_lab.app.worker import Raced, RaceEnd, RacePoint
 from toast_lab.cost.problem import Problem
-from toast_lab.search.child import Outcome, Point
 from toast_lab.search.race import Row, rows
+from toast_lab.search.search_child import Outcome, Point
 
 if TYPE_CHECKING:
     from toast_lab.app.items import PlanItem

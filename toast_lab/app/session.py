@@ -29,6 +29,7 @@ from toast_lab.app.running import Running
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.search.methods import brought
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.text import gap_text
@@ -279,7 +280,8 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             "search", f"{about['method']} on {problem.describe()}{', resumed' if resume else ''}", self._searched,
             "toast_lab.app.kept_search:search", problem.analysis, str(problem.mesh), problem.machine,
             about["method"], about["seed"], about["seconds"], about["evaluations"], dict(about["options"]),
-            limit_bytes=problem.memory_limit_bytes, resume=None if resume is None else str(resume), controlled=True,
+            limit_bytes=problem.memory_limit_bytes, resume=None if resume is None else str(resume),
+            brought=brought(), controlled=True,
             leaves_trace=True, time_limit_s=24 * 3600.0, about=about,
         )  # fmt: skip
         self._forget_search()  # only now: a search that could not be started takes nothing away

@@ -11,8 +11,8 @@ from toast_lab.app.mirror import Mirror
 from toast_lab.app.plan_facts import Lookup, PlanFacts
 from toast_lab.app.session import Session
 from toast_lab.search.confidence import Steering, priors, upper_bounds
-from toast_lab.search.places import Actions, Tally
 from toast_lab.search.trace import Simulation
+from toast_lab.search.trace_places import Actions, Tally
 from toast_lab.views.action_table import ActionRow
 from toast_lab.views.icicle import LEVELS, Scene, fold_label
 from toast_lab.views.icicle_layout import icicle

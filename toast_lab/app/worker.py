@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.errors import NotSaved
 from toast_lab.frontends import Model
 from toast_lab.frontends.model import Recipe
-from toast_lab.search.child import PlanSender
+from toast_lab.search.search_child import PlanSender
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
@@ -176,6 +177,7 @@ def search_problem(
     with_trace: bool = False,
     keep: str | None = None,
     begin: Callable[[Control], None] = lambda orders: None,
+    brought: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Found:
     """Search for a plan, under the control of a file.
 
@@ -191,9 +193,13 @@ def search_problem(
         with_trace: give the trace with what was found.
         keep: file that the trace is written to.
         begin: called before the search starts.
+        brought: methods that the parent process has beside ours, see ``methods.brought``.
     """
     from toast_lab.search import contract
+    from toast_lab.search.methods import ensure
 
+    for name, reference in brought.items():
+        ensure(name, reference)
     isolate.report("preparing")
     _ = problem.baseline
     orders = Control(control, isolate.report)
@@ -249,13 +255,13 @@ class RacePoint(NamedTuple):
     """An improvement of one method of a race."""
 
     method: str
-    point: Any  #: toast_lab.search.child.Point
+    point: Any  #: toast_lab.search.search_child.Point
 
 
 class RaceEnd(NamedTuple):
     """A method of a race is through."""
 
-    outcome: Any  #: toast_lab.search.child.Outcome
+    outcome: Any  #: toast_lab.search.search_child.Outcome
 
 
 class Raced(NamedTuple):

@@ -17,7 +17,7 @@ from toast_lab.cost.problem import price
 from toast_lab.errors import NotSaved, ToastError
 from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.diff import diff_compiled
-from toast_lab.search import child
+from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.sweep import worker
 from toast_lab.sweep.store import Store
@@ -100,7 +100,7 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
     task = job.task
     found = worker.loaded(task)
     problem = worker.problem_of(task, found.analysis)
-    outcome = child.search_in_child(
+    outcome = search_child.search_in_child(
         problem, task.method, seed=task.seed, budget=Budget(task.seconds), cancel=cancel,
         options=worker.expert_options(task.method, found.model),
     )  # fmt: skip
@@ -108,7 +108,7 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         "digest": job.digest, "case": job.case.name, **task.to_json(), "topology": job.topology,
         "program": found.model.program.digest(), "status": outcome.status, **worker.where(),
     }  # fmt: skip
-    if outcome.status == child.CANCELLED:
+    if outcome.status == search_child.CANCELLED:
         return None
     if outcome.plan is None:
         return {**row, "error": outcome.message, "outcome": outcome.status}

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab.bench.cases import Cell
-from toast_lab.search.child import Point
 from toast_lab.search.race import seconds_to
+from toast_lab.search.search_child import Point
 
 Row = Mapping[str, Any]
 

@@ -146,17 +146,17 @@ def _check_search(args: argparse.Namespace) -> None:
 
 def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
     """(method, trace to go on from, options of the method) that the arguments name; all wrong options are listed."""
-    from toast_lab.search.contract import method_of, option_offenders
+    from toast_lab.search.methods import method_named
     from toast_lab.search.trace import Trace
 
     trace = Trace.load(args.resume) if args.resume else None
     method = args.method or (trace.about.get("method", "mcts") if trace is not None else "mcts")
-    known = method_of(method).__kwdefaults__ or {}
+    cls = method_named(method)
+    defaults = {name: option.default for name, option in cls.options().items()}
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = Words("--option", "option", f"options of {method}", "--option depth=8")
-    options = _read_values(wanted, known, words, closed=True)
-    if wrong := option_offenders(method, options):
-        raise InvalidProblem("; ".join(wrong))
+    options = _read_values(wanted, defaults, words, closed=True)
+    cls.of(options)  # all that is wrong is said before a model is loaded
     return method, trace, options
 
 

@@ -10,8 +10,8 @@ from toast_lab.commands import common, keeping, output, stopping
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
-    from toast_lab.search.child import Point
     from toast_lab.search.race import Race
+    from toast_lab.search.search_child import Point
 
 
 def run(args: argparse.Namespace) -> int:

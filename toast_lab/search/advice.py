@@ -1,9 +1,11 @@
-"""What to change when no plan that was found fits: by how much it is over, and which mesh or size would do.
+"""What to change when no plan fits: by how much it is over, and which mesh or size would do.
 
-Meshes are tried: the plan's own actions are taken on meshes with one axis enlarged and priced again.  Sizes are
-estimated from what is in memory at the peak: the bytes of values that have a dim of a colour shrink with its size.
+Meshes are tried: the plan's own actions are taken on meshes with one axis enlarged and priced
+again.  Sizes are estimated from what is in memory at the peak: the bytes of values that have a dim
+of a colour shrink with its size.
 
-Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper does not say what would help.
+Reference: TOAST section 4.5, where a plan over the limit is penalised; the paper does not say what
+would help.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     """A few sentences on a plan that is over the memory limit."""
     need, limit = cost.peak_bytes, cost.memory_limit_bytes
     text = (
-        f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, {(need - limit) / GIB:.2f} GiB over the "
+        f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, "
+        f"{(need - limit) / GIB:.2f} GiB over the "
         f"limit of {limit / GIB:.2f} GiB."
     )
     mesh = larger_mesh(problem, plan, cost)
@@ -35,7 +38,8 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     size = smaller_size(problem, plan, cost)
     if size is not None:
         text += (
-            f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size {size[2]}): "
+            f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size "
+            f"{size[2]}): "
             f"with {size[3]} instead it would be about {size[4] / GIB:.2f} GiB."
         )
     if mesh is None and size is None:
@@ -44,7 +48,10 @@ def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
 
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
-    """(mesh, peak bytes) of the first mesh tried, with one axis enlarged, on which the plan's actions fit."""
+    """(mesh, peak bytes) of the first mesh tried on which the plan's actions fit.
+
+    Each mesh tried has one axis enlarged.
+    """
     wishes = () if problem.pins is None else problem.pins.wishes
     taken = plan.actions[len(pinned_texts(problem.space)) :]
     actions = [text for text in taken if "->" in text]  # "refined in 12 places" is left out
@@ -55,20 +62,27 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     for factor in (first, 2 * first):
         for i, axis in enumerate(mesh.axes):
             sizes = {
-                a: n * (factor if j == i else 1) for j, (a, n) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
+                a: n * (factor if j == i else 1)
+                for j, (a, n) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
             }
             if tried == MOST_MESHES:
                 return None
             tried += 1
             try:
                 other = Problem(
-                    problem.analysis, sizes, problem.machine, memory_limit_bytes=problem.memory_limit_bytes,
-                    memory_weight=problem.memory_weight, paper_mode=problem.paper_mode,
-                )._keeping_to(wishes)  # fmt: skip
+                    problem.analysis,
+                    sizes,
+                    problem.machine,
+                    memory_limit_bytes=problem.memory_limit_bytes,
+                    memory_weight=problem.memory_weight,
+                    paper_mode=problem.paper_mode,
+                )._keeping_to(wishes)
                 state = State(other.space)
                 for text in actions:
                     state.apply(parse_action(other.analysis, other.mesh, text))
-            except ToastError:  # too many devices for the machine's links, or a plan not made of actions
+            except (
+                ToastError
+            ):  # too many devices for the machine's links, or a plan not made of actions
                 continue
             quick = other.pricer().quick(state)
             if quick.fits:
@@ -76,11 +90,14 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     return None
 
 
-def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float, int, int, float] | None:
-    """(dim, its bytes at the peak, its size, a size that would fit, peak bytes then) for the dim that helps most.
+def smaller_size(
+    problem: Problem, plan: ShardingPlan, cost: Cost
+) -> tuple[str, float, int, int, float] | None:
+    """The dim that helps most: (dim, bytes at the peak, size, size that would fit, peak then).
 
-    Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than the number of
-    devices that the plan cuts it over.  An estimate: values with two such dims shrink faster.
+    Only dims of inputs can be chosen freely, not those of parameters, and none gets smaller than
+    the number of devices that the plan cuts it over.  An estimate: values with two such dims shrink
+    faster.
     """
     analysis, program = problem.analysis, problem.analysis.program
     over = cost.peak_bytes - cost.memory_limit_bytes
@@ -92,12 +109,20 @@ def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str,
         if value is None:
             continue
         names = program.def_names(value)
-        found: dict[int, int] = {}
+        ways_of_group: dict[int, int] = {}
         for dim, name in enumerate(names):
-            cut = int(np.prod([n for a, n in enumerate(problem.mesh.sizes) if plan.value_axis[value, a] == dim]))
+            cut = int(
+                np.prod(
+                    [
+                        n
+                        for a, n in enumerate(problem.mesh.sizes)
+                        if plan.value_axis[value, a] == dim
+                    ]
+                )
+            )
             group = int(analysis.group[analysis.colour[name]])
-            found[group] = max(found.get(group, 1), cut)
-        for group, cut in found.items():
+            ways_of_group[group] = max(ways_of_group.get(group, 1), cut)
+        for group, cut in ways_of_group.items():
             held[group] = held.get(group, 0.0) + item.bytes
             ways[group] = max(ways.get(group, 1), cut)
     free = _input_groups(problem)
@@ -108,18 +133,32 @@ def smaller_size(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str,
         keep = 1.0 - over / amount
         smaller = int(size * keep) // ways[group] * ways[group]
         if 0 < smaller < size:
-            return analysis.group_name[group], amount, size, smaller, cost.peak_bytes - amount * (1 - smaller / size)
+            return (
+                analysis.group_name[group],
+                amount,
+                size,
+                smaller,
+                cost.peak_bytes - amount * (1 - smaller / size),
+            )
     return None
 
 
 def _input_groups(problem: Problem) -> set[int]:
-    """Groups with a dim of an argument of whole numbers or of one that is not given back: data, not parameters."""
+    """Groups with a dim of an argument that is data, not a parameter.
+
+    Data are whole numbers, or are not given back.
+    """
     analysis, program = problem.analysis, problem.analysis.program
-    given_back = {(tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs}
+    given_back = {
+        (tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs
+    }
     groups = set()
     for a in range(program.n_arguments):
         dtype = program.value_dtype[a]
-        if dtype.startswith(("i", "ui", "s", "u")) or (tuple(program.dims(a)), dtype) not in given_back:
+        if (
+            dtype.startswith(("i", "ui", "s", "u"))
+            or (tuple(program.dims(a)), dtype) not in given_back
+        ):
             names = np.asarray(program.def_names(a))
             groups |= {int(analysis.group[analysis.colour[n]]) for n in names[names >= 0]}
     return groups

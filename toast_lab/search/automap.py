@@ -1,33 +1,37 @@
-"""AutoMap, as a rival: Monte-Carlo tree search over the shardings of arguments, with propagation after every action.
+"""AutoMap, a rival: tree search over shardings of arguments, propagated after every action.
 
-An action shards one dim of an argument, and of those that repeated layers use like it, on one mesh axis; propagation
-(``sharding.propagate``) carries that through the whole program.  A state is told from another by the shardings of its
-arguments alone.  Where a propagated sharding meets a conflict it stops, and no action can settle it: an intermediate
-tensor is sharded only as arguments imply it.
+An action shards one dim of an argument, and of those that repeated layers use like it, on one mesh
+axis; propagation (``sharding.propagate``) carries that through the whole program.  A state is told
+from another by the shardings of its arguments alone.  Where a propagated sharding meets a conflict
+it stops, and no action can settle it: an intermediate tensor is sharded only as arguments imply it.
 
-A simulation walks down by upper confidence bounds to a state that has room for another child, adds that child, takes
-further actions from there, many on average, and prices where it ends; stopping is worth the state's own price.  The
-reward and the early stop are those of ``mcts``.  Programs have many arguments and most actions help a little, so a
-state's children are added a few at a time as its visits grow (progressive widening), actions first that have paid off
-elsewhere in the tree, and rollouts prefer these too.  When the best plan has stood for a while, the states that its
-rollout passed become nodes, and the search goes on from them.  Walking down known states propagates nothing: states
-come from a cache, or are made again from the actions that first led there.  Where alike ops have come to be split
-alike, a sharding is priced on the folded program, as ``mcts`` does it, else op by op.
+A simulation walks down by upper confidence bounds to a state that has room for another child, adds
+that child, takes further actions from there, many on average, and prices where it ends; stopping is
+worth the state's own price.  The reward and the early stop are those of ``mcts``.  Programs have
+many arguments and most actions help a little, so a state's children are added a few at a time as
+its visits grow (progressive widening), actions first that have paid off elsewhere in the tree, and
+rollouts prefer these too.  When the best plan has stood for a while, the states that its rollout
+passed become nodes, and the search goes on from them.  Walking down known states propagates
+nothing: states come from a cache, or are made again from the actions that first led there.  Where
+alike ops have come to be split alike, a sharding is priced on the folded program, as ``mcts`` does
+it, else op by op.
 
-What the published form has and this one lacks: the learned ranker that filters arguments (Automap) and tactics given
-by a user (automap-reloaded).  What this one has beyond it: widening, learnt preferences and adopted rollouts, one tree
-over all rounds, an analysis that finds the groups of arguments, a propagation in memory instead of a compiler's
-rewriting, and prices that are incremental.  Where they differ: members of a group are sharded one after another, each
-with its own propagation, so that chains of equal square weights come out as alternating columns and rows instead of
-blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards those on fewer than 10
-names.
+What the published form has and this one lacks: the learned ranker that filters arguments (Automap)
+and tactics given by a user (automap-reloaded).  What this one has beyond it: widening, learnt
+preferences and adopted rollouts, one tree over all rounds, an analysis that finds the groups of
+arguments, a propagation in memory instead of a compiler's rewriting, and prices that are
+incremental.  Where they differ: members of a group are sharded one after another, each with its own
+propagation, so that chains of equal square weights come out as alternating columns and rows instead
+of blocking each other; actions on fewer than 10 ops and values are discarded, as ``mcts`` discards
+those on fewer than 10 names.
 
-Two orders of actions may shard the arguments alike and the inside differently.  The published state cannot tell them
-apart, and neither does the tree of this one: a node goes on from the first one met (``_Tree.ambiguous`` counts how
-often that mattered).  A plan's price is always that of its own sharding.
+Two orders of actions may shard the arguments alike and the inside differently.  The published state
+cannot tell them apart, and neither does the tree of this one: a node goes on from the first one met
+(``_Tree.ambiguous`` counts how often that mattered).  A plan's price is always that of its own
+sharding.
 
-Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv 2210.06352).
-Start reading at ``run``.
+Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-reloaded (arXiv
+2210.06352). Start reading at ``run``.
 """
 
 from __future__ import annotations
@@ -36,71 +40,66 @@ import dataclasses
 import hashlib
 import math
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
-from toast_lab.errors import InvalidProblem
 from toast_lab.kernels import compiled
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix
-from toast_lab.search.actions import pruning_threshold
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.limits import Status
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.propagate import Propagation, Sharding
 from toast_lab.sharding.state import State
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Automap
 
 CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
 WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
 WIDTH = 1.0
-ADOPT = 50  #: simulations without a better plan after which the states of the best rollout become nodes
-GREED = 0.85  #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+ADOPT = (
+    50  #: simulations without a better plan after which the states of the best rollout become nodes
+)
+#: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
+GREED = 0.85
 STOP = 0.05  #: chance that a rollout ends after an action
 
 
-def run(
-    recorder: Recorder,
-    seed: int,
-    *,
-    trajectories: int | None = None,
-    patience: int = 4,
-    depth: int = 30,
-    exploration: float = 0.3,
-    length_penalty: float = 0.002,
-    min_names: int | None = None,
-) -> Status:
-    """Search until the budget ends, a few rounds in a row bring nothing, or all states of the arguments were priced.
+def run(recorder: Recorder, seed: int, options: Automap) -> Status:
+    """Search until the budget ends, a few rounds in a row bring nothing, or all was priced.
 
     Args:
         recorder: prices, records and stops the search.
         seed: of the random choices.
-        trajectories: simulations a round; by default 16 for each action of the root, at least 256.
-        patience: rounds without improvement after which to stop.
-        depth: longest trajectory.
-        exploration: weight of the confidence bound against the value.
-        length_penalty: reward lost per action.
-        min_names: fewest ops and values that an action by itself must reach; 10 by default, fewer for tiny programs.
+        options: see ``methods.Automap``.
     """
-    wrong = [f"{k}={v}" for k, v in (("patience", patience), ("depth", depth)) if v < 1]
-    if trajectories is not None and trajectories < 1:
-        wrong.append(f"trajectories={trajectories}")
-    if wrong:
-        raise InvalidProblem(f"automap: {', '.join(wrong)} must be at least 1")
-    least = pruning_threshold(recorder.problem) if min_names is None else min_names
+    least = smallest_group(recorder.problem, options.min_names)
     moves = argument_moves(recorder, least)
     if not len(moves.legal(moves.propagation.start())):
         return Status.NO_ACTIONS
-    # A search that goes on makes a new tree, with other random choices, over the nodes that the trace has.
-    rng = np.random.default_rng([seed, recorder.trace.row.n] if recorder.resumed else seed)
-    tree = _Tree(recorder, moves, rng, depth, exploration, length_penalty)
-    size = trajectories or max(256, 16 * len(moves.axis))
+    # A search that goes on makes a new tree, with other random choices, over the nodes that the
+    # trace has.
+    tree = _Tree(
+        recorder=recorder,
+        moves=moves,
+        rng=recorder.generator(seed),
+        depth=options.depth,
+        exploration=options.exploration,
+        length_penalty=options.length_penalty,
+    )
+    size = options.trajectories or max(256, 16 * len(moves.axis))
     stale = 0
-    while stale < patience:
+    while stale < options.patience:
         recorder.round += 1
         before = recorder.best_rank[:2]
         for _ in range(size):
             recorder.check()
             if tree.root.closed:
-                # Other orders of actions may reach shardings that this state cannot tell apart, and some actions were
-                # discarded: only without either is the best one known to be the best.
+                # Other orders of actions may reach shardings that this state cannot tell apart, and
+                # some actions were discarded: only without either is the best one known to be the
+                # best.
                 whole = not (tree.ambiguous or tree.cut_off or moves.discarded)
                 return Status.COMPLETE if whole else Status.CONVERGED
             tree.simulate()
@@ -129,13 +128,22 @@ class Moves:
         """Moves that would change the state."""
         flow = self.propagation.flow
         return _legal(
-            state.value_axis, self.member_ptr, self.member, self.dim, self.axis, flow.value_dim, flow.value_size,
+            state.value_axis,
+            self.member_ptr,
+            self.member,
+            self.dim,
+            self.axis,
+            flow.value_dim,
+            flow.value_size,
             flow.axis_size,
-        )  # fmt: skip
+        )
 
 
 def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
-    """Every dim of every group of arguments on every axis, those left out that reach fewer than ``least`` things."""
+    """Every dim of every group of arguments on every axis.
+
+    Those that reach fewer than ``least`` ops and values are left out.
+    """
     problem = recorder.problem
     analysis, mesh = problem.analysis, problem.mesh
     program, propagation = analysis.program, Propagation(analysis, mesh, problem.pins)
@@ -150,16 +158,19 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
     kept = []
     for row in rows:
         recorder.check()
-        if least <= 1 or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least:
+        if (
+            least <= 1
+            or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least
+        ):
             kept.append(row)
     return Moves(
-        propagation,
-        tuple(text for *_, text in kept),
-        np.cumsum([0, *(len(group) for group, *_ in kept)], dtype=np.int64),
-        np.asarray([a for group, *_ in kept for a in group], dtype=np.int32),
-        np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
-        np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
-        len(rows) - len(kept),
+        propagation=propagation,
+        text=tuple(text for *_, text in kept),
+        member_ptr=np.cumsum([0, *(len(group) for group, *_ in kept)], dtype=np.int64),
+        member=np.asarray([a for group, *_ in kept for a in group], dtype=np.int32),
+        dim=np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
+        axis=np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
+        discarded=len(rows) - len(kept),
     )
 
 
@@ -174,7 +185,7 @@ def _legal(
     value_size: Int64Matrix,
     axis_size: Int64Array,
 ) -> np.ndarray:
-    found = np.empty(dims.shape[0], np.int32)
+    legal = np.empty(dims.shape[0], np.int32)
     n = 0
     for move in range(dims.shape[0]):
         dim, axis = dims[move], axes[move]
@@ -187,10 +198,10 @@ def _legal(
                 if value_axis[value, b] == dim:
                     ways *= axis_size[b]
             if value_size[axis, value_dim[value] + dim] % ways == 0:
-                found[n] = move
+                legal[n] = move
                 n += 1
                 break
-    return found[:n]
+    return legal[:n]
 
 
 @dataclasses.dataclass
@@ -204,7 +215,9 @@ class _Node:
     print: int  #: hash of the whole sharding
     reward: float  #: of stopping here
     untried: np.ndarray  #: moves
-    moves: list[int] = dataclasses.field(default_factory=list)  #: [n] tried moves, one for each child
+    moves: list[int] = dataclasses.field(
+        default_factory=list
+    )  #: [n] tried moves, one for each child
     children: list[_Node] = dataclasses.field(default_factory=list)  #: [n]
     visits: list[int] = dataclasses.field(default_factory=list)  #: [n]
     total: list[float] = dataclasses.field(default_factory=list)  #: [n] summed reward
@@ -237,10 +250,13 @@ class _Tree:
         self.nodes: dict[int, _Node] = {}
         self.cache: OrderedDict[int, Sharding] = OrderedDict()
         trace = recorder.trace.node
-        self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True)) if recorder.resumed else {}
+        self.known: dict[int, int] = {}  # nodes of a resumed trace by key
+        if recorder.is_resumed:
+            self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
         start = moves.propagation.start()
         self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
-        # The unsharded program (or what pins leave of it) is priced already, and is not to be counted twice.
+        # The unsharded program (or what pins leave of it) is priced already, and is not to be
+        # counted twice.
         given = State(recorder.problem.space)
         self.prices[int(_print(given.op_axis, given.value_axis))] = recorder.price(given)
         self.root = self._add(start, None, -1, self._key(start))
@@ -248,7 +264,9 @@ class _Tree:
     # -- states -----------------------------------------------------------------------------------
     def _key(self, state: Sharding) -> int:
         arguments = state.value_axis[: self.recorder.problem.analysis.program.n_arguments]
-        return int.from_bytes(hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little")
+        return int.from_bytes(
+            hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little"
+        )
 
     def _add(self, state: Sharding, parent: _Node | None, move: int, key: int) -> _Node:
         """A new node for ``state``, priced."""
@@ -265,7 +283,15 @@ class _Tree:
         print_ = int(_print(state.op_axis, state.value_axis))
         quick = self._price(state, print_)
         self.recorder.trace.node.array["score"][id_] = quick.score
-        node = _Node(id_, parent, move, length, print_, self._reward(quick.score, length), untried)
+        node = _Node(
+            id=id_,
+            parent=parent,
+            move=move,
+            length=length,
+            print=print_,
+            reward=self._reward(quick.score, length),
+            untried=untried,
+        )
         node.closed = not len(untried)
         self.nodes[key] = node
         self._keep(node, state)
@@ -278,23 +304,23 @@ class _Tree:
             self.cache.popitem(last=False)
 
     def _state(self, node: _Node) -> Sharding:
-        """The sharding of a node, not to be changed: from the cache, or by its actions once more."""
-        found = self.cache.get(node.id)
-        if found is None:
+        """The sharding of a node, not to be changed: from the cache, or by its actions again."""
+        state = self.cache.get(node.id)
+        if state is None:
             if node.parent is None:
-                found = self.moves.propagation.start()
+                state = self.moves.propagation.start()
             else:
-                found = self._state(node.parent).copy()
-                self.moves.take(found, node.move)
-        self._keep(node, found)
-        return found
+                state = self._state(node.parent).copy()
+                self.moves.take(state, node.move)
+        self._keep(node, state)
+        return state
 
     def _price(self, state: Sharding, print_: int) -> Quick:
-        found = self.prices.get(print_)
-        if found is None:
-            found = self.prices[print_] = self.evaluator.price(state)
-            self.recorder.counted += 1
-        return found
+        quick = self.prices.get(print_)
+        if quick is None:
+            quick = self.prices[print_] = self.evaluator.price(state)
+            self.recorder.ledger.counted += 1
+        return quick
 
     def _reward(self, score: float, length: int) -> float:
         reward = -math.log(max(score, 1e-12)) - self.length_penalty * length
@@ -311,7 +337,9 @@ class _Tree:
         path: list[tuple[_Node, int]] = []
         while True:
             best = self._choose(node)
-            new = len(node.untried) > 0 and (best < 0 or len(node.children) < WIDTH * node.passed**WIDENING)
+            new = len(node.untried) > 0 and (
+                best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
+            )
             choice = self._expand(node) if new else best
             if choice < 0 and new:  # the move tried leads where another one does
                 continue
@@ -337,7 +365,10 @@ class _Tree:
         return float(np.max(self.gain / np.maximum(self.taken, 1.0)))
 
     def _expand(self, node: _Node) -> int:
-        """Try another move of ``node``; gives its place among the children, -1 if it leads where another one does."""
+        """Try another move of ``node``.
+
+        Gives its place among the children, -1 if it leads where another one does.
+        """
         return self._try(node, int(node.untried[self._prefer(node.untried)]))
 
     def _try(self, node: _Node, move: int) -> int:
@@ -366,8 +397,14 @@ class _Tree:
         """Child of the highest upper confidence bound, closed ones never; -1: there is none."""
         visits = np.asarray(node.visits, float)
         span = max(self.high - self.low, 1e-9)
-        value = (0.5 * np.asarray(node.total) / np.maximum(visits, 1) + 0.5 * np.asarray(node.best) - self.low) / span
-        bound = value + self.exploration * np.sqrt(math.log(node.passed + 1) / np.maximum(visits, 1))
+        value = (
+            0.5 * np.asarray(node.total) / np.maximum(visits, 1)
+            + 0.5 * np.asarray(node.best)
+            - self.low
+        ) / span
+        bound = value + self.exploration * np.sqrt(
+            math.log(node.passed + 1) / np.maximum(visits, 1)
+        )
         bound[[child.closed for child in node.children]] = -math.inf
         if not len(bound) or np.max(bound) == -math.inf:
             return -1
@@ -385,13 +422,16 @@ class _Tree:
             more.append(int(legal[self._prefer(legal)]))
             self.moves.take(state, more[-1])
         if more:
-            found = self._record(state, way + more, ids)
-            reward, score = max(reward, self._reward(found, len(way + more))), min(score, found)
+            end_score = self._record(state, way + more, ids)
+            reward = max(reward, self._reward(end_score, len(way + more)))
+            score = min(score, end_score)
             if self.recorder.best is not before:
                 self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
         self._back_up(path, ids, reward, score)
 
-    def _back_up(self, path: list[tuple[_Node, int]], ids: list[int], reward: float, score: float) -> None:
+    def _back_up(
+        self, path: list[tuple[_Node, int]], ids: list[int], reward: float, score: float
+    ) -> None:
         rows = self.recorder.trace.node.array
         for id_ in ids:
             rows["visits"][id_] += 1
@@ -405,7 +445,7 @@ class _Tree:
             self._close(parent)
 
     def _adopt(self) -> None:
-        """Make the states of the best rollout nodes of the tree, so that the search goes on from there."""
+        """Make the states of the best rollout nodes of the tree, to go on from there."""
         assert self.best_rollout is not None
         (moves, path, ids, reward), self.best_rollout = self.best_rollout, None
         node = path[-1][0].children[path[-1][1]] if path else self.root
@@ -425,10 +465,10 @@ class _Tree:
     def _way(self, node: _Node) -> list[int]:
         """The moves that first led to a node, and that its sharding comes from."""
         way: list[int] = []
-        here: _Node | None = node
-        while here is not None and here.parent is not None:
-            way.append(here.move)
-            here = here.parent
+        at: _Node | None = node
+        while at is not None and at.parent is not None:
+            way.append(at.move)
+            at = at.parent
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
@@ -460,7 +500,12 @@ class Evaluator:
         self.whole += 1
         totals = self.pricer.totals(state.op_axis, state.value_axis)
         score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
-        return Quick(score, totals.time_s, totals.peak_bytes, totals.peak_bytes <= self.problem.memory_limit_bytes)
+        return Quick(
+            score,
+            totals.time_s,
+            totals.peak_bytes,
+            totals.peak_bytes <= self.problem.memory_limit_bytes,
+        )
 
 
 @compiled

@@ -1,76 +1,67 @@
 """Beam search over the colour actions, then local search around the best sequences.
 
-The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each by every legal
-action, so that an action that pays only together with the next one survives.  Sequences of actions are refined:
-one action is removed, replaced or inserted at any place, or two change places, and the whole sequence is taken again
-from the unsharded program, actions that have lost their effect being dropped; the first change that improves the plan
-is kept, until none does.  While the budget lasts this is repeated from sequences disturbed at random (iterated local
-search), which leads out of local optima.
+The beam keeps the ``width`` best states of each length, told apart by their keys, and extends each
+by every legal action, so that an action that pays only together with the next one survives.
+Sequences of actions are refined: one action is removed, replaced or inserted at any place, or two
+change places, and the whole sequence is taken again from the unsharded program, actions that have
+lost their effect being dropped; the first change that improves the plan is kept, until none does.
+While the budget lasts this is repeated from sequences disturbed at random (iterated local search),
+which leads out of local optima.
 
-References: Lowerre, The Harpy speech recognition system, 1976 (beam search); Lourenço, Martin, Stützle, Iterated local
-search, Handbook of Metaheuristics, 2003.
+References: Lowerre, The Harpy speech recognition system, 1976 (beam search); Lourenço, Martin,
+Stützle, Iterated local search, Handbook of Metaheuristics, 2003.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toast_lab.cost.problem import Quick
-from toast_lab.errors import InvalidProblem
-from toast_lab.search.actions import generator, pruning_threshold
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.limits import Status
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Beam as BeamOptions
 
 Row = tuple[int, int]  #: (move, axis)
 _ELITE = 4  # sequences from which restarts begin
 
 
-def run(
-    recorder: Recorder,
-    seed: int,
-    *,
-    width: int | None = None,
-    depth: int = 30,
-    patience: int = 24,
-    min_names: int | None = None,
-) -> Status:
+def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
     """Search until the budget ends or ``patience`` restarts in a row bring no better plan.
 
     Args:
         recorder: prices, records and stops the search.
         seed: of the order in which changes are tried, and of the disturbances.
-        width: states of each length that the beam keeps; by default fewer the more actions there are, 16 to 1.
-        depth: longest sequence of actions.
-        patience: restarts without improvement after which to stop.
-        min_names: smallest colour group to act on; by default as in ``mcts``.
+        options: see ``methods.Beam``.
     """
-    given = (("width", width), ("depth", depth), ("patience", patience))
-    wrong = [f"{k}={v}" for k, v in given if v is not None and v < 1]
-    if wrong:
-        raise InvalidProblem(f"beam: {', '.join(wrong)} must be at least 1")
-    least = pruning_threshold(recorder.problem) if min_names is None else min_names
-    beam = Beam(recorder, generator(recorder, seed), depth, least)
+    smallest = smallest_group(recorder.problem, options.min_names)
+    beam = Beam(recorder, recorder.generator(seed), options.depth, smallest)
     if not beam.choices:
         return Status.NO_ACTIONS
     recorder.round = 1
-    # Where there are many actions a beam takes its time: something good is at hand sooner by local search alone.
-    begin = [beam.read(recorder.best_actions)] if recorder.resumed else [(), ()]
+    # Where there are many actions a beam takes its time: something good is at hand sooner by local
+    # search alone.
+    begin = [beam.read(recorder.incumbent.actions)] if recorder.is_resumed else [(), ()]
     elite = [beam.refine(rows) for rows in begin]
-    width = width or max(1, min(16, 400 // len(beam.choices)))
+    width = options.width or max(1, min(16, 400 // len(beam.choices)))
     elite += [beam.refine(rows) for rows in beam.descend(width)[:_ELITE]]
     stale = 0
-    while stale < patience:
+    while stale < options.patience:
         recorder.round += 1
         before = recorder.best_rank
         elite.sort(key=beam.rank)
         # Now and then the search goes on from something worse than the best.
         start = elite[min(len(elite) - 1, int(beam.rng.geometric(0.5)) - 1)]
-        found = beam.refine(beam.disturbed(start))
-        if beam.rank(found) < beam.rank(elite[-1]) and found not in elite:
-            elite = [*elite[: _ELITE - 1], found]
+        refined = beam.refine(beam.disturbed(start))
+        if beam.rank(refined) < beam.rank(elite[-1]) and refined not in elite:
+            elite = [*elite[: _ELITE - 1], refined]
         stale = 0 if recorder.best_rank < before else stale + 1
     return Status.CONVERGED
 
@@ -78,14 +69,18 @@ def run(
 class Beam:
     """The two searches, on one recorder.  Sequences are tuples of (move, axis)."""
 
-    def __init__(self, recorder: Recorder, rng: np.random.Generator, depth: int, least: int) -> None:
+    def __init__(
+        self, recorder: Recorder, rng: np.random.Generator, depth: int, least: int
+    ) -> None:
         self.recorder, self.rng, self.depth, self.least = recorder, rng, depth, least
         self.space = recorder.problem.space
         self.root = State(self.space)
         recorder.price(self.root)
         self.choices: list[Row] = [(m, a) for m, a in legal_rows(self.root, least).tolist()]
         keys = recorder.trace.node.array["key"][: recorder.trace.node.n].tolist()
-        self.nodes: dict[int, int] = {key: number for number, key in enumerate(keys)}  # trace nodes by state
+        self.nodes: dict[int, int] = {
+            key: number for number, key in enumerate(keys)
+        }  # trace nodes by state
 
     def rank(self, rows: Sequence[Row]) -> tuple[float, float, float]:
         """What is lower is better."""
@@ -108,7 +103,9 @@ class Beam:
             return self.recorder.price(state)
         actions = [Action(int(self.space.group[m]), int(self.space.bits[m]), a) for m, a in rows]
         depth = int(self.recorder.trace.node.array["depth"][parent]) + 1
-        label = " ".join(self.space.text(a) for a in (actions[-1:] if len(actions) == depth else actions))
+        label = " ".join(
+            self.space.text(a) for a in (actions[-1:] if len(actions) == depth else actions)
+        )
         node = self.nodes[state.key] = self.recorder.add_node(parent, label, depth, state.key)
         return self.recorder.record(state, actions, (parent, node))
 
@@ -134,7 +131,9 @@ class Beam:
                     children.append((self.recorder.rank(quick, len(longer)), longer, child))
             children.sort(key=lambda c: c[:2])
             level = [(child, rows) for _, rows, child in children[:width]]
-            met = sorted([*met, *((rank, rows) for rank, rows, _ in children[:width])])[: 4 * _ELITE]
+            met = sorted([*met, *((rank, rows) for rank, rows, _ in children[:width])])[
+                : 4 * _ELITE
+            ]
         return [rows for _, rows in met]
 
     def disturbed(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -167,7 +166,9 @@ class Beam:
                     continue
                 tried.add(near.key)
                 near.priced = state.priced  # so that only what differs is priced
-                new = self.recorder.rank(self._record(near, shorter, self.nodes[state.key]), len(shorter))
+                new = self.recorder.rank(
+                    self._record(near, shorter, self.nodes[state.key]), len(shorter)
+                )
                 if new < rank:
                     state, rows, rank, improved = near, shorter, new, True
                     break

@@ -1,6 +1,7 @@
-"""The score by which the tree search chooses, worked out from counts: for people who look at a search.
+"""The score by which the tree search chooses, from counts: for people who look at a search.
 
-The search itself has the same formula in a kernel (``walk._choose``).  Reference: TOAST section 4.2.
+The search itself has the same formula in a kernel (``selection._choose``).  Reference: TOAST
+section 4.2.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.search.methods import Mcts
 from toast_lab.search.trace import Trace
 
 WARMTHS = tuple(0.03 * 4.0**k for k in range(4))  #: widths that walks take in turn
@@ -18,31 +20,37 @@ OVER_LIMIT = 0.5  #: as in ``rollout``
 class Steering(NamedTuple):
     """Options of ``mcts`` that the score depends on, at their defaults."""
 
-    exploration: float = 0.3
-    length_penalty: float = 0.0001
-    prior_visits: float = 2.0
+    exploration: float = Mcts.exploration
+    length_penalty: float = Mcts.length_penalty
+    prior_visits: float = Mcts.prior_visits
 
 
 DEFAULTS = Steering()
 
 
 def rewards(trace: Trace, n: int, length_penalty: float) -> np.ndarray:
-    """[n] rewards of the first ``n`` simulations: -log C(s), less for every action and where a plan does not fit."""
+    """[n] rewards of the first ``n`` simulations.
+
+    -log C(s), less for every action and where a plan does not fit.
+    """
     row = trace.row
     length = np.diff(row["action_end"][:n], prepend=0)
-    found: np.ndarray = -np.log(np.maximum(row["score"][:n], 1e-12)) - length_penalty * length
-    return found - OVER_LIMIT * ~row["fits"][:n]
+    reward: np.ndarray = -np.log(np.maximum(row["score"][:n], 1e-12)) - length_penalty * length
+    return reward - OVER_LIMIT * ~row["fits"][:n]
 
 
 def priors(mean_reward: np.ndarray) -> np.ndarray:
-    """What an action counts for before it was tried in a place, 0 to 1; 1 where nothing is known of it.
+    """What an action counts for before it was tried in a place, 0 to 1; 1: nothing is known.
 
     Args:
-        mean_reward: [words] mean reward of the simulations that took the action, wherever; NaN: none did.
+        mean_reward: [words] mean reward of the simulations that took the action, wherever; NaN:
+            none did.
     """
     known = np.isfinite(mean_reward)
     highest = mean_reward[known].max() if known.any() else 0.0
-    return np.where(known, np.exp(np.minimum(0.0, np.where(known, mean_reward, highest) - highest)), 1.0)
+    return np.where(
+        known, np.exp(np.minimum(0.0, np.where(known, mean_reward, highest) - highest)), 1.0
+    )
 
 
 def upper_bounds(
@@ -54,7 +62,9 @@ def upper_bounds(
     steering: Steering = DEFAULTS,
     warmths: tuple[float, ...] = WARMTHS,
 ) -> np.ndarray:
-    """Upper confidence bounds of the actions at one place, the mean over ``warmths``; the largest is walked next.
+    """Upper confidence bounds of the actions at one place, the largest to be walked next.
+
+    They are means over ``warmths``.
 
     Args:
         visits: [C] trajectories that took the action here.

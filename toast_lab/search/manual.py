@@ -1,9 +1,10 @@
-"""Plans given by a person: a list of actions as it stands, or expert plans on every sensible assignment of mesh axes.
+"""Plans given by a person: actions as they stand, or expert plans on every axis assignment.
 
-An expert plan names roles instead of axes: ``("batch", "data"), ("d_model", "data"), ("heads", "model")``.  Every way
-to give mesh axes to the roles is tried: each axis to one role or to none, several axes to a role in any order (an
-action on a role is taken on each of its axes in turn).  As an expert would, actions that have no effect on an axis,
-because nothing divides, are left out there, and the label of the plan says so.
+An expert plan names roles instead of axes: ``("batch", "data"), ("d_model", "data"), ("heads",
+"model")``.  Every way to give mesh axes to the roles is tried: each axis to one role or to none,
+several axes to a role in any order (an action on a role is taken on each of its axes in turn).  As
+an expert would, actions that have no effect on an axis, because nothing divides, are left out
+there, and the label of the plan says so.
 
 Reference: TOAST section 5.1, where all combinations of the experts' plans are tried.
 """
@@ -12,31 +13,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.search.contract import Recorder, Status
+from toast_lab.search.limits import Status
+from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.plan import no_effect
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Manual
+
 Plans = Mapping[str, Iterable[Sequence[Any]]]
 
 
-def run(recorder: Recorder, seed: int, *, actions: Sequence[object] = (), plans: Plans | None = None) -> Status:
+def run(recorder: Recorder, options: Manual) -> Status:
     """Price what a person made.
 
     Args:
         recorder: prices and reports.
-        seed: not used, nothing here is random.
-        actions: taken in order; the result is the state after all of them, whatever its price.
-        plans: sequences of actions by name, each ``(colour, role)`` or ``(colour, role, bits)``; the result is the best
-            of them over all assignments of mesh axes to the roles.
+        options: see ``methods.Manual``.
 
     Raises:
-        InvalidPlan: an action of ``actions`` names nothing or changes nothing; an action of ``plans`` names no colour;
-            both are given.
+        InvalidPlan: an action of ``actions`` names nothing or changes nothing; an action of
+            ``plans`` names no colour; both are given.
     """
+    actions, plans = options.actions, options.plans
     if plans is None:
         return _take(recorder, actions)
     if actions:
@@ -57,14 +60,19 @@ def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
                 continue
             raise InvalidPlan(no_effect(problem.space, action))
         taken.append(action)
-        nodes.append(recorder.add_node(nodes[-1], problem.space.text(action), len(taken), state.key))
+        nodes.append(
+            recorder.add_node(nodes[-1], problem.space.text(action), len(taken), state.key)
+        )
         recorder.record(state, taken, nodes)
     recorder.choose(state, taken)
     return Status.DONE
 
 
 def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Every way to give axes to roles: each role gets at least one, each axis goes to one role or is not used."""
+    """Every way to give axes to roles.
+
+    Each role gets at least one, each axis goes to one role or is not used.
+    """
     for choice in itertools.product((*roles, None), repeat=len(axes)):
         got = [[axis for axis, role in zip(axes, choice, strict=True) if role == r] for r in roles]
         if all(got):
@@ -86,11 +94,11 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
             state, taken, idle = State(problem.space), [], []
             for action, role in actions:
                 for axis in given[role]:
-                    here = action._replace(axis=problem.mesh.axes.index(axis))
-                    if state.apply(here):
-                        taken.append(here)
-                    elif here not in pinned:
-                        idle.append(problem.space.text(here))
+                    on_axis = action._replace(axis=problem.mesh.axes.index(axis))
+                    if state.apply(on_axis):
+                        taken.append(on_axis)
+                    elif on_axis not in pinned:
+                        idle.append(problem.space.text(on_axis))
             applied |= bool(taken)
             if not taken or state.key in known:
                 continue
@@ -104,16 +112,19 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
     return Status.DONE if applied or not read else Status.NO_ACTIONS
 
 
-def _read(recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]) -> list[tuple[Action, str]]:
+def _read(
+    recorder: Recorder, name: str, actions: Iterable[Sequence[Any]]
+) -> list[tuple[Action, str]]:
     """(action on axis 0, role) of each action of an expert plan.  Raises InvalidPlan."""
-    problem, found = recorder.problem, []
+    problem, parsed = recorder.problem, []
     for item in actions:
         if isinstance(item, str) or not 2 <= len(item) <= 3 or not isinstance(item[1], str):
             raise InvalidPlan(
-                f'plan {name!r}: give its actions as ("colour", "role") or ("colour", "role", bits), not {item!r}'
+                f'plan {name!r}: give its actions as ("colour", "role") or ("colour", "role", '
+                f"bits), not {item!r}"
             )
         colour, role, *bits = item
         action = parse_action(problem.analysis, problem.mesh, (colour, problem.mesh.axes[0], *bits))
         problem.space.move_of(action)
-        found.append((action, role))
-    return found
+        parsed.append((action, role))
+    return parsed

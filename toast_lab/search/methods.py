@@ -1,28 +1,439 @@
-"""The searches by name: where each is, and what it does in a sentence.  Imports nothing: ``--help`` has to be quick."""
+"""The search methods: each is one frozen dataclass, whose fields are its options, and ``run``.
+
+``METHODS`` has them by name.  A class enters it by ``register``, from wherever it is imported:
+
+    @register
+    @dataclasses.dataclass(frozen=True)
+    class Coin(Method):
+        \"\"\"Heads or tails for every action.\"\"\"
+
+        name = "coin"
+        heads: float = option(0.5, "chance that an action is taken", at_least=0, at_most=1)
+
+        def run(self, recorder: Recorder, seed: int) -> Status:
+            ...
+
+From then on ``tl.search(problem, "coin", heads=0.2)`` works, ``toast-lab search --help`` and the
+explorer list it with its options, races and sweeps take it into their child processes, and a trace
+of it can be resumed.  The docstring's first line is what people are told of the method.
+
+This module imports no method's code before it runs: ``--help`` has to be quick.  Start reading at
+``Method``; TOAST's own is ``Mcts``.
+"""
 
 from __future__ import annotations
 
-METHODS = {
-    "mcts": "toast_lab.search.mcts:run",
-    "automap": "toast_lab.search.automap:run",
-    "alpa": "toast_lab.search.alpa:run",
-    "beam": "toast_lab.search.beam:run",
-    "random": "toast_lab.search.random_walk:run",
-    "exhaustive": "toast_lab.search.exhaustive:run",
-    "manual": "toast_lab.search.manual:run",
-}
+import abc
+import dataclasses
+import functools
+import pkgutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-SENTENCES = {
-    "mcts": "Monte-Carlo tree search over colours, sides of conflicts and mesh axes: the method of TOAST.",
-    "exhaustive": "Every distinct sharding, less what a bound rules out: small programs only, but a proof.",
-    "manual": "Expert plans, all sensible combinations; or the actions that you give, in order.",
-    "automap": "Tree search over shardings of arguments, carried through the program after every action.",
-    "alpa": "An integer program over the ways to split each op, with the costs of resharding between them.",
-    "beam": "The best few plans, each extended by every action, until none gets better.",
-    "random": "Random action sequences: what any search has to beat.",
-}
+from toast_lab.errors import InvalidProblem, did_you_mean
+from toast_lab.search.alpa.grains import GRAINS, grains_offence
+from toast_lab.search.options import Option, option, options_of
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from toast_lab.cost.problem import Problem
+    from toast_lab.search.limits import Status
+    from toast_lab.search.recorder import Recorder
+    from toast_lab.search.trace import Trace
+
+#: Each action and each thread has memory of its own.
+MOST_DEPTH, MOST_THREADS = 10_000, 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(abc.ABC):
+    """A way to search; an instance has the options of one search, checked.
+
+    Raises (when it is made):
+        InvalidProblem: options are of the wrong kind or out of range; all of them are listed.
+
+    Attributes:
+        name: in ``METHODS``, traces and commands.
+        by_hand: is it given plans to price?  Then its result is what was asked for, whatever the
+            price, and there is nothing to race.
+    """
+
+    name: ClassVar[str]
+    by_hand: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in self.options()}
+        if wrong := self.offenders(given):
+            raise InvalidProblem(_joined(self.name, wrong))
+
+    @abc.abstractmethod
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Search until there is nothing more to find.
+
+        Args:
+            recorder: prices states and keeps the best; it raises ``Stop`` when the budget is used
+                up or the search was cancelled, which ``run`` lets through.
+            seed: of all random choices; the same seed has to give the same result.
+        """
+
+    def memory_offenders(self, problem: Problem, trace: Trace) -> Iterator[str]:
+        """Why this method cannot go on from what it left in ``trace.memory``, a sentence each.
+
+        The trace itself has been compared with the problem already.  A method that leaves nothing
+        there goes on from the best plan and the nodes of the trace.
+        """
+        del problem
+        if trace.memory:
+            names = [f"memory.{name}"[:60] for name in sorted(trace.memory)]
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            kept = ", ".join(names[:6]) + more
+            yield f"{self.name} keeps nothing beside the trace, this one has {kept}"
+
+    @classmethod
+    def sentence(cls) -> str:
+        """What the method does, in a sentence."""
+        return (cls.__doc__ or "").strip().partition("\n")[0]
+
+    @classmethod
+    def options(cls) -> Mapping[str, Option]:
+        """The options by name."""
+        return _options(cls)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """The method with these options.
+
+        Raises:
+            InvalidProblem: options that it does not have or that are wrong; all are listed.
+        """
+        if wrong := cls.offenders(given):
+            raise InvalidProblem(_joined(cls.name, wrong))
+        return cls(**given)
+
+    @classmethod
+    def offenders(cls, given: Mapping[str, Any]) -> list[str]:
+        """What is wrong with options: unknown names, wrong kinds, values out of range."""
+        options = cls.options()
+        wrong = [text] if (text := cls.unknown(given)) else []
+        known = (each for name, each in options.items() if name in given)
+        return wrong + [text for each in known if (text := each.offence(given[each.name]))]
+
+    @classmethod
+    def unknown(cls, names: Iterable[str]) -> str:
+        """A sentence on the names that are no options of the method, empty if all are."""
+        options = cls.options()
+        strange = [f"{name}{did_you_mean(name, options)}" for name in names if name not in options]
+        if not strange:
+            return ""
+        return (
+            f"{cls.name} has no option {', '.join(strange)}; it has {', '.join(options) or 'none'}"
+        )
+
+    def as_json(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of the named options that JSON can hold; the others are given anew on resuming."""
+        values = {name: getattr(self, name) for name in names}
+        return {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, int | float | str | bool | type(None))
+        }
+
+
+MethodClass = TypeVar("MethodClass", bound=type[Method])
+
+METHODS: dict[str, type[Method]] = {}
+
+
+def register(cls: MethodClass) -> MethodClass:
+    """Add a method to ``METHODS``, as a decorator of its class.
+
+    Raises:
+        TypeError: a field was not made by ``option``.
+        ValueError: another class has the name.
+    """
+    other = METHODS.get(cls.name)
+    if other is not None and reference(other) != reference(cls):
+        raise ValueError(f"{reference(cls)}: {reference(other)} is called {cls.name!r} already")
+    cls.options()
+    METHODS[cls.name] = cls
+    return cls
+
+
+def method_named(name: str) -> type[Method]:
+    """The method of this name.  Raises InvalidProblem if there is none."""
+    if name not in METHODS:
+        raise InvalidProblem(no_method(name))
+    return METHODS[name]
+
+
+def no_method(name: object) -> str:
+    """A sentence on a name that no method has."""
+    near = did_you_mean(str(name), METHODS)
+    return f"no search is called {name!r}{near}; methods: {', '.join(METHODS)}"
 
 
 def methods_text() -> str:
     """The methods as a list for people, one sentence each."""
-    return " ".join(f"{name}: {SENTENCES.get(name, '').rstrip('.')}." for name in METHODS)
+    return " ".join(f"{name}: {cls.sentence().rstrip('.')}." for name, cls in METHODS.items())
+
+
+def options_text() -> str:
+    """The options of every method for people, a line each."""
+    lines = ["options of the methods, for --option NAME=VALUE:"]
+    for name, cls in METHODS.items():
+        lines += ["", f"  {name}"]
+        for each in cls.options().values():
+            lines += textwrap.wrap(
+                str(each),
+                width=80,
+                initial_indent="    ",
+                subsequent_indent="        ",
+                break_on_hyphens=False,
+            )
+    return "\n".join(lines)
+
+
+def reference(cls: type[Method]) -> str:
+    """Where another process finds a method: "package.module:Class"."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def ensure(name: str, where: str) -> None:
+    """Register the method of a parent process in this one, unless there is one of its name."""
+    if name not in METHODS:
+        METHODS[name] = pkgutil.resolve_name(where)
+
+
+def brought() -> dict[str, str]:
+    """References of the methods that other modules have registered, by name: what a child lacks."""
+    return {name: reference(cls) for name, cls in METHODS.items() if cls.__module__ != __name__}
+
+
+@functools.cache
+def _options(cls: type[Method]) -> Mapping[str, Option]:
+    return options_of(cls)
+
+
+def _joined(name: str, wrong: Sequence[str]) -> str:
+    text = "; ".join(wrong)
+    return text if text.startswith(f"{name} has no option") else f"{name}: {text}"
+
+
+# -- the methods that come with TOAST Lab, in the order in which people are shown them -------------
+
+
+def _min_names() -> Any:
+    return option(None, "smallest colour group to act on; by default 10, fewer for tiny programs")
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Mcts(Method):
+    """Monte-Carlo tree search over colours, sides of conflicts and mesh axes: the method of TOAST.
+
+    Options follow the paper where it has them; ``search/mcts`` tells of the others.
+    """
+
+    name = "mcts"
+    trajectories: int | None = option(
+        None,
+        "trajectories a round; by default 64 for each action of the root, and no fewer than 512",
+        at_least=1,
+    )
+    patience: int = option(1, "rounds without improvement after which to start anew", at_least=1)
+    depth: int = option(30, "longest trajectory", at_least=1, at_most=MOST_DEPTH)
+    exploration: float = option(0.3, "weight of the confidence bound against the value", at_least=0)
+    length_penalty: float = option(0.0001, "reward lost per action", at_least=0)
+    prior_visits: float = option(
+        2.0, "visits that what an action brought elsewhere counts for", above=0
+    )
+    vary: float = option(
+        0.7,
+        "share of the trajectories that vary the best ones of this start",
+        at_least=0,
+        at_most=1,
+    )
+    boldness: float = option(
+        0.4, "chance of each further change to a varied trajectory", at_least=0, at_most=1
+    )
+    restarts: int = option(
+        3, "starts in a row that must bring nothing before the search stops early", at_least=0
+    )
+    refine: int = option(
+        40,
+        "changes priced for each row when the best plans of a start are refined; 0 leaves out "
+        "that and solve, so that every plan is a sequence of actions",
+        at_least=0,
+    )
+    solve: bool = option(True, "continue the best refined plan of each start with integer programs")
+    min_names: int | None = _min_names()
+    threads: int | None = option(
+        None,
+        "threads that price, all cores by default; the result does not depend on it",
+        at_least=1,
+        at_most=MOST_THREADS,
+    )
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Search until the budget ends, a few starts bring nothing, or everything was priced."""
+        from toast_lab.search.mcts import mcts
+
+        return mcts.run(recorder, seed, self)
+
+    def memory_offenders(self, problem: Problem, trace: Trace) -> Iterator[str]:
+        """What is wrong with the tree and the refinement that the trace keeps."""
+        from toast_lab.search.mcts import memory_check
+
+        return memory_check.offenders(problem, trace, self)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Automap(Method):
+    """Tree search over shardings of arguments, carried through the program after every action."""
+
+    name = "automap"
+    trajectories: int | None = option(
+        None,
+        "simulations a round; by default 16 for each action of the root, and no fewer than 256",
+        at_least=1,
+    )
+    patience: int = option(4, "rounds without improvement after which to stop", at_least=1)
+    depth: int = option(30, "longest trajectory", at_least=1)
+    exploration: float = option(0.3, "weight of the confidence bound against the value")
+    length_penalty: float = option(0.002, "reward lost per action")
+    min_names: int | None = option(
+        None,
+        "fewest ops and values that an action by itself must reach; by default 10, fewer for tiny "
+        "programs",
+    )
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Search until the budget ends, rounds bring nothing, or all states were priced."""
+        from toast_lab.search import automap
+
+        return automap.run(recorder, seed, self)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Alpa(Method):
+    """An integer program over the ways to split each op, with the costs of resharding between them.
+
+    Options limit its size and the effort of HiGHS; ``search/alpa`` tells of them.
+    """
+
+    name = "alpa"
+    grains: str = option(
+        "colours,roles",
+        f"how finely ops are told apart, one pass each, of {', '.join(GRAINS)}",
+        check=grains_offence,
+    )
+    max_strategies: int = option(
+        128,
+        "strategies of an op and layouts of a value that are considered, the quickest ops and the "
+        "most split values first",
+        at_least=2,
+    )
+    mip_gap: float = option(1e-3, "relative gap at which HiGHS may stop", at_least=0)
+    solve_seconds: float = option(
+        60.0,
+        "most that one call of HiGHS may take; nodes and columns are limited too where the budget "
+        "counts evaluations",
+        above=0,
+    )
+    memory_rounds: int = option(
+        8, "how often rows for memory are added before the best plan so far is taken", at_least=0
+    )
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Solve from the coarse to the fine, until it is solved or the budget is used up."""
+        from toast_lab.search.alpa import alpa
+
+        return alpa.run(recorder, seed, self)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Beam(Method):
+    """The best few plans, each extended by every action, until none gets better."""
+
+    name = "beam"
+    width: int | None = option(
+        None,
+        "states of each length that the beam keeps; by default 16 to 1, fewer the more actions",
+        at_least=1,
+    )
+    depth: int = option(30, "longest sequence of actions", at_least=1)
+    patience: int = option(24, "restarts without improvement after which to stop", at_least=1)
+    min_names: int | None = _min_names()
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Search until the budget ends or ``patience`` restarts in a row bring no better plan."""
+        from toast_lab.search import beam
+
+        return beam.run(recorder, seed, self)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class RandomWalk(Method):
+    """Random action sequences: what any search has to beat."""
+
+    name = "random"
+    depth: int = option(
+        30,
+        "longest walk; lengths are uniform from 1 to it, or to one more than any walk so far had "
+        "actions for",
+        at_least=1,
+    )
+    patience: int = option(1000, "walks without anything new after which to stop", at_least=1)
+    min_names: int | None = _min_names()
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Walk until the budget ends or ``patience`` walks in a row bring no new sharding."""
+        from toast_lab.search import random_walk
+
+        return random_walk.run(recorder, seed, self)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Exhaustive(Method):
+    """Every distinct sharding, less what a bound rules out: small programs only, but a proof."""
+
+    name = "exhaustive"
+    depth: int | None = option(None, "longest action sequence; by default no limit", at_least=1)
+    min_names: int | None = _min_names()
+    bounded: bool = option(True, "leave out states by their bounds")
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Search until the optimum is proved."""
+        from toast_lab.search.exhaustive import exhaustive
+
+        return exhaustive.run(recorder, seed, self)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Manual(Method):
+    """Expert plans, all sensible combinations; or the actions that you give, in order."""
+
+    name = "manual"
+    by_hand = True
+    actions: Sequence[object] = option(
+        (), "taken in order; the result is the state after all of them, whatever its price"
+    )
+    plans: Mapping[str, Iterable[Sequence[Any]]] | None = option(
+        None,
+        "sequences of (colour, role) or (colour, role, bits) by name; the result is the best of "
+        "them over all assignments of mesh axes to the roles",
+    )
+
+    def run(self, recorder: Recorder, seed: int) -> Status:
+        """Price what a person made."""
+        from toast_lab.search import manual
+
+        return manual.run(recorder, self)

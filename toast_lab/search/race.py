@@ -1,7 +1,8 @@
 """``race``: several methods on one problem and budget, and who found what when.
 
-Each method runs in its own child process.  By default one runs after the other, since timings of methods that share
-cores say little.  Start reading at ``race``.  Reference: TOAST sections 5.2 and 5.3.
+Each method runs in its own child process.  By default one runs after the other, since timings of
+methods that share cores say little.  Start reading at ``race``.  Reference: TOAST sections 5.2 and
+5.3.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any, NamedTuple
 
 from toast_lab import checks, text
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.prepare import FIRST, prepare
-from toast_lab.search import child
-from toast_lab.search.child import Outcome, Point
+from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, no_method
+from toast_lab.search.search_child import Outcome, Point
 from toast_lab.sharding.plan import ShardingPlan
 
 CLOSE = 1.01  # times the best score: "within 1%"
@@ -39,7 +40,9 @@ class Row(NamedTuple):
     elapsed_s: float
     own_best_s: float | None  #: from the start of the search to its last improvement
     close_s: float | None  #: to a plan within 1% of the best of any method; None: never
-    gap: float | None  #: score over the largest bound that any method proved, less one; None: no bound
+    gap: (
+        float | None
+    )  #: score over the largest bound that any method proved, less one; None: no bound
     actions: tuple[str, ...]
     message: str
 
@@ -59,9 +62,16 @@ class Race:
 
     @property
     def best(self) -> Row | None:
-        """The method with the best plan: one that fits, then the lower score, then the one that had it first."""
-        found = [row for row in self.rows if row.score is not None]
-        return min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0)) if found else None
+        """The method with the best plan.
+
+        One that fits, then the lower score, then the one that had it first.
+        """
+        priced = [row for row in self.rows if row.score is not None]
+        return min(
+            priced,
+            key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
+            default=None,
+        )
 
     @property
     def plan(self) -> ShardingPlan | None:
@@ -76,7 +86,7 @@ class Race:
 
     @property
     def curves(self) -> list[dict[str, Any]]:
-        """The anytime curves as tidy rows of CURVE_COLUMNS: one at each improvement of each method."""
+        """The anytime curves as rows of CURVE_COLUMNS: one at each improvement of each method."""
         return [
             {"method": o.method, **{k: v for k, v in p._asdict().items() if k != "actions"}}
             for o in self.outcomes
@@ -91,19 +101,42 @@ class Race:
 
     def __str__(self) -> str:
         columns = (
-            "method", ">score", ">ms", ">GiB", "fits", "status", ">priced", ">s", ">own best s", ">within 1% s", ">gap",
-        )  # fmt: skip
-        found = [
+            "method",
+            ">score",
+            ">ms",
+            ">GiB",
+            "fits",
+            "status",
+            ">priced",
+            ">s",
+            ">own best s",
+            ">within 1% s",
+            ">gap",
+        )
+        lines = [
             (
-                r.method, _number(r.score, "{:.4f}"), _number(r.time_s, "{:.3f}", 1e3),
-                _number(r.peak_bytes, "{:.2f}", 2.0**-30), {True: "yes", False: "no", None: "-"}[r.fits], r.status,
-                _number(r.evaluations, "{:d}"), _number(r.elapsed_s, "{:.2f}"), _number(r.own_best_s, "{:.2f}"),
-                _number(r.close_s, "{:.2f}"), _number(r.gap, "{:.2%}"),
+                r.method,
+                _number(r.score, "{:.4f}"),
+                _number(r.time_s, "{:.3f}", 1e3),
+                _number(r.peak_bytes, "{:.2f}", 2.0**-30),
+                {True: "yes", False: "no", None: "-"}[r.fits],
+                r.status,
+                _number(r.evaluations, "{:d}"),
+                _number(r.elapsed_s, "{:.2f}"),
+                _number(r.own_best_s, "{:.2f}"),
+                _number(r.close_s, "{:.2f}"),
+                _number(r.gap, "{:.2%}"),
             )
             for r in self.rows
-        ]  # fmt: skip
-        troubles = [f"{r.method}: {r.message}" for r in self.rows if r.status in (child.CRASHED, child.FAILED)]
-        return "\n".join([f"{self.problem.describe()}, seed {self.seed}", text.table(columns, found), *troubles])
+        ]
+        troubles = [
+            f"{r.method}: {r.message}"
+            for r in self.rows
+            if r.status in (search_child.CRASHED, search_child.FAILED)
+        ]
+        return "\n".join(
+            [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, lines), *troubles]
+        )
 
 
 def race(
@@ -125,12 +158,16 @@ def race(
         budget: of each method (30 s by default).
         seed: of each method.
         options: by method, such as ``{"manual": {"plans": model.expert_plans}}``.
-        on_progress: called with a method and each improvement of its best plan, from another thread.
-        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second one kills.
-        parallel: how many methods run at once.  More than one makes them share the cores, and timings worthless.
+        on_progress: called with a method and each improvement of its best plan, from another
+            thread.
+        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second
+            one kills.
+        parallel: how many methods run at once.  More than one makes them share the cores, and
+            timings worthless.
 
     Raises:
-        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
+        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
+            are listed.
     """
     check(methods, options)
     parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
@@ -140,10 +177,15 @@ def race(
     def one(method: str) -> Outcome:
         if stop.is_set():
             return not_started(method)
-        return child.search_in_child(
-            problem, method, seed=seed, budget=budget, options=(options or {}).get(method), cancel=stop.is_set,
+        return search_child.search_in_child(
+            problem,
+            method,
+            seed=seed,
+            budget=budget,
+            options=(options or {}).get(method),
+            cancel=stop.is_set,
             on_point=None if on_progress is None else lambda point: on_progress(method, point),
-        )  # fmt: skip
+        )
 
     with concurrent.futures.ThreadPoolExecutor(parallel, "race") as pool:
         running = [pool.submit(one, method) for method in methods]
@@ -161,23 +203,44 @@ def race(
 
 
 def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Raise InvalidProblem listing every method that is not there, given twice, or has options and does not run."""
-    wrong = [
-        f"no search is called {m!r}{did_you_mean(m, METHODS)}; methods: {', '.join(METHODS)}"
-        for m in methods
-        if m not in METHODS
+    """Check the methods of a race.
+
+    Raises InvalidProblem listing every method that is unknown, given twice, or has options and does
+    not run.
+    """
+    wrong = [no_method(m) for m in methods if m not in METHODS]
+    wrong += [
+        f"{m} is given {list(methods).count(m)} times"
+        for m in dict.fromkeys(methods)
+        if methods.count(m) > 1
     ]
-    wrong += [f"{m} is given {list(methods).count(m)} times" for m in dict.fromkeys(methods) if methods.count(m) > 1]
-    wrong += [f"options are given for {m}, which does not take part" for m in options or {} if m not in methods]
+    wrong += [
+        f"options are given for {m}, which does not take part"
+        for m in options or {}
+        if m not in methods
+    ]
     if not methods:
         wrong.append(f"no method is given; methods: {', '.join(METHODS)}")
     if wrong:
-        raise InvalidProblem("race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}")
+        raise InvalidProblem(
+            "race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}"
+        )
 
 
 def not_started(method: str) -> Outcome:
     """The outcome of a method whose turn never came."""
-    return Outcome(method, child.CANCELLED, "It was cancelled before its turn.", (), 0, 0.0, None, None, (), None)
+    return Outcome(
+        method=method,
+        status=search_child.CANCELLED,
+        message="It was cancelled before its turn.",
+        points=(),
+        evaluations=0,
+        elapsed_s=0.0,
+        prepare_s=None,
+        bound=None,
+        actions=(),
+        plan=None,
+    )
 
 
 def rows(outcomes: Iterable[Outcome]) -> list[Row]:
@@ -192,22 +255,50 @@ def _row(o: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Ro
     last = o.last
     if last is None or best is None:
         return Row(
-            o.method, None, None, None, None, o.status, o.evaluations, o.elapsed_s, None, None, None, (), o.message
+            method=o.method,
+            score=None,
+            time_s=None,
+            peak_bytes=None,
+            fits=None,
+            status=o.status,
+            evaluations=o.evaluations,
+            elapsed_s=o.elapsed_s,
+            own_best_s=None,
+            close_s=None,
+            gap=None,
+            actions=(),
+            message=o.message,
         )
     return Row(
-        o.method, last.score, last.time_s, last.peak_bytes, last.fits, o.status, o.evaluations, o.elapsed_s,
-        last.elapsed_s, seconds_to(o.points, best), None if not bound else last.score / bound - 1.0, o.actions,
-        o.message,
-    )  # fmt: skip
+        method=o.method,
+        score=last.score,
+        time_s=last.time_s,
+        peak_bytes=last.peak_bytes,
+        fits=last.fits,
+        status=o.status,
+        evaluations=o.evaluations,
+        elapsed_s=o.elapsed_s,
+        own_best_s=last.elapsed_s,
+        close_s=seconds_to(o.points, best),
+        gap=None if not bound else last.score / bound - 1.0,
+        actions=o.actions,
+        message=o.message,
+    )
 
 
-def seconds_to(points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE) -> float | None:
-    """When a curve first came within ``close`` times the score of ``best``, a (does not fit, score); None: never.
+def seconds_to(
+    points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE
+) -> float | None:
+    """When a curve first came within ``close`` times the score of ``best``; None: never.
+
+    ``best`` is (does not fit, score).
 
     A plan that does not fit is never close to one that does.
     """
     does_not_fit, score = best
-    return next((p.elapsed_s for p in points if p.score <= score * close and (p.fits or does_not_fit)), None)
+    return next(
+        (p.elapsed_s for p in points if p.score <= score * close and (p.fits or does_not_fit)), None
+    )
 
 
 def _number(value: float | None, form: str, scale: float | int = 1) -> str:

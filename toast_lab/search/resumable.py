@@ -1,35 +1,135 @@
-"""Can a search of a problem go on from a trace?  Nothing that a trace says is used before it was compared.
+"""Can a search of a problem go on from a trace?  Nothing that a trace says is used unchecked.
 
-``trace_check`` has told that the trace holds together.  Here it is compared with the problem: the best plan can be
-carried out, keeps to the pins and costs what the trace says, and so does every simulation by its own numbers.  What a
-method keeps besides is looked at by the method's own module (``MEMORY``); methods that are not there keep nothing.
+``reopened`` gives the trace to go on from, or says all that speaks against it.  ``trace_check``
+tells whether a trace holds together; here it is compared with the problem: the best plan can be
+carried out, keeps to the pins and costs what the trace says, and so does every simulation by its
+own numbers.  What a method keeps besides it judges itself (``Method.memory_offenders``).
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import ToastError
+from toast_lab.errors import InvalidProblem, ToastError, join_offenders
 from toast_lab.hashing import digest
 from toast_lab.search import trace_check
-from toast_lab.search.methods import METHODS
-from toast_lab.sharding import validity
+from toast_lab.search.limits import Status
+from toast_lab.search.methods import METHODS, Method, method_named
+from toast_lab.search.plan_arrays import array_offenders
+from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import pinned_texts
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
-if TYPE_CHECKING:
-    from toast_lab.search.trace import Trace
+Source = Trace | str | os.PathLike[str]  #: a trace, or the file that one was saved to
 
-MEMORY = {"mcts": "toast_lab.search.mcts_memory:offenders"}
-CLOSE = 1e-9  #: relative; the same formula on the same numbers
-NEAR = 1e-6  #: relative; the same price, added up in another order
-_NEEDED = ("program", "mesh", "machine", "method", "seed", "options", "elapsed_s", "evaluations", "key")
+_NEEDED = (
+    "program",
+    "mesh",
+    "machine",
+    "method",
+    "seed",
+    "options",
+    "elapsed_s",
+    "evaluations",
+    "key",
+)
+
+
+def about_problem(problem: Problem) -> dict[str, Any]:
+    """What tells one problem from another in a trace."""
+    return {
+        "program": problem.analysis.program.digest(),
+        "mesh": str(problem.mesh),
+        "machine": problem.machine.name,
+        "memory_limit_bytes": problem.memory_limit_bytes,
+        "memory_weight": problem.memory_weight,
+        "paper_mode": problem.paper_mode,
+        "pins": [] if problem.pins is None else problem.pins.texts,
+    }
+
+
+def reopened(
+    problem: Problem,
+    resume: Source,
+    method: str | None = None,
+    seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Trace:
+    """A copy of a trace (or the one in a file) that a search of ``problem`` can go on from.
+
+    Args:
+        problem: to search on.
+        resume: the trace, or its file.
+        method: that the trace has to be of; None: any.
+        seed: that it has to be of; None: any.
+        options: that must not differ from those of the trace.
+
+    Raises:
+        InvalidProblem: the file is no trace, or it is of another problem, method, seed or options.
+    """
+    options = options or {}
+    trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
+    if trace.about.get("status") == Status.CRASHED.name:
+        raise InvalidProblem(
+            "this search cannot be resumed: its process died, so that its trace tells what it did "
+            "and lacks what it takes to go on. Search anew"
+        )
+    title = "this trace" if isinstance(resume, Trace) else os.fspath(resume)
+    if isinstance(resume, Trace):  # one from a file was checked when it was read
+        about_wrong = trace_check.about_offenders(trace.about)
+        _refuse(title, [*about_wrong, *trace_check.offenders(trace)])
+    _refuse(title, about_offenders(trace))
+    trace.about.setdefault("pins", [])  # traces of versions that knew none
+    if wrong := _differences(
+        problem=problem, trace=trace, method=method, seed=seed, options=options
+    ):
+        raise InvalidProblem(
+            f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew"
+        )
+    try:
+        held = method_named(trace.about["method"]).of({**trace.about["options"], **options})
+    except InvalidProblem as error:
+        _refuse(title, [str(error)])
+        raise
+    _refuse(title, offenders(problem, trace, held))
+    return trace
+
+
+def _differences(
+    problem: Problem,
+    trace: Trace,
+    method: str | None,
+    seed: int | None,
+    options: Mapping[str, Any],
+) -> list[str]:
+    """What a trace says otherwise than it is asked for."""
+    asked: dict[str, Any] = about_problem(problem)
+    asked |= {"method": method} if method else {}
+    asked |= {"seed": seed} if seed is not None else {}
+    about, given = trace.about, trace.about.get("options", {})
+    return [
+        *(f"{k} {about.get(k)!r}, not {v!r}" for k, v in asked.items() if about.get(k) != v),
+        *(
+            f"option {k}={given[k]!r}, not {v!r}"
+            for k, v in options.items()
+            if k in given and given[k] != v
+        ),
+    ]
+
+
+def _refuse(title: str, wrong: Iterable[str]) -> None:
+    """Raise InvalidProblem if anything is wrong."""
+    if listed := list(wrong):
+        raise InvalidProblem(
+            f"{title}: no search can go on from this trace; give another copy of it, or search "
+            f"anew:\n{join_offenders(listed)}"
+        )
 
 
 def about_offenders(trace: Trace) -> Iterator[str]:
@@ -40,47 +140,27 @@ def about_offenders(trace: Trace) -> Iterator[str]:
         yield f"about.method is {trace.about['method']!r:.60}, methods: {', '.join(METHODS)}"
 
 
-def offenders(problem: Problem, trace: Trace, options: Mapping[str, Any]) -> Iterator[str]:
-    """Why a search cannot go on from a trace that holds together and is of this problem, a sentence each.
+def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
+    """Why a search cannot go on from a trace that holds together, a sentence each.
 
     Args:
         problem: to search on.
         trace: of an earlier search of it, by ``about``.
-        options: of the method, the default ones included.
+        method: with the options that hold.
     """
     if not trace.row.n or not trace.node.n:
-        yield f"it has {trace.row.n} simulations and {trace.node.n} nodes, at least the unsharded program must be there"
+        yield (
+            f"it has {trace.row.n} simulations and {trace.node.n} nodes, at least the unsharded "
+            "program must be there"
+        )
         return
-    found = [*_best_plan(problem, trace), *_prices(problem, trace)]
-    if not found:
-        found += _best_price(problem, trace)
-    if not found:
-        found += _memory(problem, trace, options)
-    yield from found
-
-
-def plan_offenders(problem: Problem, what: str, op_axis: np.ndarray, value_axis: np.ndarray) -> Iterator[str]:
-    """Why arrays are no plan of a problem: their shape, names and dims that are not there, pins."""
-    program, n_axes = problem.analysis.program, len(problem.mesh.axes)
-    wrong = False
-    for name, array, n in (("op_axis", op_axis, program.n_ops), ("value_axis", value_axis, program.n_values)):
-        if array.shape != (n, n_axes):
-            wrong = True
-            yield (
-                f"{what}{name} has shape {array.shape}, the program has {n} {'ops' if name == 'op_axis' else 'values'} "
-                f"and the mesh {n_axes} axes"
-            )
-        elif bad := trace_check.outside(array, -1, np.iinfo(array.dtype).max):
-            wrong = True
-            yield f"{what}{name} is out of range, {bad}"
-    if wrong:
-        return
-    yield from (
-        f"{what}op_axis and {what}value_axis: {text}"
-        for text in validity.offenders(program, problem.mesh, op_axis, value_axis)
-    )
-    if problem.pins is not None and (broken := problem.pins.broken(op_axis, value_axis)):
-        yield f"{what}op_axis and {what}value_axis do not keep to what is pinned: {'; '.join(map(str, broken[:5]))}"
+    wrong = [*_best_plan(problem, trace), *_prices(problem, trace)]
+    # A plan asked for by hand is the best whatever its price.
+    if not wrong and not method.by_hand:
+        wrong += _best_price(problem, trace)
+    if not wrong:
+        wrong += method.memory_offenders(problem, trace)
+    yield from wrong
 
 
 def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
@@ -88,18 +168,22 @@ def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
     if op_axis is None or value_axis is None:
         yield "it lacks best.op_axis and best.value_axis, the plan to go on from"
         return
-    if wrong := list(plan_offenders(problem, "best.", op_axis, value_axis)):
+    if wrong := list(array_offenders(problem, "best.", op_axis, value_axis)):
         yield from wrong
         return
     state = State.from_arrays(problem.space, op_axis, value_axis)
-    keys = {int.from_bytes(digest(op_axis, value_axis), "little")} | (set() if state is None else {state.plan_key})
+    keys = {int.from_bytes(digest(op_axis, value_axis), "little")} | (
+        set() if state is None else {state.plan_key}
+    )
     if trace.about["key"] not in keys:
         yield f"about.key is {trace.about['key']:016x}, the best plan's is {min(keys):016x}"
     yield from _actions(problem, trace, op_axis, value_axis)
 
 
-def _actions(problem: Problem, trace: Trace, op_axis: np.ndarray, value_axis: np.ndarray) -> Iterator[str]:
-    """The actions of the best plan lead to it, if they are actions and not words on how it came about."""
+def _actions(
+    problem: Problem, trace: Trace, op_axis: np.ndarray, value_axis: np.ndarray
+) -> Iterator[str]:
+    """The actions of the best plan lead to it, if they are actions and not labels."""
     pinned = pinned_texts(problem.space)
     if trace.best_actions[: len(pinned)] != pinned:
         yield f"best_actions must begin with what is pinned, {', '.join(pinned)}"
@@ -110,8 +194,13 @@ def _actions(problem: Problem, trace: Trace, op_axis: np.ndarray, value_axis: np
             state.apply(parse_action(problem.analysis, problem.mesh, text))
         except ToastError:
             return
-    if not (np.array_equal(state.op_axis, op_axis) and np.array_equal(state.value_axis, value_axis)):
-        yield f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of best.op_axis"
+    if not (
+        np.array_equal(state.op_axis, op_axis) and np.array_equal(state.value_axis, value_axis)
+    ):
+        yield (
+            f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of "
+            "best.op_axis"
+        )
 
 
 def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
@@ -123,7 +212,7 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
         over = np.maximum(row["peak_bytes"] - limit, 0.0)
         score = score + problem.memory_weight * over / base_peak_bytes
     with np.errstate(over="ignore"):
-        far = np.abs(score - row["score"]) > CLOSE * np.maximum(score, 1.0)
+        far = np.abs(score - row["score"]) > trace_check.CLOSE * np.maximum(score, 1.0)
     if far.any():
         at = int(np.argmax(far))
         yield (
@@ -138,35 +227,18 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
 
 
 def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
-    """The best plan costs what the trace says; of ``manual`` it is the plan asked for, whatever its price."""
-    if trace.about["method"] == "manual":
-        return
+    """The best plan costs what the trace says."""
     assert trace.best_op_axis is not None
     assert trace.best_value_axis is not None
     row, at = trace.row, int(trace.row["best"][-1])
-    found = problem.pricer().totals(trace.best_op_axis, trace.best_value_axis)
-    for column, here in (("time_s", found.time_s), ("peak_bytes", found.peak_bytes)):
-        there = float(row[column][at])
-        if abs(here - there) > NEAR * abs(here):
+    totals = problem.pricer().totals(trace.best_op_axis, trace.best_value_axis)
+    for column, priced in (("time_s", totals.time_s), ("peak_bytes", totals.peak_bytes)):
+        written = float(row[column][at])
+        if abs(priced - written) > trace_check.NEAR * abs(priced):
             yield (
-                f"row.{column} of the best simulation, {at}, is {there:g}, its plan has {here:g} here: prices of "
-                "another version or machine file, or damaged numbers"
+                f"row.{column} of the best simulation, {at}, is {written:g}, its plan has "
+                f"{priced:g} here: prices of another version or machine file, or damaged numbers"
             )
-
-
-def _memory(problem: Problem, trace: Trace, options: Mapping[str, Any]) -> Iterator[str]:
-    method = trace.about["method"]
-    if method not in MEMORY:
-        if trace.memory:
-            yield f"{method} keeps nothing beside the trace, this one has {_named(trace.memory)}"
-        return
-    module, _, function = MEMORY[method].partition(":")
-    yield from getattr(importlib.import_module(module), function)(problem, trace, options)
-
-
-def _named(memory: Mapping[str, object]) -> str:
-    names = [f"memory.{name}"[:60] for name in sorted(memory)]
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _more(bad: np.ndarray) -> str:

@@ -1,9 +1,10 @@
 """What a search did: every trajectory in order and the states it knows, in columns that grow.
 
-A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers in flat arrays and
-makes a ``Simulation`` or a ``Node`` only when somebody looks at one.  Actions are written as numbers into a vocabulary
-of texts.  A trace is saved as one file (numpy's ``.npz``), with the best plan and whatever the method needs to go on,
-so that it can be looked at, replayed on a problem, or resumed.
+A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers
+in flat arrays and makes a ``Simulation`` or a ``Node`` only when somebody looks at one.  Actions
+are written as numbers into a vocabulary of texts.  A trace is saved as one file (numpy's ``.npz``),
+with the best plan and whatever the method needs to go on, so that it can be looked at, replayed on
+a problem, or resumed.
 
 Start reading at ``Trace``.  Reference: TOAST section 4.1.
 """
@@ -27,7 +28,7 @@ AGAIN = "give another copy of the file, or search again and save the trace anew"
 
 
 class Simulation(NamedTuple):
-    """One trajectory: the actions taken from the unsharded program, and the price where it stopped."""
+    """One trajectory: actions taken from the unsharded program, and the price of its end."""
 
     index: int  # type: ignore[assignment]  #: counts from 1
     round: int
@@ -45,7 +46,10 @@ class Simulation(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One state in the trace: reached first by ``action`` from ``parent``; states reached twice are one node."""
+    """One state in the trace, first reached by ``action`` from ``parent``.
+
+    States reached twice are one node.
+    """
 
     id: int
     parent: int  #: -1 for the root
@@ -125,7 +129,7 @@ class Simulations(Sequence[Simulation]):
         return self._trace
 
     def sample(self, every: int) -> list[Simulation]:
-        """Every ``every``-th, the last one, and those that found something better; the others are not decoded."""
+        """Every ``every``-th, the last one, and every improvement; the others are not decoded."""
         rows = np.arange(self._range.start, self._range.stop)
         wanted = self._trace.row["best"][rows] == rows
         wanted[::every] = True
@@ -161,9 +165,10 @@ class Trace:
     Attributes:
         simulations: every trajectory in order, a sequence of ``Simulation``.
         nodes: every state of the search tree, a sequence of ``Node``; the root first.
-        about: what was searched (program digest, mesh, machine, limit), by which method, seed and options.
-        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the search goes on, None
-            where its actions alone give it.
+        about: what was searched (program digest, mesh, machine, limit), by which method, seed and
+            options.
+        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the
+            search goes on, None where its actions alone give it.
         best_actions: its actions as text.
         memory: what the method needs to go on, by name.
     """
@@ -174,13 +179,27 @@ class Trace:
         for text in vocabulary:
             self.word(text)
         self.row = Columns(
-            round="i4", elapsed_s="f8", score="f8", time_s="f8", peak_bytes="f8", fits="?", best="i8",
-            action_end="i8", node_end="i8",
-        )  # fmt: skip
+            round="i4",
+            elapsed_s="f8",
+            score="f8",
+            time_s="f8",
+            peak_bytes="f8",
+            fits="?",
+            best="i8",
+            action_end="i8",
+            node_end="i8",
+        )
         self.action = Columns(word="i4")
         self.passed = Columns(node="i4")
         self.node = Columns(
-            parent="i4", word="i4", depth="i4", key="u8", visits="i8", value="f8", best_score="f8", score="f8"
+            parent="i4",
+            word="i4",
+            depth="i4",
+            key="u8",
+            visits="i8",
+            value="f8",
+            best_score="f8",
+            score="f8",
         )
         self.about: dict[str, Any] = {}
         self.best_op_axis: np.ndarray | None = None
@@ -199,12 +218,15 @@ class Trace:
         return Nodes(self)
 
     def since(self, begin: int) -> Simulations:
-        """The simulations from number ``begin`` on, counted from 0; stays as it is while the trace grows."""
+        """The simulations from number ``begin`` on, counted from 0, as the trace is now."""
         return Simulations(self, begin, self.row.n)
 
     def improvements(self) -> list[Simulation]:
         """The simulations that found something better, in order: the anytime curve."""
-        return [self.simulation(int(i)) for i in np.flatnonzero(self.row["best"] == np.arange(self.row.n))]
+        return [
+            self.simulation(int(i))
+            for i in np.flatnonzero(self.row["best"] == np.arange(self.row.n))
+        ]
 
     # -- decoding ---------------------------------------------------------------------------------
     def simulation(self, i: int) -> Simulation:
@@ -214,20 +236,36 @@ class Trace:
         words = self.action.array["word"][self._begin("action_end", i) : row["action_end"][i]]
         nodes = self.passed.array["node"][self._begin("node_end", i) : row["node_end"][i]]
         return Simulation(
-            i + 1, int(row["round"][i]), float(row["elapsed_s"][i]), tuple(self.vocabulary[w] for w in words),
-            tuple(nodes.tolist()), float(row["score"][i]), float(row["time_s"][i]), float(row["peak_bytes"][i]),
-            bool(row["fits"][i]), float(row["score"][best]), float(row["time_s"][best]),
-            float(row["peak_bytes"][best]), best == i,
-        )  # fmt: skip
+            index=i + 1,
+            round=int(row["round"][i]),
+            elapsed_s=float(row["elapsed_s"][i]),
+            actions=tuple(self.vocabulary[w] for w in words),
+            nodes=tuple(nodes.tolist()),
+            score=float(row["score"][i]),
+            time_s=float(row["time_s"][i]),
+            peak_bytes=float(row["peak_bytes"][i]),
+            fits=bool(row["fits"][i]),
+            best_score=float(row["score"][best]),
+            best_time_s=float(row["time_s"][best]),
+            best_peak_bytes=float(row["peak_bytes"][best]),
+            improved=best == i,
+        )
 
     def node_at(self, i: int) -> Node:
         """Node number ``i``."""
         n = self.node.array
         score = float(n["score"][i])
         return Node(
-            i, int(n["parent"][i]), self.vocabulary[n["word"][i]] if i else "", int(n["depth"][i]), int(n["key"][i]),
-            int(n["visits"][i]), float(n["value"][i]), float(n["best_score"][i]), None if np.isnan(score) else score,
-        )  # fmt: skip
+            id=i,
+            parent=int(n["parent"][i]),
+            action=self.vocabulary[n["word"][i]] if i else "",
+            depth=int(n["depth"][i]),
+            key=int(n["key"][i]),
+            visits=int(n["visits"][i]),
+            value=float(n["value"][i]),
+            best_score=float(n["best_score"][i]),
+            score=None if np.isnan(score) else score,
+        )
 
     def _begin(self, column: str, i: int) -> int:
         return int(self.row.array[column][i - 1]) if i else 0
@@ -235,14 +273,17 @@ class Trace:
     # -- writing ----------------------------------------------------------------------------------
     def word(self, text: str) -> int:
         """Number of an action's text in the vocabulary."""
-        found = self._word.get(text)
-        if found is None:
-            found = self._word[text] = len(self.vocabulary)
+        number = self._word.get(text)
+        if number is None:
+            number = self._word[text] = len(self.vocabulary)
             self.vocabulary.append(text)
-        return found
+        return number
 
     def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
-        """Write one simulation; ``row`` has the columns of ``self.row``.  Gives its number, counted from 0."""
+        """Write one simulation; gives its number, counted from 0.
+
+        ``row`` has the columns of ``self.row``.
+        """
         self.action.extend({"word": np.asarray(words, np.int32)})
         self.passed.extend({"node": np.asarray(nodes, np.int32)})
         return self.row.append(action_end=self.action.n, node_end=self.passed.n, **row)
@@ -250,53 +291,72 @@ class Trace:
     def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
         """Write one node of the tree; gives its number."""
         return self.node.append(
-            parent=parent, word=self.word(action) if depth else -1, depth=depth, key=key, best_score=np.inf,
+            parent=parent,
+            word=self.word(action) if depth else -1,
+            depth=depth,
+            key=key,
+            best_score=np.inf,
             score=np.nan,
-        )  # fmt: skip
+        )
 
     # -- keeping ----------------------------------------------------------------------------------
     def copy(self) -> Trace:
         """An independent copy."""
         new = Trace(self.vocabulary)
         for part in PARTS:
-            getattr(new, part).extend({name: getattr(self, part)[name] for name in getattr(self, part).array})
+            getattr(new, part).extend(
+                {name: getattr(self, part)[name] for name in getattr(self, part).array}
+            )
         new.about, new.best_actions = dict(self.about), self.best_actions
         new.best_op_axis, new.best_value_axis = self.best_op_axis, self.best_value_axis
         new.memory = {name: array.copy() for name, array in self.memory.items()}
         return new
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as one ``.npz`` file, whole or not at all.  Raises NotSaved if that cannot be."""
+        """Write the trace as one ``.npz`` file, whole or not at all.
+
+        Raises NotSaved if that cannot be.
+        """
         columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
         arrays = {f"{part}.{name}": c[name] for part, c in columns.items() for name in c.array}
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
         if self.best_op_axis is not None and self.best_value_axis is not None:
             arrays |= {"best.op_axis": self.best_op_axis, "best.value_axis": self.best_value_axis}
         header: dict[str, Any] = {
-            "format": FORMAT, "about": self.about, "vocabulary": self.vocabulary, "best_actions": self.best_actions,
-        }  # fmt: skip
+            "format": FORMAT,
+            "about": self.about,
+            "vocabulary": self.vocabulary,
+            "best_actions": self.best_actions,
+        }
         header["checksum"] = trace_file.checksum(json.loads(json.dumps(header)), arrays)
         with whole_file(path, "the trace") as handle:
-            np.savez_compressed(handle, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+            packed = np.frombuffer(json.dumps(header).encode(), np.uint8)
+            np.savez_compressed(handle, header=packed, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         """Read a trace back.
 
         Raises:
-            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range or point outside;
-                all of them are listed.
+            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range
+                or point outside; all of them are listed.
         """
         try:
             header, arrays = trace_file.read(path)
         except (OSError, trace_file.Damaged) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise InvalidProblem(f"{path}: cannot read this search trace: {text}; {AGAIN}") from None
+            raise InvalidProblem(
+                f"{path}: cannot read this search trace: {text}; {AGAIN}"
+            ) from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise InvalidProblem(f"{path}: not a search trace of format {FORMAT}; search again and save it anew")
+            raise InvalidProblem(
+                f"{path}: not a search trace of format {FORMAT}; search again and save it anew"
+            )
         trace = cls()
         parts = {part: getattr(trace, part) for part in PARTS}
-        expected = {f"{part}.{name}": a.dtype for part, c in parts.items() for name, a in c.array.items()}
+        expected = {
+            f"{part}.{name}": a.dtype for part, c in parts.items() for name, a in c.array.items()
+        }
         about = header.get("about")
         wrong = [] if isinstance(about, dict) else ["about must be an object"]
         wrong += trace_check.about_offenders(about) if isinstance(about, dict) else []
@@ -308,8 +368,11 @@ class Trace:
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
             for part, columns in parts.items():
                 columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
-            trace.best_op_axis, trace.best_value_axis = arrays.get("best.op_axis"), arrays.get("best.value_axis")
-            trace.memory = {k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")}
+            trace.best_op_axis = arrays.get("best.op_axis")
+            trace.best_value_axis = arrays.get("best.value_axis")
+            trace.memory = {
+                k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")
+            }
             wrong += trace_check.offenders(trace)
         if wrong:
             raise InvalidProblem(f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(wrong)}")

@@ -1,7 +1,7 @@
-"""Does a trace hold together?  Every column's kind, length and range, and all numbers that point somewhere.
+"""Does a trace hold together?  Kinds, lengths, ranges, and numbers that point somewhere.
 
-What is let through can be looked at, replayed and copied without anything pointing outside.  Whether it belongs to a
-problem, and whether a search can go on from it, is told by ``resumable``.
+A trace that passes can be read, replayed and copied without any index out of range.
+Whether it belongs to a problem, and whether a search can go on from it, is told by ``resumable``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from toast_lab.search.trace import Trace
 
 MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
+CLOSE = 1e-9  #: relative; the same formula on the same numbers
+NEAR = 1e-6  #: relative; the same price, added up in another order
 _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes near
 
 
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with what a trace says of its search; a field that is missing is none of it."""
+    """What is wrong with what a trace says of its search; missing fields are let pass."""
     for key, wrong in _ABOUT.items():
         if key in about and (text := wrong(about[key])):
             yield f"about.{key} {text}"
 
 
-def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]) -> Iterator[str]:
-    """Columns (``part.name``, by dtype) that are missing, of another kind, or shorter than others of their part."""
+def array_offenders(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]
+) -> Iterator[str]:
+    """Columns (``part.name``, by dtype) that are missing, of a wrong kind, or too short."""
     known = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
     known |= {name: (dtype, 1) for name, dtype in expected.items()}
     for name, array in arrays.items():
@@ -41,7 +45,8 @@ def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.
         dtype, n_dims = known[name]
         if array.dtype != dtype or array.ndim != n_dims:
             yield (
-                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape {array.shape} of "
+                f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape "
+                f"{array.shape} of "
                 f"{array.dtype}"
             )
     if missing := [name for name in expected if name not in arrays]:
@@ -50,9 +55,15 @@ def array_offenders(arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.
     if ("best.op_axis" in arrays) != ("best.value_axis" in arrays):
         yield "of best.op_axis and best.value_axis one is missing"
     for part in dict.fromkeys(name.partition(".")[0] for name in expected):
-        lengths = {name: len(arrays[name]) for name in expected if name.startswith(f"{part}.") and arrays[name].ndim}
+        lengths = {
+            name: len(arrays[name])
+            for name in expected
+            if name.startswith(f"{part}.") and arrays[name].ndim
+        }
         if len(set(lengths.values())) > 1:
-            yield f"columns of {part} differ in length: " + ", ".join(f"{k} {n}" for k, n in lengths.items())
+            yield f"columns of {part} differ in length: " + ", ".join(
+                f"{k} {n}" for k, n in lengths.items()
+            )
         elif lengths and max(lengths.values()) > MOST_NODES:
             yield f"{part} has {max(lengths.values())} rows, at most {MOST_NODES}"
 
@@ -69,21 +80,28 @@ def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
 def offenders(trace: Trace) -> Iterator[str]:
     """Every number of a trace that is out of its range or points outside, a sentence each."""
     row, node, words = trace.row, trace.node, len(trace.vocabulary)
-    for name, end, part in (("action", row["action_end"], trace.action), ("node", row["node_end"], trace.passed)):
+    for name, end, part in (
+        ("action", row["action_end"], trace.action),
+        ("node", row["node_end"], trace.passed),
+    ):
         if (np.diff(end, prepend=0) < 0).any() or (int(end[-1]) if row.n else 0) != part.n:
             yield f"the {name}s of its simulations do not add up"
-    for what, numbers, limit in (
+    for subject, numbers, limit in (
         ("action.word: an action", trace.action["word"], words),
         ("passed.node: a node", trace.passed["node"], node.n),
-        ("row.best: a best simulation", row["best"], row.n), ("node.word: a node's action", node["word"][1:], words),
+        ("row.best: a best simulation", row["best"], row.n),
+        ("node.word: a node's action", node["word"][1:], words),
         ("node.parent: a parent", node["parent"][1:], node.n),
-    ):  # fmt: skip
+    ):
         if bad := outside(numbers, 0, limit - 1):
-            yield f"{what} is out of range, {bad}"
+            yield f"{subject} is out of range, {bad}"
     for column, numbers in (
-        ("row.elapsed_s", row["elapsed_s"]), ("row.score", row["score"]), ("row.time_s", row["time_s"]),
-        ("row.peak_bytes", row["peak_bytes"]), ("node.score", node["score"][~np.isnan(node["score"])]),
-    ):  # fmt: skip
+        ("row.elapsed_s", row["elapsed_s"]),
+        ("row.score", row["score"]),
+        ("row.time_s", row["time_s"]),
+        ("row.peak_bytes", row["peak_bytes"]),
+        ("node.score", node["score"][~np.isnan(node["score"])]),
+    ):
         if bad := outside(numbers, 0.0, np.finfo(float).max):
             yield f"{column} must be finite and not negative, {bad}"
     if bad := outside(node["best_score"], 0.0, math.inf):
@@ -104,7 +122,10 @@ def _tree_offenders(trace: Trace) -> Iterator[str]:
         return
     parent, depth = node["parent"], node["depth"]
     if (parent[0], node["word"][0], depth[0]) != (-1, -1, 0):
-        yield f"the root has parent {parent[0]}, action {node['word'][0]} and depth {depth[0]}, not -1, -1 and 0"
+        yield (
+            f"the root has parent {parent[0]}, action {node['word'][0]} and depth {depth[0]}, not "
+            "-1, -1 and 0"
+        )
     late = parent[1:] >= np.arange(1, node.n)
     if late.any():
         at = 1 + int(np.flatnonzero(late)[0])
@@ -125,7 +146,10 @@ def _best_offenders(trace: Trace) -> Iterator[str]:
     stray[0] = best[0] != 0
     if stray.any():
         at = int(np.flatnonzero(stray)[0])
-        yield f"row.best of row {at} is {best[at]}, neither that row nor the best before it, {before[at]}"
+        yield (
+            f"row.best of row {at} is {best[at]}, neither that row nor the best before it, "
+            f"{before[at]}"
+        )
         return
     unfit, score = ~row["fits"], row["score"]
     lower = (unfit < unfit[before]) | ((unfit == unfit[before]) & (score < score[before]))
@@ -135,23 +159,26 @@ def _best_offenders(trace: Trace) -> Iterator[str]:
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         yield (
-            f"row.best of row {at} is {best[at]}, though row {before[at]} was the best with C(s) {score[before[at]]:g} "
+            f"row.best of row {at} is {best[at]}, though row {before[at]} was the best with C(s) "
+            f"{score[before[at]]:g} "
             f"and row {at} has {score[at]:g}"
         )
 
 
 def outside(numbers: np.ndarray, least: float, most: float) -> str:
-    """Which number is not from ``least`` to ``most``, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
+    """Which number is out of range, NaN included: "at 3: -7, not from 0 to 5"; else empty."""
     good = (numbers >= least) & (numbers <= most)
     if good.all():
         return ""
     at = np.unravel_index(int(np.argmin(good)), good.shape)
     more = int((~good).sum()) - 1
     where = ", ".join(str(int(i)) for i in at)
-    return f"at {where}: {numbers[at]}, not from {least} to {most}" + (f", and {more} more" if more else "")
+    return f"at {where}: {numbers[at]}, not from {least} to {most}" + (
+        f", and {more} more" if more else ""
+    )
 
 
-# -- what a trace says of its search ----------------------------------------------------------------------------------
+# -- what a trace says of its search ---------------------------------------------------------------
 
 
 def _text(value: Any) -> str:
@@ -182,13 +209,28 @@ def _limit(value: Any) -> str:
 def _options(value: Any) -> str:
     if not isinstance(value, dict):
         return f"must be an object, got {value!r:.60}"
-    wrong = [k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))]
-    return f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}" if wrong else ""
+    wrong = [
+        k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))
+    ]
+    if not wrong:
+        return ""
+    return f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}"
 
 
 _ABOUT: dict[str, Callable[[Any], str]] = {
-    "program": _text, "mesh": _text, "machine": _text, "memory_limit_bytes": _limit, "memory_weight": _amount,
-    "paper_mode": _flag, "pins": _texts, "method": _text, "seed": _count(checks.MOST_SEED), "options": _options,
-    "status": _text, "elapsed_s": _amount, "evaluations": _count(2**63), "key": _count(2**64 - 1),
+    "program": _text,
+    "mesh": _text,
+    "machine": _text,
+    "memory_limit_bytes": _limit,
+    "memory_weight": _amount,
+    "paper_mode": _flag,
+    "pins": _texts,
+    "method": _text,
+    "seed": _count(checks.MOST_SEED),
+    "options": _options,
+    "status": _text,
+    "elapsed_s": _amount,
+    "evaluations": _count(2**63),
+    "key": _count(2**64 - 1),
     "bound": lambda value: "" if value is None else _amount(value),
-}  # fmt: skip
+}

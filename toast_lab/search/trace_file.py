@@ -1,9 +1,9 @@
 """The file of a trace: a zip of plain arrays and one JSON header, read without trusting any of it.
 
-Nothing is unpickled.  The length that each array says it has is compared with what its part of the zip holds before
-memory is taken for it, and what a file may unpack to is bounded by the file's own length, so that a small file never
-asks for much memory.  A checksum tells a file that was damaged on its way; ``trace_check`` looks at the numbers
-themselves, whatever the checksum says.
+Nothing is unpickled.  The length that each array says it has is compared with what its part of the
+zip holds before memory is taken for it, and what a file may unpack to is bounded by the file's own
+length, so that a small file never asks for much memory.  A checksum tells a file that was damaged
+on its way; ``trace_check`` looks at the numbers themselves, whatever the checksum says.
 """
 
 from __future__ import annotations
@@ -48,14 +48,19 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
         except (Damaged, OSError):
             raise
         except Exception as error:
-            # Damaged bytes make zip, zlib, numpy's header and its parser of literals fail with a dozen kinds of
-            # errors; the cause of all of them is the file.
-            raise Damaged(f"it is no zip of arrays, or was cut off or changed ({_said(error)})") from None
+            # Damaged bytes make zip, zlib, numpy's header and its parser of literals fail with a
+            # dozen kinds of errors; the cause of all of them is the file.
+            raise Damaged(
+                f"it is no zip of arrays, or was cut off or changed ({_cause(error)})"
+            ) from None
     header = _header(arrays)
     if isinstance(header, dict) and (given := header.pop("checksum", None)) is not None:
-        found = checksum(header, arrays)
-        if given != found:
-            raise Damaged(f"its contents have checksum {found}, it says {str(given)[:40]}: it was changed or damaged")
+        actual = checksum(header, arrays)
+        if given != actual:
+            raise Damaged(
+                f"its contents have checksum {actual}, it says {str(given)[:40]}: it was changed "
+                "or damaged"
+            )
     return header, arrays
 
 
@@ -74,27 +79,31 @@ def _parts(file: zipfile.ZipFile, length: int) -> dict[str, zipfile.ZipInfo]:
     infos = file.infolist()
     if len(infos) > MOST_PARTS:
         raise Damaged(f"it holds {len(infos)} arrays, a search trace has at most {MOST_PARTS}")
-    found: dict[str, zipfile.ZipInfo] = {}
+    parts: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name, dot, suffix = info.filename.rpartition(".")
         if not dot or suffix != "npy":
             raise Damaged(f"it holds {_short(info.filename)}, which is no array")
-        if name in found:
+        if name in parts:
             raise Damaged(f"it holds {_short(name)} twice")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Damaged(f"{_short(name)} is compressed in a way that numpy does not write")
-        found[name] = info
-    total, most = sum(i.file_size for i in infos), min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length))
+        parts[name] = info
+    total = sum(i.file_size for i in infos)
+    most = min(MOST_BYTES, max(SMALL_BYTES, MOST_RATIO * length))
     if total > most:
         raise Damaged(
-            f"it unpacks to {total / 2**20:.0f} MiB, at most {most / 2**20:.0f} MiB are read from a file of "
+            f"it unpacks to {total / 2**20:.0f} MiB, at most {most / 2**20:.0f} MiB are read from "
+            "a file of "
             f"{length / 2**20:.1f} MiB"
         )
-    return found
+    return parts
 
 
-def _announced(file: zipfile.ZipFile, part: zipfile.ZipInfo) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """(dtype, shape, in Fortran's order, where the numbers begin) of an array, and that they are all there."""
+def _announced(
+    file: zipfile.ZipFile, part: zipfile.ZipInfo
+) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    """(dtype, shape, in Fortran's order, where the numbers begin) of an array, all there."""
     name = _short(part.filename.removesuffix(".npy"))
     with file.open(part) as stream:
         start = io.BytesIO(stream.read(min(_START_BYTES, part.file_size)))
@@ -110,7 +119,9 @@ def _announced(file: zipfile.ZipFile, part: zipfile.ZipInfo) -> tuple[np.dtype[A
     for n in shape:
         expected *= n
     if expected != held:
-        raise Damaged(f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, and holds {held}")
+        raise Damaged(
+            f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, and holds {held}"
+        )
     return dtype, tuple(shape), fortran, start.tell()
 
 
@@ -123,7 +134,8 @@ def _array(
     begin: int,
 ) -> np.ndarray:
     with file.open(part) as stream:
-        data = stream.read()  # never more than the part's ``file_size``; at the end its CRC is verified
+        # never more than the part's ``file_size``; at the end its CRC is verified
+        data = stream.read()
     numbers = np.frombuffer(data, dtype, offset=begin) if len(data) > begin else np.zeros(0, dtype)
     return (numbers.reshape(shape[::-1]).T if fortran else numbers.reshape(shape)).copy()
 
@@ -137,7 +149,7 @@ def _header(arrays: dict[str, np.ndarray]) -> Any:
     try:
         return json.loads(raw.tobytes(), parse_constant=_constant)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"its header is no JSON ({_said(error)})") from None
+        raise Damaged(f"its header is no JSON ({_cause(error)})") from None
 
 
 def _constant(text: str) -> float:
@@ -146,8 +158,10 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text} is no number of a trace")
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_short(str(error), 160)}" if str(error) else type(error).__name__
+def _cause(error: BaseException) -> str:
+    return (
+        f"{type(error).__name__}: {_short(str(error), 160)}" if str(error) else type(error).__name__
+    )
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 
 from toast_lab import isolate
 from toast_lab.errors import RunFailed
-from toast_lab.search import child
-from toast_lab.search.methods import METHODS
+from toast_lab.search import search_child
+from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import worker
 from toast_lab.sweep.task import Task
 
@@ -117,7 +117,7 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command(("run", RUN, task, METHODS[task.method], self.retries))
+                place.process.command(("run", RUN, task, reference(METHODS[task.method]), self.retries))
 
     def _died(self, place: _Place, message: tuple[Any, ...]) -> tuple[Task, dict[str, Any]] | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""
@@ -136,11 +136,11 @@ class LocalPool:
         if self._deaths[task] <= self.retries:
             self._waiting.appendleft(task)
             return None
-        return task, worker.failed_row(task, RunFailed(f"{worker.DEATH}: {error}"), child.CRASHED)
+        return task, worker.failed_row(task, RunFailed(f"{worker.DEATH}: {error}"), search_child.CRASHED)
 
 
 def _cancelled(task: Task) -> dict[str, Any]:
-    return {**worker.task_row(task), "curve": [], "status": child.CANCELLED, "message": ""}
+    return {**worker.task_row(task), "curve": [], "status": search_child.CANCELLED, "message": ""}
 
 
 def _start() -> isolate.Worker:

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from toast_lab.errors import InvalidProblem, RunFailed
-from toast_lab.search import child
-from toast_lab.search.methods import METHODS
+from toast_lab.search import search_child
+from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import worker
 from toast_lab.sweep.task import Task
 
@@ -80,7 +80,7 @@ class RemotePool:
         """Let a worker do a task: any, so that it does not wait for one that died."""
         key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
         future = self.client.submit(
-            on_worker, task, METHODS[task.method], self.retries, self._stop.name, key=key, pure=False
+            on_worker, task, reference(METHODS[task.method]), self.retries, self._stop.name, key=key, pure=False
         )
         self._running[future] = task
 
@@ -126,7 +126,7 @@ class RemotePool:
             raise RunFailed("the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go on.")
         error = future.exception(timeout=FETCH_S)
         if isinstance(error, distributed().KilledWorker):
-            return worker.failed_row(task, RunFailed(worker.DEATH), child.CRASHED)
+            return worker.failed_row(task, RunFailed(worker.DEATH), search_child.CRASHED)
         return worker.failed_row(task, error)
 
 

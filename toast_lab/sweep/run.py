@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from toast_lab.errors import NotSaved
-from toast_lab.search import child
+from toast_lab.search import search_child
 from toast_lab.sweep.local import LocalPool
 from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.rows import row_offence
@@ -95,7 +95,7 @@ def run_sweep(
         StoreError: another sweep writes to the same file.
     """
     wanted = list({t.digest: t for t in tasks}.values())
-    again = (child.CRASHED, child.FAILED) if retry_crashed else ()
+    again = (search_child.CRASHED, search_child.FAILED) if retry_crashed else ()
     with store.claimed():
         todo = [t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again]
         drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
@@ -144,7 +144,7 @@ class _Drive:
                 self._tell(None)
             for task, row in pool.finished():
                 del self.running[task]
-                if row["status"] != child.CANCELLED:
+                if row["status"] != search_child.CANCELLED:
                     self._keep(row)
             time.sleep(0.1)
 

@@ -20,7 +20,7 @@ from toast_lab.cost.layout import lay_out
 from toast_lab.cost.machines import machine as find_machine
 from toast_lab.errors import FrontendError, InvalidProblem, ToastError, did_you_mean, join_offenders
 from toast_lab.models import registry
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, no_method
 from toast_lab.sharding.mesh import make_mesh
 
 _MOST_SEEDS = 100_000  # searches of each kind
@@ -228,9 +228,7 @@ def _methods(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[s
         options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
         name = options.pop("name", None)
         if name not in METHODS:
-            wrong.append(
-                f"no search is called {name!r}{did_you_mean(str(name), METHODS)}; methods: {', '.join(METHODS)}"
-            )
+            wrong.append(no_method(name))
         else:
             found.append((str(name), options))
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
-import importlib
 import importlib.metadata
 import json
 import os
@@ -22,9 +21,9 @@ from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.frontends import Model, load
-from toast_lab.search import child
+from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
-from toast_lab.search.methods import METHODS
+from toast_lab.search.methods import METHODS, ensure
 from toast_lab.sweep.task import Task
 
 DEATH = (
@@ -74,27 +73,27 @@ def run_task(
 
     Args:
         task: the search.
-        target: "package.module:function" of a method that this process may not know.
+        target: "package.module:Class" of a method that this process may not know.
         retries: how often a search whose process died is tried again.
         cancel: polled during the search.
     """
     if target:
-        METHODS.setdefault(task.method, target)
+        ensure(task.method, target)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = {**task_row(task), **where(), "date": today}
     try:
         found = loaded(task)
         problem = problem_of(task, found.analysis)
     except ToastError as error:
-        return {**row, "status": child.FAILED, "message": str(error), "curve": []}
+        return {**row, "status": search_child.FAILED, "message": str(error), "curve": []}
     options = {**expert_options(task.method, found.model), **dict(task.options)}
     for attempt in range(1 + max(retries, 0)):
-        outcome = child.search_in_child(
+        outcome = search_child.search_in_child(
             problem, task.method, seed=task.seed, budget=Budget(task.seconds, task.evaluations), options=options,
             cancel=cancel,
         )  # fmt: skip
         row["attempts"] = attempt + 1
-        if outcome.status != child.CRASHED or (cancel is not None and cancel()):
+        if outcome.status != search_child.CRASHED or (cancel is not None and cancel()):
             break
     base_time_s, base_peak_bytes = problem.baseline
     last = outcome.last
@@ -115,10 +114,13 @@ def run_task(
 def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
     if isinstance(error, ToastError):
-        return {**task_row(task), "curve": [], "status": status or child.FAILED, "message": str(error)}
+        return {**task_row(task), "curve": [], "status": status or search_child.FAILED, "message": str(error)}
     return {
-        **task_row(task), "curve": [], "status": status or child.CRASHED, "message": f"{type(error).__name__}: {error}"
-    }  # fmt: skip
+        **task_row(task),
+        "curve": [],
+        "status": status or search_child.CRASHED,
+        "message": f"{type(error).__name__}: {error}",
+    }
 
 
 def task_row(task: Task) -> dict[str, Any]:
@@ -129,9 +131,8 @@ def task_row(task: Task) -> dict[str, Any]:
 
 def expert_options(method: str, model: Model) -> dict[str, Any]:
     """Options that the model itself brings: the expert plans for a method that tries them."""
-    module, _, function = METHODS[method].partition(":")
-    takes = getattr(importlib.import_module(module), function).__kwdefaults__ or {}
-    return {"plans": model.expert_plans} if "plans" in takes and model.expert_plans else {}
+    takes_plans = "plans" in METHODS[method].options()
+    return {"plans": model.expert_plans} if takes_plans and model.expert_plans else {}
 
 
 @functools.cache

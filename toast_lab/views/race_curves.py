@@ -60,7 +60,7 @@ class RaceCurves:
         self.figure = self._draw(f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}")
 
     def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
-        """Draw improvements (``search.child.Point``); each curve goes on to ``until_s``."""
+        """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
         for method, source in self.lines.items():
             found = points.get(method, ())
             xs, ys = [p.elapsed_s for p in found], [getattr(p, self.kind) / self.scale for p in found]

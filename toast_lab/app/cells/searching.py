@@ -20,11 +20,11 @@ from toast_lab.app.tree_state import TreeState
 from toast_lab.app.worker import Batch
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
-from toast_lab.search.child import Point
 from toast_lab.search.contract import SearchResult
-from toast_lab.search.places import Places
 from toast_lab.search.race import Race, Row
+from toast_lab.search.search_child import Point
 from toast_lab.search.trace import Trace
+from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text
 from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame

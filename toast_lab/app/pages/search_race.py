@@ -13,7 +13,7 @@ from toast_lab.app.from_search import race_to_compare
 from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
-from toast_lab.search.methods import METHODS, SENTENCES
+from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
 HELP = (
@@ -22,7 +22,11 @@ HELP = (
     "clock would run on: Hold lets it end and stands still before the next one."
 )
 FIRST = ["mcts", "beam", "random"]
-RACED = [m for m in METHODS if m != "manual"]  #: it needs plans to be given
+
+
+def raced() -> list[str]:
+    """Methods that can race; those by hand need plans to be given."""
+    return [name for name, cls in METHODS.items() if not cls.by_hand]
 
 
 class RacePane(pn.viewable.Viewer):
@@ -32,7 +36,7 @@ class RacePane(pn.viewable.Viewer):
         super().__init__(**params)
         self.session = session
         common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
-        self.methods = pn.widgets.CheckBoxGroup(options=RACED, value=FIRST, **common)
+        self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **common)
         self.methods.param.watch(lambda _: self._checked(), "value")
         self.seconds = Checked(
             "seconds each", "10", number(0.5, 86_400, unit=" seconds"), on_check=self._checked,
@@ -47,7 +51,7 @@ class RacePane(pn.viewable.Viewer):
         self.hold.on_click(lambda _: session.pause_search())
         self.stop.on_click(lambda _: session.stop_search())
         gap = pn.Spacer(width=8)
-        self._about = look.text(join([h("p", HELP, cls="quiet"), *[_sentence(m) for m in RACED]]))
+        self._about = look.text(join([h("p", HELP, cls="quiet"), *[_sentence(m) for m in raced()]]))
         self.left = pn.Column(
             look.text(h("h2", "methods that race")),
             self.methods,
@@ -154,4 +158,4 @@ class RacePane(pn.viewable.Viewer):
 
 
 def _sentence(method: str) -> Safe:
-    return h("p", h("b", method), " ", SENTENCES.get(method, ""), cls="quiet")
+    return h("p", h("b", method), " ", METHODS[method].sentence(), cls="quiet")

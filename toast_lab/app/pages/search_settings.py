@@ -10,12 +10,11 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.checked import Checked, number
-from toast_lab.app.markup import h
+from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.cost.machines import MACHINES
-from toast_lab.errors import did_you_mean
-from toast_lab.search.contract import method_of
-from toast_lab.search.methods import METHODS, SENTENCES
+from toast_lab.errors import ToastError
+from toast_lab.search.methods import METHODS, method_named
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
 MOST_DEVICES = 4096
@@ -42,25 +41,32 @@ def parse_options(method: str, text: str) -> dict[str, Any]:
     """
     if not text:
         return {}
-    known = dict(method_of(method).__kwdefaults__ or {})
-    found: dict[str, Any] = {}
+    cls, options = method_named(method), dict[str, Any]()
     for part in text.split(","):
         name, sep, value = (word.strip() for word in part.partition("="))
         if not sep or not value:
             raise ValueError(f"cannot read {part.strip()!r}; write name=value, for instance depth=20, patience=2")
-        if name not in known:
-            has = f"It has {', '.join(known)}" if known else "It has none"
-            raise ValueError(f"{method} has no option {name}{did_you_mean(name, known)}. {has}")
+        if unknown := cls.unknown([name]):
+            raise ValueError(unknown)
         try:
-            found[name] = ast.literal_eval(value)
+            options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             raise ValueError(f"{name}={value}: cannot read {value!r}; give a number, True, False or None") from None
-        default = known[name]
-        if isinstance(default, bool) != isinstance(found[name], bool) and default is not None:
-            raise ValueError(f"{name}={value}: give {'True or False' if isinstance(default, bool) else 'a number'}")
-        if not isinstance(found[name], bool | int | float | str | None):
+        if not isinstance(options[name], bool | int | float | str | None):
             raise ValueError(f"{name}={value}: give a number, True, False or None")
-    return found
+    try:
+        cls.of(options)
+    except ToastError as error:
+        raise ValueError(str(error)) from None
+    return options
+
+
+def options_help(method: str) -> Safe:
+    """What the options of a method set, folded away."""
+    rows = [h("li", str(option)) for option in method_named(method).options().values()]
+    if not rows:
+        return join([])
+    return h("details", h("summary", "options of this method"), h("ul", *rows), cls="quiet")
 
 
 class SearchSettings(pn.viewable.Viewer):
@@ -134,7 +140,9 @@ class SearchSettings(pn.viewable.Viewer):
             self.memory.put(f"{s.memory_gib:g}" if s.memory_gib else "")
 
     def _describe(self) -> None:
-        self._sentence.object = h("p", SENTENCES.get(str(self.method.value), ""), cls="quiet")
+        method = str(self.method.value)
+        sentence = h("p", method_named(method).sentence(), cls="quiet")
+        self._sentence.object = join([sentence, options_help(method)])
         self.options.again()
 
     @property

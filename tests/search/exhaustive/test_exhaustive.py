@@ -1,0 +1,252 @@
+"""The lower bound holds for every completion, and what branch and bound proves is what pricing everything finds."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.helpers import analysed, small_transformer, traced
+from toast_lab.cost.problem import Problem
+from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
+from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.pruning import pruning_threshold
+from toast_lab.sharding.state import State, legal_rows
+
+LOOPED = (
+    jax.ShapeDtypeStruct((8, 16, 16, 8), "float32"),
+    jax.ShapeDtypeStruct((3, 3, 8, 8), "float32"),
+    jax.ShapeDtypeStruct((3, 8, 8), "float32"),
+)
+
+
+def looped(image, kernel, weights):
+    image = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def layer(carry, weight):
+        carry = jnp.tanh(carry @ weight) + carry
+        return carry, carry.sum(axis=(1, 2))
+
+    return jax.lax.scan(layer, image, weights)
+
+
+# Loops, convolutions, gathers and scatters, updates in place, shared copies, narrow types, three axes, odd sizes.
+CASES = {
+    "mlp": (lambda: analysed("mlp"), "4x2", "tpu-v5e"),
+    "x times x transposed": (lambda: analysed("xxt"), "2x2", "cpu"),
+    "attention": (lambda: analysed("attention"), "4x4", "a100"),
+    "forward, batch 2": (lambda: small_transformer(mode="forward", batch=2), "4x2", "tpu-v3"),
+    "training": (lambda: small_transformer(mode="train"), "2x2", "tpu-v5e"),
+    "training, two layers": (lambda: small_transformer(mode="train", layers=2), "4x2", "h100"),
+    "training, three axes": (lambda: small_transformer(mode="train", batch=6), "2x3x2", "tpu-v3"),
+    "graph network": (
+        lambda: analysed("gns", steps=1, nodes=64, edges=256, latent=32, hidden=64, hidden_layers=2),
+        "4x2",
+        "tpu-v3",
+    ),
+    "decoding": (
+        lambda: analysed(
+            "itx", layers=2, d_model=64, hidden=128, heads=4, key_size=16, vocab=256, batch=8, sequence=32
+        ),
+        "2x2",
+        "tpu-v5e",
+    ),
+    "loop and convolution": (lambda: traced(looped, *LOOPED), "4x2", "tpu-v5e"),
+}
+
+
+@functools.cache
+def made(case):
+    make, mesh, machine = CASES[case]
+    return Problem(make(), mesh, machine)
+
+
+def walk(problem, rng, least=0):
+    """States on a random way from the unsharded program to one where no action is left."""
+    states = [State(problem.space)]
+    while len(rows := legal_rows(states[-1], least)):
+        states.append(states[-1].copy())
+        move, axis = rows[rng.integers(len(rows))].tolist()
+        states[-1].apply_row(move, axis)
+    return states
+
+
+def bound_of(problem, bound, state, cutoff=math.inf):
+    sizes = problem.mesh.array()
+    return lower_bound(bound, state.ops, state.values, sizes, cutoff, scratch_of(bound, len(sizes)))
+
+
+@pytest.mark.parametrize(("case", "rounds"), [*((case, 60) for case in CASES), ("training", 0), ("graph network", 0)])
+def test_no_completion_is_below_the_bound(case, rounds):
+    problem = made(case)
+    # A limit that some states meet and others do not, so that the penalty takes part.
+    limit = 0.5 * problem.baseline[1]
+    problem = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit)
+    bound, pricer, rng = make_bound(problem, rounds=rounds), problem.pricer(), np.random.default_rng(0)
+    assert bound.memory_matters
+    tightness = []
+    for _ in range(8 if len(problem.mesh.axes) > 2 else 24):
+        states = walk(problem, rng)
+        prices = [pricer.quick(s) for s in states]
+        bounds = [bound_of(problem, bound, s) for s in states]
+        for i, (score, peak_bytes) in enumerate(bounds):
+            assert all(score <= q.score and peak_bytes <= q.peak_bytes for q in prices[i:])
+        # It rises on the way: what is left to choose from only shrinks.
+        assert [b[0] for b in bounds] == pytest.approx(sorted(b[0] for b in bounds), rel=1e-9)
+        tightness.append(bounds[-1][0] / prices[-1].score)
+    assert np.mean(tightness) > 0.75  # where nothing is left to choose only shared copies and peaks are not exact
+
+
+def test_no_short_completion_is_below_the_bound():
+    """All completions by up to two actions, of states in the middle."""
+    problem = made("forward, batch 2")
+    bound, pricer, rng = make_bound(problem), problem.pricer(), np.random.default_rng(1)
+    for _ in range(6):
+        states = walk(problem, rng)
+        state = states[rng.integers(len(states) // 2 + 1)]
+        least = min(pricer.quick(s).score for s in completions(state, 2))
+        assert bound_of(problem, bound, state)[0] <= least
+
+
+def completions(state, depth):
+    yield state
+    if depth:
+        for move, axis in legal_rows(state).tolist():
+            child = state.copy()
+            child.apply_row(move, axis)
+            yield from completions(child, depth - 1)
+
+
+def test_moving_prices_between_tables_raises_the_bound_of_the_unsharded_program():
+    problem = made("training")
+    plain, agreed = (bound_of(problem, make_bound(problem, rounds=n), State(problem.space))[0] for n in (0, 60))
+    assert agreed > 1.02 * plain
+
+
+def test_a_cutoff_only_ends_the_sum_early():
+    problem = made("training")
+    bound, rng = make_bound(problem), np.random.default_rng(2)
+    for state in walk(problem, rng):
+        whole = bound_of(problem, bound, state)[0]
+        for cutoff in (0.5 * whole, 2 * whole):
+            cut = bound_of(problem, bound, state, cutoff)[0]
+            assert cut <= whole * (1 + 1e-9)
+            assert (cut >= cutoff) == (whole >= cutoff)
+
+
+@pytest.mark.parametrize("limit", [None, 0.5, 0.01])
+@pytest.mark.parametrize("case", ["mlp", "attention", "x times x transposed"])
+def test_proves_what_pricing_everything_finds(case, limit):
+    problem = made(case)
+    share = None if limit is None else limit * problem.baseline[1]
+    problem = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=share)
+    every = search(problem, "exhaustive", bounded=False, budget=Budget(seconds=60))
+    proved = search(problem, "exhaustive", budget=Budget(seconds=60))
+    assert every.status is proved.status is Status.COMPLETE
+    assert proved.cost.fits == every.cost.fits
+    assert proved.cost.score == pytest.approx(every.cost.score, rel=1e-12)
+    assert proved.bound == every.bound == pytest.approx(every.cost.score, rel=1e-12)
+    assert proved.evaluations < (0.5 if every.evaluations > 1000 else 1.01) * every.evaluations
+
+
+def test_the_bound_speaks_of_plans_that_fit_once_one_is_known():
+    """A faster plan that is over the limit lies below the bound, and nothing that fits does."""
+    problem = made("attention")
+    free = search(problem, "exhaustive", budget=Budget(seconds=60))
+    limit = free.cost.peak_bytes * (1 - 1e-6)
+    tight = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit, memory_weight=1e-9)
+    result = search(tight, "exhaustive", bounded=False, budget=Budget(seconds=60))
+    assert result.cost.fits
+    below = [s for s in result.trace.simulations if s.score < result.bound]
+    assert below
+    assert not any(s.fits for s in below)
+    proved = search(tight, "exhaustive", budget=Budget(seconds=60))
+    assert proved.status is Status.COMPLETE
+    assert (proved.bound, proved.gap) == (result.bound, 0) == (proved.cost.score, 0)
+
+
+@pytest.mark.slow
+def test_a_training_step_is_proved_among_millions_of_shardings():
+    result = search(Problem(small_transformer(mode="train"), "4x2", "cpu"), "exhaustive", budget=Budget(seconds=120))
+    assert result.status is Status.COMPLETE
+    assert result.gap == 0
+    rivals = search(Problem(small_transformer(mode="train"), "4x2", "cpu"), "beam", budget=Budget(None, 20_000))
+    assert result.cost.score <= rivals.cost.score * (1 + 1e-12)
+
+
+def test_a_budget_that_ends_first_leaves_a_gap_that_holds():
+    problem = Problem(analysed("transformer", layers=1, mode="forward", batch=2), "2x2")
+    best = search(problem, "exhaustive", budget=Budget(seconds=60))
+    assert best.status is Status.COMPLETE
+    early = search(problem, "exhaustive", budget=Budget(None, 300))
+    assert early.status is Status.BUDGET
+    assert early.bound <= best.cost.score <= early.cost.score
+    assert early.gap > 0
+
+
+def test_a_limit_on_the_depth_covers_all_sequences_up_to_it():
+    problem = made("attention")
+    found = search(problem, "exhaustive", depth=2, bounded=False, budget=Budget(seconds=60))
+    reached = {s.key: s for s in completions(State(problem.space), 2)}
+    assert found.evaluations == len(reached)
+    proved = search(problem, "exhaustive", depth=2, budget=Budget(seconds=60))
+    assert proved.cost.score == min(problem.pricer().quick(s).score for s in reached.values())
+    assert len(proved.actions) <= 2
+
+
+def test_too_large_tables_are_left_out(monkeypatch):
+    monkeypatch.setattr("toast_lab.search.exhaustive.bound_tables.MOST_ENTRIES", 100)
+    problem = made("attention")
+    assert make_bound(problem) is None
+    result = search(problem, "exhaustive", budget=Budget(seconds=60))
+    assert result.status is Status.COMPLETE
+    assert result.evaluations == search(problem, "exhaustive", bounded=False, budget=Budget(seconds=60)).evaluations
+
+
+def test_groups_below_the_limit_are_neither_acted_on_nor_bounded():
+    problem = Problem(analysed("transformer", layers=1, mode="forward"), "2x2")
+    least = pruning_threshold(problem)
+    assert any(problem.space.n_names < least)
+    rng, pricer, bound = np.random.default_rng(3), problem.pricer(), make_bound(problem, least)
+    for _ in range(10):
+        states = walk(problem, rng, least)
+        scores = [pricer.quick(s).score for s in states]
+        assert all(bound_of(problem, bound, s)[0] <= min(scores[i:]) for i, s in enumerate(states))
+    assert bound_of(problem, bound, State(problem.space))[0] >= bound_of(
+        problem, make_bound(problem), State(problem.space)
+    )[0] * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("products", [1, 2])
+def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(products):
+    """Where nothing can be cut the bound of the peak is the peak itself, buffers reused included.
+
+    With one product the peak is where its tanh is taken; with two it lies at the second product.
+    """
+    x = jax.ShapeDtypeStruct((256, 256), "float32")
+
+    def chain(x, w):
+        for _ in range(products):
+            x = jnp.tanh(x @ w)
+        return x
+
+    problem = Problem(traced(chain, x, x), {"a": 7}, "cpu", memory_limit_bytes=1000)
+    state = State(problem.space)
+    score, peak_bytes = bound_of(problem, make_bound(problem), state)
+    found = problem.pricer().quick(state)
+    assert found.peak_bytes == (2 + products) * 256 * 256 * 4
+    assert found.peak_bytes * (1 - 1e-8) <= peak_bytes <= found.peak_bytes
+    assert score <= found.score
+
+
+@pytest.mark.parametrize("options", [{"bounded": False}, {"bounded": False, "depth": 2}, {"depth": 2}, {}])
+def test_rounds_follow_one_another(options):
+    """Where shorter sequences come first a round is all that have one length; a beam is a round of its own."""
+    rounds = [(s.round, len(s.actions)) for s in search(made("attention"), "exhaustive", **options).trace.simulations]
+    assert rounds[0] == (0, 0)
+    assert [r for r, _ in rounds] == sorted(r for r, _ in rounds)
+    if not options.get("bounded", True):
+        assert all(r == n for r, n in rounds)

@@ -1,0 +1,155 @@
+"""The parallel search: independent of threads, resumable to the bit, and true to the evaluator."""
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.retrace import replay
+from toast_lab.search.trace import Trace
+from toast_lab.sharding.state import State, legal_actions, legal_rows
+
+SIZES = {"layers": 1, "batch": 2}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(analysed("transformer", **SIZES), {"data": 4, "model": 2})
+
+
+def evaluations(n):
+    return Budget(seconds=None, evaluations=n)
+
+
+def told(trace):
+    return [s._replace(elapsed_s=0.0) for s in trace.simulations]
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_threads(problem, monkeypatch):
+    from toast_lab.search.mcts import mcts
+
+    monkeypatch.setattr(mcts, "WORTH_SHARING_S", 0.0)  # share out even what is quick
+    one, three = (search(problem, seed=7, budget=evaluations(2000), threads=n) for n in (1, 3))
+    assert told(one.trace) == told(three.trace)
+    assert list(one.trace.nodes) == list(three.trace.nodes)
+    other = search(problem, seed=8, budget=evaluations(2000))
+    assert told(one.trace) != told(other.trace)
+
+
+def test_a_search_that_was_interrupted_goes_on_to_the_same_end(problem, tmp_path):
+    whole = search(problem, seed=3, budget=evaluations(4000))
+    part = search(problem, seed=3, budget=evaluations(1500))
+    part.trace.save(tmp_path / "t.npz")
+    rest = search(problem, resume=Trace.load(tmp_path / "t.npz"), budget=evaluations(4000 - part.evaluations))
+    assert (rest.status, rest.evaluations) == (whole.status, whole.evaluations)
+    assert told(rest.trace) == told(whole.trace)
+    assert list(rest.trace.nodes) == list(whole.trace.nodes)
+    assert rest.plan.key == whole.plan.key
+
+
+def test_a_trace_of_another_problem_is_not_resumed(problem):
+    trace = search(problem, budget=evaluations(100)).trace
+    other = Problem(analysed("transformer", **SIZES), {"data": 2, "model": 2})
+    with pytest.raises(InvalidProblem, match=r"mesh 'data=4,model=2', not 'data=2,model=2'"):
+        search(other, resume=trace)
+    with pytest.raises(InvalidProblem, match=r"method 'mcts', not 'exhaustive'"):
+        search(problem, "exhaustive", resume=trace)
+
+
+@pytest.mark.parametrize("harm", ["cut", "text", "words", "missing"])
+def test_a_damaged_trace_is_refused(problem, tmp_path, harm):
+    path = tmp_path / "t.npz"
+    result = search(problem, budget=evaluations(100))
+    if harm == "words":
+        result.trace.action.array["word"][0] = 10_000
+    result.trace.save(path)
+    if harm == "cut":
+        path.write_bytes(path.read_bytes()[:500])
+    elif harm == "text":
+        path.write_text("no archive")
+    elif harm == "missing":
+        path.unlink()
+    with pytest.raises(InvalidProblem, match=r"t\.npz: (cannot read this|damaged) search trace"):
+        Trace.load(path)
+
+
+def test_every_simulation_replays_to_the_price_that_it_says(problem):
+    result = search(problem, seed=1, budget=evaluations(3000), refine=0)
+    replayed = list(replay(problem, result.trace))
+    assert len(replayed) == len(result.trace.simulations)
+    for simulation, _, quick in replayed:
+        assert (simulation.time_s, simulation.peak_bytes) == (quick.time_s, quick.peak_bytes)
+        assert simulation.score == pytest.approx(quick.score, rel=1e-12)
+        assert simulation.fits == quick.fits
+    ends = {r.state.key for r in replayed}
+    assert abs(len(ends) - result.evaluations) <= 1
+
+
+def test_replay_refuses_a_trace_of_another_program(problem):
+    trace = search(Problem(analysed("transformer", layers=1), {"data": 4, "model": 2}), budget=evaluations(300)).trace
+    with pytest.raises(InvalidPlan, match="made for another problem"):
+        list(replay(problem, trace))
+
+
+def test_nodes_hold_what_went_through_them(problem):
+    trace = search(problem, seed=2, budget=evaluations(2000)).trace
+    nodes = trace.nodes
+    priced = {r.state.key: r.quick.score for r in replay(problem, trace)}
+    for node in nodes[1:]:
+        assert node.score == pytest.approx(priced[node.key], rel=1e-12)
+        assert node.visits >= 1
+        assert node.best_score <= node.score
+        assert node.best_score >= nodes[0].best_score
+    through = np.zeros(len(nodes), int)
+    for simulation in trace.simulations:
+        for n in simulation.nodes:
+            through[n] += 1
+    assert (through >= np.array([0, *(n.visits > 0 for n in nodes[1:])])).all()
+    assert not trace.memory["tree.under_way"].any()  # every virtual visit was taken back
+
+
+def test_nothing_outside_the_pruned_actions_is_taken(problem):
+    least = int(np.median(problem.space.n_names)) + 1
+    allowed = {problem.space.text(a) for a in legal_actions(State(problem.space), least)}
+    result = search(problem, budget=evaluations(500), min_names=least)
+    taken = {a for s in result.trace.simulations for a in s.actions}
+    assert taken
+    assert taken <= allowed
+    assert len(allowed) < len(legal_rows(State(problem.space)))
+
+
+def test_a_small_space_is_searched_to_its_end():
+    problem = Problem(analysed("xxt"), {"a": 2, "b": 2})
+    result = search(problem, restarts=1000)
+    assert result.status is Status.COMPLETE
+    whole = search(problem, "exhaustive", bounded=False)
+    assert result.evaluations == whole.evaluations
+
+
+def test_depth_is_kept(problem):
+    result = search(problem, depth=2, refine=0, budget=evaluations(400))
+    assert max(len(s.actions) for s in result.trace.simulations) == 2
+
+
+def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not(problem):
+    """More starts never find less with the same seed, and are used: rounds go on after the first start."""
+    few, many = (search(problem, seed=5, restarts=n, refine=0, budget=evaluations(200_000)) for n in (0, 6))
+    assert many.cost.score <= few.cost.score
+    assert many.evaluations > few.evaluations
+    assert int(many.trace.memory["tree.number"][9]) >= 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0, "depth": 0}, r"depth=0 must be at least 1; threads=0 must be at least 1"),
+        ({"vary": 1.5, "boldness": -1}, r"vary=1.5 must be from 0 to 1; boldness=-1 must be from 0 to 1"),
+        ({"exploration": float("nan")}, r"option exploration must be a finite number, got nan"),
+        ({"prior_visits": 0}, "prior_visits=0 must be above 0"),
+    ],
+)
+def test_impossible_settings_are_all_named(problem, options, message):
+    with pytest.raises(InvalidProblem, match=message):
+        search(problem, **options)

@@ -1,0 +1,143 @@
+"""Integer programs that begin at the best plan of a start of mcts."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.helpers import analysed, small_transformer
+from toast_lab.cost.problem import Problem, price
+from toast_lab.search.alpa import solver
+from toast_lab.search.contract import Budget, Recorder, Status, search
+from toast_lab.search.mcts import polish
+
+MESH = {"data": 4, "model": 2}
+BUDGET = Budget(seconds=None, evaluations=20_000)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem(small_transformer(layers=2, batch=16, mode="forward"), MESH, "tpu-v3")
+
+
+def labels(result):
+    return [s.actions[-1] for s in result.trace.simulations if s.actions]
+
+
+def solved(result):
+    return [text for text in labels(result) if text.startswith(("colours: ", "roles: "))]
+
+
+def recorder_at_root(problem, budget=BUDGET):
+    recorder = Recorder(problem, budget)
+    recorder.start()
+    return recorder
+
+
+def test_solving_from_the_unsharded_plan_is_better_and_priced_as_a_plan(problem):
+    recorder = recorder_at_root(problem, Budget(seconds=60))
+    start = recorder.incumbent.plan()
+    arrays = polish.Polish(recorder).improve((start.op_axis, start.value_axis), recorder.best_rank)
+    plan = recorder.incumbent.plan()
+    assert (plan.op_axis == arrays[0]).all()
+    assert (plan.value_axis == arrays[1]).all()
+    plan.check()
+    assert price(problem, plan).score == pytest.approx(recorder.best.score, rel=1e-12)
+    assert recorder.best.score < 0.9 * price(problem, start).score
+
+
+def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
+    best = search(problem, seed=0, budget=BUDGET, solve=False).plan
+    recorder = recorder_at_root(problem)
+    rank = (0.0, price(problem, best).score * 0.5, 0)  # as if it were much better
+    arrays = polish.Polish(recorder).improve((best.op_axis, best.value_axis), rank)
+    assert arrays[0] is best.op_axis
+    assert arrays[1] is best.value_axis
+
+
+def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
+    result = search(problem, seed=3, budget=BUDGET)
+    assert any("best of this start" in text for text in solved(result))
+    assert any("free, gap" in text for text in solved(result))
+    without = search(problem, seed=3, budget=BUDGET, solve=False)
+    assert not solved(without)
+    assert not solved(search(problem, seed=3, budget=BUDGET, refine=0))
+    # the first start is the same up to where its integer programs begin
+    texts, mine = labels(result), set(solved(result))
+    first = next(i for i, text in enumerate(texts) if text in mine)
+    assert texts[:first] == labels(without)[:first]
+    assert result.cost.score <= result.trace.simulations[first - 1].best_score * (1 + 1e-9)
+
+
+def test_a_budget_of_evaluations_lets_no_large_program_be_solved(problem, monkeypatch):
+    columns, real = [], solver.ip.solve
+
+    def watched(program, *limits):
+        columns.append((len(program.cost), limits[-1]))
+        return real(program, *limits)
+
+    monkeypatch.setattr(solver.ip, "solve", watched)
+    monkeypatch.setattr(solver, "_SMALL", 10**9)
+    search(problem, seed=3, budget=BUDGET)
+    assert columns
+    assert max(n for n, _ in columns) <= 8000
+    assert {nodes for _, nodes in columns} == {solver.NODES}
+
+
+def test_cancelled_within_a_program_it_keeps_what_it_has_and_goes_on(problem, monkeypatch):
+    now = {"solving": False}
+    real = solver.Solver.run
+
+    def run(self):
+        now["solving"] = True
+        return real(self)
+
+    monkeypatch.setattr(solver.Solver, "run", run)
+    part = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: now["solving"])
+    assert part.status is Status.CANCELLED
+    assert part.trace.memory["refine"][3] == 1
+    monkeypatch.setattr(solver.Solver, "run", real)
+    rest = search(problem, resume=part.trace, budget=BUDGET)
+    assert rest.cost.score <= part.cost.score
+    assert any("free, gap" in text for text in solved(rest))
+
+
+def test_a_solver_that_dies_does_not_end_the_search(problem, monkeypatch):
+    monkeypatch.setattr(solver, "_SMALL", 0)
+    monkeypatch.setattr(solver, "_CHILD", "os:abort")
+    result = search(problem, seed=3, budget=BUDGET)
+    assert result.status is not Status.CRASHED
+    assert not any("free, gap" in text for text in solved(result))
+    without = search(problem, seed=3, budget=BUDGET, solve=False)
+    assert result.cost.score <= without.cost.score * (1 + 1e-3)
+
+
+def test_prices_that_take_too_long_are_given_up(problem, monkeypatch):
+    calls = []
+
+    def slow(problem, grain, most, check):
+        calls.append(grain)
+        while True:
+            time.sleep(0.01)
+            check()
+
+    monkeypatch.setattr(polish, "price_choices", slow)
+    result = search(problem, seed=3, budget=Budget(seconds=6))
+    assert sorted(calls) == ["colours", "roles"]  # once each, not at every start
+    assert not solved(result)
+    assert result.elapsed_s < 7
+
+
+def test_programs_with_nothing_to_choose_are_left_alone():
+    problem = Problem(analysed("mlp"), {"a": 3})
+    recorder = recorder_at_root(problem)
+    arrays = recorder.incumbent.plan().op_axis, recorder.incumbent.plan().value_axis
+    assert polish.Polish(recorder).improve(arrays, recorder.best_rank) is arrays
+    assert recorder.trace.row.n == 1
+
+
+def test_the_same_seed_gives_the_same_result_with_any_number_of_threads(problem):
+    one, two = (search(problem, seed=5, budget=BUDGET, threads=n) for n in (1, 2))
+    assert solved(one) == solved(two)
+    assert (one.plan.op_axis == two.plan.op_axis).all()
+    assert np.array_equal(one.trace.row["score"], two.trace.row["score"])

@@ -1,0 +1,87 @@
+"""Better choices one cluster at a time: a start for the integer program, in milliseconds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from toast_lab.search.alpa.strategies import Choices, Term
+
+
+class Descent:
+    """The objective of one set of choices, seen from each cluster."""
+
+    def __init__(self, choices: Choices, tie: list[np.ndarray]) -> None:
+        self.choices, self.tie = choices, tie
+        self.of_op: list[list[Term]] = [[] for _ in choices.compute_s]
+        self.of_value: list[list[Term]] = [[] for _ in choices.layout]
+        for term in choices.terms:
+            group = choices.groups[term.group]
+            for op in {group.op, *(choices.groups[g].op for g in term.earlier)}:
+                self.of_op[op].append(term)
+            self.of_value[group.value].append(term)
+
+    @functools.cached_property
+    def links(self) -> list[list[int]]:
+        """Clusters with which each shares a price: those of ops, and after them those of values."""
+        n_ops = len(self.of_op)
+        neighbours: list[set[int]] = [set() for _ in (*self.of_op, *self.of_value)]
+        for op, terms in enumerate(self.of_op):
+            neighbours[op] = {n_ops + self.choices.groups[t.group].value for t in terms}
+            for value in neighbours[op]:
+                neighbours[value].add(op)
+        return [sorted(f) for f in neighbours]
+
+    def objective_s(self, ops: np.ndarray, values: np.ndarray) -> float:
+        """Time and ties of a choice: what the integer program minimises, memory aside."""
+        return self.choices.time_s(ops, values) + sum(
+            float(t[v]) for t, v in zip(self.tie, values.tolist(), strict=True)
+        )
+
+    def improve(
+        self, ops: np.ndarray, values: np.ndarray, check: Callable[[], None], sweeps: int = 20
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Give each cluster its best choice in turn until none can do better alone."""
+        ops, values = ops.copy(), values.copy()
+        for _ in range(sweeps):
+            before = ops.copy(), values.copy()
+            for value in range(len(values)):
+                check()
+                seen = self._value(value, ops)
+                if seen.min() < seen[values[value]]:
+                    values[value] = int(seen.argmin())
+            for op in range(len(ops)):
+                check()
+                seen = self._op(op, ops, values)
+                if seen.min() < seen[ops[op]]:
+                    ops[op] = int(seen.argmin())
+            if (ops == before[0]).all() and (values == before[1]).all():
+                break
+        return ops, values
+
+    def _value(self, value: int, ops: np.ndarray) -> np.ndarray:
+        groups = self.choices.groups
+        seen = self.tie[value].copy()
+        for term in self.of_value[value]:
+            group = groups[term.group]
+            label = group.label[ops[group.op]]
+            if not any(groups[g].label[ops[groups[g].op]] == label for g in term.earlier):
+                seen += term.time_s[group.place[ops[group.op]]]
+        return seen
+
+    def _op(self, op: int, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
+        groups = self.choices.groups
+        seen = self.choices.compute_s[op].copy()
+        for term in self.of_op[op]:
+            group = groups[term.group]
+            mine = slice(None) if group.op == op else ops[group.op]
+            time_s = term.time_s[group.place[mine], values[group.value]]
+            shared: bool | np.ndarray = False
+            for g in term.earlier:
+                other = groups[g]
+                theirs = slice(None) if other.op == op else ops[other.op]
+                shared = shared | (other.label[theirs] == group.label[mine])
+            seen += np.where(shared, 0.0, time_s)
+        return seen

@@ -1,0 +1,28 @@
+"""How finely the integer programs of ``alpa`` tell ops apart; ``strategies.cluster`` explains each.
+
+Apart from the code that uses them, so that the option ``grains`` is checked without loading it.
+"""
+
+from __future__ import annotations
+
+from toast_lab.errors import did_you_mean
+
+GRAINS = ("colours", "kernels", "roles")
+
+
+def grains_of(text: str) -> list[str]:
+    """The grains that a text names, in order.
+
+    >>> grains_of("colours, roles")
+    ['colours', 'roles']
+    """
+    return [grain.strip() for grain in text.split(",")]
+
+
+def grains_offence(text: str) -> str:
+    """What is wrong with a text that should name grains, empty if nothing is."""
+    return "; ".join(
+        f"no grain is called {grain!r}{did_you_mean(grain, GRAINS)}; grains: {', '.join(GRAINS)}"
+        for grain in grains_of(text)
+        if grain not in GRAINS
+    )

@@ -1,0 +1,314 @@
+"""The integer program of ``alpa``: sparse matrices from prices, and HiGHS in a child process.
+
+Columns, all between 0 and 1:
+
+* ``x``: one for each choice of each cluster of ops and of values, binary, one of each cluster is 1;
+* ``e``: one for each pair of (label, layout) of a group, continuous.  Its sums over layouts are the
+  choices with that label, its sums over labels the choice of that layout, so that it is the product
+  of the two wherever they are binary;
+* ``z``: one for each pair that costs something unless an earlier use asked for the same: at least
+  ``e`` less the ``e`` of the same pair of earlier groups;
+* ``over``: bytes above the limit, in units of it; 0 unless the limit may be passed.
+
+HiGHS cannot be interrupted from Python, hence the child.  This module loads neither numba nor the
+rest of the search, so that the child starts quickly.  Reference: Alpa (OSDI 2022) section 4.2,
+equations 1 to 5 in spirit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+
+if TYPE_CHECKING:
+    from toast_lab.search.alpa.strategies import Choices
+
+
+class Bytes(NamedTuple):
+    """Memory in use at one op, as far as it is linear in the columns, and what is beside that."""
+
+    at: int  #: op of the program
+    values: dict[int, np.ndarray]  #: value cluster -> [T] bytes
+    groups: dict[int, np.ndarray]  #: group -> [W, T] bytes of copies
+    shared: dict[
+        tuple[int, tuple[int, ...]], np.ndarray
+    ]  #: the same for uses that may share an earlier one's copy
+    beside: float  #: bytes at the op that the columns do not explain
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IntegerProgram:
+    """``minimise cost @ x  with  low <= rows @ x <= high  and  0 <= x <= upper``.
+
+    The first ``n_binary`` columns are binary.
+    """
+
+    cost: np.ndarray
+    rows: scipy.sparse.csr_array
+    low: np.ndarray
+    high: np.ndarray
+    upper: np.ndarray
+    n_binary: int
+    unit_s: float  #: seconds that one unit of cost stands for
+
+    def __str__(self) -> str:
+        return f"{len(self.cost)} columns ({self.n_binary} binary), {self.rows.shape[0]} rows"
+
+
+class Layout(NamedTuple):
+    """Where the columns of what are."""
+
+    ops: np.ndarray  #: [K+1] first column of each op cluster
+    values: np.ndarray  #: [L+1]
+    groups: dict[int, int]  #: group -> first of its W * T columns
+    shared: dict[
+        tuple[int, tuple[int, ...]], tuple[int, np.ndarray]
+    ]  #: (first column, [n] pairs that have one)
+    over: int
+
+
+class _Rows:
+    """Rows of a sparse matrix as they come."""
+
+    def __init__(self) -> None:
+        self.row: list[np.ndarray] = []
+        self.column: list[np.ndarray] = []
+        self.value: list[np.ndarray] = []
+        self.low: list[np.ndarray] = []
+        self.high: list[np.ndarray] = []
+        self.n = 0
+
+    def add(self, n: int, low: float, high: float) -> int:
+        """Add ``n`` rows with the same bounds and give the first one's number."""
+        self.low.append(np.full(n, low))
+        self.high.append(np.full(n, high))
+        self.n += n
+        return self.n - n
+
+    def put(self, row: Any, column: np.ndarray, value: Any) -> None:
+        """Set entries."""
+        column = np.asarray(column, np.int64)
+        self.row.append(np.broadcast_to(np.asarray(row, np.int64), column.shape))
+        self.column.append(column)
+        self.value.append(np.broadcast_to(np.asarray(value, np.float64), column.shape))
+
+    def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
+        """All of them."""
+        parts = [
+            np.concatenate(a) if a else np.zeros(0) for a in (self.value, self.row, self.column)
+        ]
+        where = (parts[1].astype(np.int64), parts[2].astype(np.int64))
+        return scipy.sparse.csr_array(
+            scipy.sparse.coo_array((parts[0], where), shape=(self.n, n_columns))
+        )
+
+
+def assemble(
+    choices: Choices,
+    tie: list[np.ndarray],
+    *,
+    bytes_rows: list[Bytes],
+    limit_bytes: float,
+    over_s: float | None,
+    known_s: float | None,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[IntegerProgram, Layout]:
+    """Write the program down.
+
+    Args:
+        choices: prices.
+        tie: L of [T] seconds that tell layouts of equal price apart.
+        bytes_rows: ops at which memory is bounded.
+        limit_bytes: bound.
+        over_s: seconds that ``limit_bytes`` above the limit cost; None: they are forbidden.
+        known_s: objective (ties included) of a choice that keeps every bound: whatever costs more
+            is ruled out.
+        check: called now and then; may raise to end the work.
+    """
+    width = [len(c) for c in choices.compute_s]
+    ops = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
+    values = ops[-1] + np.concatenate([[0], np.cumsum([len(t) for t in choices.layout])]).astype(
+        np.int64
+    )
+    n_binary = n = int(values[-1])
+    groups: dict[int, int] = {}
+    shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]] = {}
+    used = sorted({t.group for t in choices.terms} | {g for t in choices.terms for g in t.earlier})
+    for g in used:
+        group = choices.groups[g]
+        groups[g] = n
+        n += len(group.distinct) * len(choices.layout[group.value])
+    for term in choices.terms:
+        if term.earlier:
+            check()
+            pairs = _contested(choices, term)
+            shared[term.group, term.earlier] = (n, pairs)
+            n += len(pairs)
+    layout = Layout(ops=ops, values=values, groups=groups, shared=shared, over=n)
+    n += 1
+
+    seconds = np.zeros(n)
+    for k, compute_s in enumerate(choices.compute_s):
+        seconds[ops[k] : ops[k + 1]] = compute_s
+    for k, tie_s in enumerate(tie):
+        seconds[values[k] : values[k + 1]] = tie_s
+    for term in choices.terms:
+        flat = term.time_s.ravel()
+        if term.earlier:
+            begin, pairs = shared[term.group, term.earlier]
+            seconds[begin : begin + len(pairs)] = flat[pairs]
+            flat = flat.copy()
+            flat[pairs] = 0.0
+        seconds[groups[term.group] : groups[term.group] + len(flat)] += flat
+    upper = np.ones(n)
+    if known_s is not None:
+        # What everything else costs at least; reading a copy may be a little quicker than reading
+        # the value.
+        least = sum(float(c.min()) for c in choices.compute_s)
+        least += sum(float(np.minimum(term.time_s, 0.0).min(initial=0.0)) for term in choices.terms)
+        slack = known_s * (1 + 1e-6) - least
+        for k, compute_s in enumerate(choices.compute_s):
+            upper[ops[k] : ops[k + 1]][compute_s - compute_s.min() > slack] = 0.0
+        upper[n_binary:][seconds[n_binary:] > slack] = 0.0
+    # An e must not be ruled out with its z: nothing is to pay where an earlier use shares.
+    upper[layout.over] = 0.0 if over_s is None else np.inf
+    seconds[layout.over] = over_s or 0.0
+
+    rows = _Rows()
+    for first in (ops, values):
+        begin = rows.add(len(first) - 1, 1.0, 1.0)
+        columns = np.arange(first[0], first[-1])
+        rows.put(begin + np.repeat(np.arange(len(first) - 1), np.diff(first)), columns, 1.0)
+    for g in used:
+        check()
+        group = choices.groups[g]
+        w, t = len(group.distinct), len(choices.layout[group.value])
+        e = groups[g] + np.arange(w * t).reshape(w, t)
+        begin = rows.add(w, 0.0, 0.0)
+        rows.put(np.repeat(begin + np.arange(w), t), e.ravel(), 1.0)
+        rows.put(begin + group.place, ops[group.op] + np.arange(len(group.place)), -1.0)
+        begin = rows.add(t, 0.0, 0.0)
+        rows.put(np.tile(begin + np.arange(t), w), e.ravel(), 1.0)
+        rows.put(begin + np.arange(t), values[group.value] + np.arange(t), -1.0)
+    for (g, earlier), (first_z, pairs) in shared.items():
+        check()
+        group = choices.groups[g]
+        t = len(choices.layout[group.value])
+        begin = rows.add(len(pairs), 0.0, np.inf)
+        rows.put(begin + np.arange(len(pairs)), first_z + np.arange(len(pairs)), 1.0)
+        rows.put(begin + np.arange(len(pairs)), groups[g] + pairs, -1.0)
+        for other in earlier:
+            place = np.searchsorted(choices.groups[other].distinct, group.distinct[pairs // t])
+            place = np.minimum(place, len(choices.groups[other].distinct) - 1)
+            same = choices.groups[other].distinct[place] == group.distinct[pairs // t]
+            rows.put(
+                begin + np.flatnonzero(same), groups[other] + place[same] * t + pairs[same] % t, 1.0
+            )
+    for held in bytes_rows:
+        begin = rows.add(1, -np.inf, (limit_bytes - held.beside) / limit_bytes)
+        for value, size in held.values.items():
+            rows.put(begin, values[value] + np.arange(len(size)), size / limit_bytes)
+        for g, size in held.groups.items():
+            if g in groups:
+                rows.put(begin, groups[g] + np.arange(size.size), size.ravel() / limit_bytes)
+        for key, size in held.shared.items():
+            if key in shared:
+                first_z, pairs = shared[key]
+                rows.put(begin, first_z + np.arange(len(pairs)), size.ravel()[pairs] / limit_bytes)
+                rest = size.ravel() / limit_bytes
+                rest[pairs] = 0.0
+                rows.put(begin, groups[key[0]] + np.arange(len(rest)), rest)
+        rows.put(begin, np.asarray([layout.over]), -1.0)
+    unit_s = max(known_s or 0.0, sum(float(c.min()) for c in choices.compute_s), 1e-12) / 1e3
+    program = IntegerProgram(
+        cost=seconds / unit_s,
+        rows=rows.matrix(n),
+        low=np.concatenate(rows.low),
+        high=np.concatenate(rows.high),
+        upper=upper,
+        n_binary=n_binary,
+        unit_s=unit_s,
+    )
+    return program, layout
+
+
+def _contested(choices: Choices, term: Any) -> np.ndarray:
+    """Flat (label, layout) pairs that cost something and that an earlier use might share."""
+    group = choices.groups[term.group]
+    asked = np.isin(
+        group.distinct, np.concatenate([choices.groups[g].distinct for g in term.earlier])
+    )
+    return np.flatnonzero(((term.time_s > 0) & asked[:, None]).ravel())
+
+
+def chosen(layout: Layout, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The choice of each op cluster and of each value cluster in a solution."""
+
+    def pick(first: np.ndarray) -> np.ndarray:
+        return np.asarray([int(np.argmax(x[a:b])) for a, b in itertools.pairwise(first)], np.int64)
+
+    return pick(layout.ops), pick(layout.values)
+
+
+class Solved(NamedTuple):
+    """What HiGHS made of it."""
+
+    x: np.ndarray | None  #: None: no solution was found in time, or there is none
+    optimal: bool
+    infeasible: bool
+    gap: float  #: between the solution and HiGHS's bound, relative
+    bound: float  #: in units of the cost, -inf if unknown
+    seconds: float
+    out_of_time: bool
+
+
+def solve(
+    program: IntegerProgram, time_limit_s: float, gap: float, nodes: int | None = None
+) -> Solved:
+    """Solve by HiGHS; for a child process, as this cannot be interrupted.
+
+    Args:
+        program: what to solve.
+        time_limit_s: seconds.
+        gap: relative gap at which it may stop.
+        nodes: of branch and bound; None: as many as it takes.
+    """
+    began = time.monotonic()
+    integrality = np.zeros(len(program.cost))
+    integrality[: program.n_binary] = 1
+    answer = scipy.optimize.milp(
+        program.cost,
+        integrality=integrality,
+        bounds=scipy.optimize.Bounds(0.0, program.upper),
+        constraints=scipy.optimize.LinearConstraint(program.rows, program.low, program.high),
+        options={
+            "time_limit": time_limit_s,
+            "mip_rel_gap": gap,
+            **({} if nodes is None else {"node_limit": nodes}),
+        },
+    )
+    x = None if answer.x is None else np.asarray(answer.x)
+    reached = (
+        float(answer.mip_gap) if x is not None and answer.mip_gap is not None else float("inf")
+    )
+    bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else -float("inf")
+    seconds = time.monotonic() - began
+    out_of_time = (
+        answer.status == 1 and seconds >= time_limit_s
+    )  # HiGHS stops for nodes with the same status
+    return Solved(
+        x=x,
+        optimal=answer.status == 0,
+        infeasible=answer.status == 2,
+        gap=reached,
+        bound=bound,
+        seconds=seconds,
+        out_of_time=out_of_time,
+    )

@@ -1,0 +1,154 @@
+"""Memory at one op as a linear function of the choices, to keep a plan within the limit.
+
+What is alive at an op is known before there is a plan for all values that are written, and for
+copies up to how far they are shared, in which a plan that was priced serves as the example.  Work
+space and the finer points of sharing are not linear; what the evaluator finds there for the example
+is added as it is (``Bytes.beside``), and since the search prices every plan and asks for a new row
+wherever one is over the limit, what the row says wrongly is corrected then.
+
+Start reading at ``bytes_at``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from toast_lab.cost import kernel
+from toast_lab.cost.problem import Problem, Totals
+from toast_lab.search.alpa.integer_program import Bytes
+from toast_lab.search.alpa.strategies import Choices
+from toast_lab.search.alpa.strategy_prices import make_bench, use_costs
+
+
+class MemoryRows:
+    """Makes rows for one problem and one set of choices."""
+
+    def __init__(self, problem: Problem, choices: Choices) -> None:
+        self.problem, self.choices = problem, choices
+        self.axis_size = problem.mesh.array()
+        self.whole = problem._static[1]
+        folded = choices.clusters.folded
+        self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
+        self.like_buffer = folded.memory.buffer_value
+        self.bench = make_bench(problem, folded, len(choices.menus.ops))
+        self.tables = self.bench.tables
+        self.facts = folded.facts
+        self.ways = [
+            np.where(m >= 0, self.axis_size, 1).prod(axis=1).astype(float)
+            for m in choices.menus.values
+        ]
+        self._copies: dict[int, np.ndarray] = {}
+
+    @functools.cached_property
+    def _lifetimes(self) -> tuple[np.ndarray, np.ndarray]:
+        """([U] does the use always bring a copy of its own, [U] last op that the copy serves).
+
+        Uses of one value that always want the same are served by the first one's copy.
+        """
+        m = self.whole
+        group = self.choices.use_group[self.like_use]
+        order = np.lexsort((np.arange(len(group)), group, m.use_value))
+        same = np.zeros(len(order), bool)
+        same[1:] = (m.use_value[order][1:] == m.use_value[order][:-1]) & (
+            group[order][1:] == group[order][:-1]
+        )
+        leader = order
+        if len(order):
+            leader = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
+        until = m.runs_at[m.use_op].astype(np.int64)
+        inside = m.use_op[order] < m.use_until[leader]
+        last = until.copy()
+        np.maximum.at(last, leader[inside], until[order][inside])
+        own = np.ones(len(order), bool)
+        own[order[same & inside]] = False
+        return own & (group >= 0), last
+
+    def _copy_bytes(self, use: int) -> np.ndarray:
+        """[W, T] bytes of the copy that a use of the folded program is brought."""
+        if use not in self._copies:
+            group = self.choices.groups[int(self.choices.use_group[use])]
+            op = int(self.tables.use_op[use])
+            _, self._copies[use] = use_costs(
+                self.bench, op, use, group.distinct, self.choices.layout[group.value]
+            )
+        return self._copies[use]
+
+    def bytes_at(
+        self,
+        at: int,
+        priced: Totals,
+        ops: np.ndarray,
+        values: np.ndarray,
+        check: Callable[[], None] = lambda: None,
+    ) -> Bytes:
+        """The row of op ``at``, exact for the choice whose plan was ``priced``."""
+        m, choices = self.whole, self.choices
+        by_value = np.zeros(len(choices.layout))
+        alive = np.flatnonzero((m.buffer_start <= at) & (m.buffer_end >= at))
+        # One operand that dies here gives its place to the result.
+        dying = alive[(m.buffer_end[alive] == at) & (m.buffer_heir[alive] >= 0)]
+        given = dying[priced.size[m.buffer_value[dying]] == priced.size[m.buffer_heir[dying]]][:1]
+        folded = self.like_buffer[np.setdiff1d(alive, given)]
+        np.add.at(by_value, self.tables.value_row[folded], self.facts.value.bytes[folded])
+        held = {int(k): by_value[k] / self.ways[k] for k in np.flatnonzero(by_value)}
+        own, last = self._lifetimes
+        brought = priced.found.copied == kernel.BROUGHT
+        until = np.where(brought, np.maximum(priced.last, 0), last)
+        uses = np.flatnonzero(
+            (own | brought) & (m.use_from <= at) & (until >= at) & (self._grouped)
+        )
+        groups: dict[int, np.ndarray] = {}
+        shared: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+        like, counts = np.unique(self.like_use[uses], return_counts=True)
+        for use, count in zip(like.tolist(), counts.tolist(), strict=True):
+            check()
+            g = int(choices.use_group[use])
+            size = count * self._copy_bytes(use)
+            if not size.any():
+                continue
+            key = choices.sharers.get(use)
+            if key is None:
+                groups[g] = groups.get(g, 0.0) + size
+            else:
+                shared[g, key] = shared.get((g, key), 0.0) + size
+        # What is only there while the op runs: whole results before they are scattered or moved.
+        for op in np.flatnonzero(m.runs_at == at).tolist():
+            for g, size in choices.passing.get(int(self.like_op[op]), []):
+                groups[g] = groups.get(g, 0.0) + size
+        row = Bytes(at=at, values=held, groups=groups, shared=shared, beside=0.0)
+        return row._replace(beside=float(priced.live[at]) - self.explained(row, ops, values))
+
+    @functools.cached_property
+    def _grouped(self) -> np.ndarray:
+        return self.choices.use_group[self.like_use] >= 0
+
+    def explained(self, row: Bytes, ops: np.ndarray, values: np.ndarray) -> float:
+        """Bytes that the columns of a row add up to for a choice."""
+        choices = self.choices
+        total = sum(float(size[values[k]]) for k, size in row.values.items())
+        for g, size in row.groups.items():
+            group = choices.groups[g]
+            total += float(size[group.place[ops[group.op]], values[group.value]])
+        for (g, earlier), size in row.shared.items():
+            group = choices.groups[g]
+            label = group.label[ops[group.op]]
+            if not any(
+                choices.groups[e].label[ops[choices.groups[e].op]] == label for e in earlier
+            ):
+                total += float(size[group.place[ops[group.op]], values[group.value]])
+        return total
+
+
+def crowded(live: np.ndarray, limit_bytes: float, most: int = 4) -> list[int]:
+    """Ops at which memory is above the limit, the worst first, none close to another one."""
+    n = len(live)
+    left = np.where(live > limit_bytes, live, -np.inf)
+    chosen: list[int] = []
+    while len(chosen) < most and np.isfinite(left.max(initial=-np.inf)):
+        at = int(left.argmax())
+        chosen.append(at)
+        left[max(0, at - n // 40) : at + n // 40 + 1] = -np.inf
+    return chosen

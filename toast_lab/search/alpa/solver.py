@@ -1,0 +1,363 @@
+"""One grain of the integer program: price choices, keep the best, solve for better ones.
+
+Shared by ``alpa``, whose whole method it is, and by ``mcts``, which solves from the plans that it
+found (``polish``).
+
+Where the budget counts evaluations, the result is to be the same on every machine: HiGHS is limited
+by nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from toast_lab.cost.problem import Problem, Quick, Totals
+from toast_lab.errors import RunFailed
+from toast_lab.isolate import Cancelled, run_in_child
+from toast_lab.search.alpa import integer_program as ip
+from toast_lab.search.alpa.descent import Descent
+from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
+from toast_lab.search.alpa.strategies import Choices, spread
+from toast_lab.search.limits import Status, Stop
+from toast_lab.search.recorder import Recorder
+
+_CHILD = "toast_lab.search.alpa.integer_program:solve"
+# columns; programs up to here are first tried in this process, as a child takes a while to start
+_SMALL = 20_000
+_SMALL_SECONDS = 0.5  # for so long, as that cannot be cancelled
+LARGE = 300_000  #: columns; beyond, HiGHS finds nothing in minutes
+_PART = 8_000  # columns of a part of the program that is solved alone
+_QUIET = 12  # such parts in a row that bring nothing, after which the search has converged
+_MOST_ROWS = 32  # for memory, the latest
+_PATIENCE = 3  # rounds of memory rows without a better plan
+_TIE = 1e-4  # part of the unsharded time that all ties together may come to
+NODES = 20  #: of branch and bound, where the budget counts evaluations
+
+Choice = tuple[
+    np.ndarray, np.ndarray
+]  #: [K] and [L] number of the choice of each op cluster and each value cluster
+Part = tuple[
+    list[np.ndarray], list[np.ndarray]
+]  #: numbers of the choices that each op and value cluster may make
+
+
+@dataclasses.dataclass
+class Effort:
+    """What HiGHS may take, one call and all together."""
+
+    mip_gap: float
+    solve_seconds: float
+    nodes: int | None  #: None: as many as it takes
+    columns: float | None  #: that all programs together may still have; None: no limit
+    until_s: float = np.inf  #: of the search, when this grain's part of the time ends
+    largest: int = LARGE  #: columns of the largest program that is tried
+    crashed: bool = False
+
+
+class Solver:
+    """One grain: prices choices as plans, keeps the best, and solves for better ones."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        choices: Choices,
+        grain: str,
+        effort: Effort,
+        rounds: int,
+    ) -> None:
+        self.recorder = recorder
+        self.choices = choices
+        self.grain = grain
+        self.effort = effort
+        self.rounds = rounds
+        self.axes = [a for a, size in enumerate(recorder.problem.mesh.sizes) if size > 1]
+        self.given_s = 0.0  # most that HiGHS was given for the whole program
+        problem = recorder.problem
+        self.limit_bytes = problem.memory_limit_bytes
+        self.tie = _ties(problem, choices)
+        self.descent = Descent(choices, self.tie)
+        self.memory = MemoryRows(problem, choices)
+        self.held: list[ip.Bytes] = []  # rows for memory so far
+        self.best: Choice | None = None
+        self.best_rank: tuple[float, ...] = ()
+        self.best_fits = False
+        # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less
+        # than it saves.
+        base_s, base_peak = problem.baseline
+        self.penalty_s = (
+            problem.memory_weight * self.limit_bytes / base_peak * base_s if base_peak > 0 else 0.0
+        )
+        self.firm_s = max(self.penalty_s, 10.0 * base_s)
+        self.over_s = self.firm_s
+
+    @property
+    def best_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(op_axis, value_axis)`` of the best plan of this grain."""
+        assert self.best is not None
+        return spread(self.recorder.problem, self.choices, *self.best)
+
+    def try_(self, choice: Choice, label: str) -> Quick:
+        """Price a choice as a plan."""
+        self.recorder.check()
+        quick = self.recorder.record_plan(
+            *spread(self.recorder.problem, self.choices, *choice), [label]
+        )
+        rank = self.recorder.rank(quick, 1)
+        if self.best is None or rank < self.best_rank:
+            self.best, self.best_rank, self.best_fits = choice, rank, quick.fits
+        return quick
+
+    def begin(self, arrays: tuple[np.ndarray, np.ndarray], label: str) -> None:
+        """Forget what was found before, and begin at the choices nearest to a plan."""
+        self.best, self.held, self.over_s = None, [], self.firm_s
+        choice = self.choices.choice_of(*arrays)
+        self.try_(choice, f"{self.grain}: {label}")
+        self.try_(
+            self.descent.improve(*choice, self.recorder.check), f"{self.grain}: {label}, descent"
+        )
+
+    def run(self) -> bool:
+        """Solve axis by axis until nothing gets better, then all axes at once.
+
+        Gives whether the last program was solved to its optimum.
+        """
+        share_s = self.effort.until_s
+        half_s = (self.effort.until_s + self.recorder.clock.elapsed_s) / 2
+        late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
+        for _ in range(3 if len(self.axes) > 1 else 0):
+            before = self.best_rank
+            for axis in self.axes:
+                # A plan that does not fit is of little use: finer grains wait until one does.
+                self.effort.until_s = half_s if self.best_fits else late_s
+                self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
+            if self.best_rank == before:
+                break
+        self.effort.until_s = share_s
+        self.given_s = self._limit_s()
+        return self._stage(self._along(self.axes), "all axes free")
+
+    def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
+        """Take a plan found at another grain, if this grain has it and it is better."""
+        if arrays is not None and any(
+            (a != b).any() for a, b in zip(arrays, self.best_arrays, strict=True)
+        ):
+            self.try_(self.choices.choice_of(*arrays), f"{self.grain}: plan so far")
+
+    def again(self) -> bool:
+        """Solve the whole program once more, if there is much more time for it than there was."""
+        if (
+            self.effort.crashed
+            or self.effort.columns is not None
+            or self._limit_s() < 1.5 * self.given_s
+        ):
+            return False
+        return self._stage(self._along(self.axes), "all axes free, again")
+
+    def polish(self, rng: np.random.Generator) -> None:
+        """Solve with a part of the clusters free at a time, until that brings nothing."""
+        heads = [
+            k
+            for k, time_s in enumerate(self.choices.compute_s)
+            if len(time_s) > 1 and self.descent.links[k]
+        ]
+        quiet = 0 if heads else _QUIET
+        while quiet < _QUIET and not self.effort.crashed:
+            self.recorder.check()
+            if self._limit_s() <= 0:
+                return
+            before = self.best_rank
+            part = self._near(heads[rng.integers(len(heads))])
+            self._stage(part, f"{sum(len(k) > 1 for k in part[0])} clusters of ops free")
+            quiet = quiet + 1 if self.best_rank == before else 0
+            if self.effort.columns is not None and self.effort.columns < _PART:
+                return
+
+    def _stage(self, part: Part, label: str) -> bool:
+        """Solve a part of the choices; add rows for memory until it fits.
+
+        Gives whether the program was solved to its optimum.
+        """
+        seen: set[bytes] = set()
+        turned = False
+        better = 0  # turn that brought the last improvement
+        left_out = self.choices.menus.left_out
+        for turn in range(self.rounds + 1):
+            before = self.best_rank
+            solved = self._solve(part)
+            if solved is None:
+                return False
+            choice, outcome = solved
+            text = f"{self.grain}: {label}, gap {outcome.gap:.1e}" + (
+                f", memory row {turn}" if turn else ""
+            )
+            quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
+            key = choice[0].tobytes() + choice[1].tobytes()
+            better = turn if self.best_rank < before else better
+            if quick.fits:
+                break
+            if key in seen or turn - better >= _PATIENCE:
+                # Either to fit is out of reach, and C(s) is the measure, or it was not asked for
+                # firmly enough.
+                if turned or self.best_fits or self.penalty_s == self.firm_s:
+                    break
+                self.over_s = self.penalty_s if self.over_s == self.firm_s else self.firm_s
+                turned, better = True, turn
+                seen.clear()
+            seen.add(key)
+            self._bound_memory(choice)
+        return outcome.optimal
+
+    def _along(self, free: Sequence[int]) -> Part:
+        """Numbers of the choices that are as in the best plan on every axis that is not free."""
+        assert self.best is not None
+        fixed = [a for a in range(len(self.recorder.problem.mesh.axes)) if a not in free]
+
+        def same(menus: list[np.ndarray], chosen: np.ndarray) -> list[np.ndarray]:
+            return [
+                np.flatnonzero((m[:, fixed] == m[c, fixed]).all(axis=1))
+                for m, c in zip(menus, chosen, strict=True)
+            ]
+
+        return same(self.choices.menus.ops, self.best[0]), same(
+            self.choices.menus.values, self.best[1]
+        )
+
+    def _near(self, op: int) -> Part:
+        """All choices of the clusters around an op cluster, as many as make a small program.
+
+        The other clusters keep the choice of the plan.
+
+        The nearer in moves the sooner a cluster is free.
+        """
+        assert self.best is not None
+        widths = [*map(len, self.choices.compute_s), *map(len, self.choices.layout)]
+        n_ops, links = len(self.choices.compute_s), self.descent.links
+        free, edge, columns = {op}, [op], widths[op]
+        for node in edge:  # grows while it is gone through
+            for other in links[node]:
+                more = widths[other] * (1 + sum(widths[n] for n in links[other] if n in free))
+                if other not in free and columns + more <= _PART:
+                    free.add(other)
+                    edge.append(other)
+                    columns += more
+        kept = [
+            np.arange(width) if node in free else np.asarray([chosen])
+            for node, (width, chosen) in enumerate(
+                zip(widths, np.concatenate(self.best).tolist(), strict=True)
+            )
+        ]
+        return kept[:n_ops], kept[n_ops:]
+
+    def _solve(self, part: Part) -> tuple[Choice, ip.Solved] | None:
+        """The best choice among a part of them, None if none was found in time."""
+        self.recorder.check()
+        assert self.best is not None
+        choices = self.choices.only(*part)
+        known_s = self.descent.objective_s(*self.best) if self.best_fits and not self.held else None
+        program, layout = ip.assemble(
+            choices,
+            [t[k] for t, k in zip(self.tie, part[1], strict=True)],
+            bytes_rows=[_cut(row, self.choices, choices, part[1]) for row in self.held],
+            limit_bytes=self.limit_bytes,
+            over_s=self.over_s,
+            known_s=known_s,
+            check=self.recorder.check,
+        )
+        outcome = self._highs(program)
+        if outcome is None or outcome.x is None:
+            return None
+        ops, values = ip.chosen(layout, outcome.x)
+        picked = [
+            np.asarray([int(k[i]) for k, i in zip(keep, chosen, strict=True)], np.int64)
+            for keep, chosen in zip(part, (ops, values), strict=True)
+        ]
+        return (picked[0], picked[1]), outcome
+
+    def _limit_s(self) -> float:
+        """Most that one call of HiGHS may take now."""
+        return min(
+            self.effort.solve_seconds, 0.8 * (self.effort.until_s - self.recorder.clock.elapsed_s)
+        )
+
+    def _highs(self, program: ip.IntegerProgram) -> ip.Solved | None:
+        recorder, effort, n = self.recorder, self.effort, len(program.cost)
+        recorder.check()
+        limit_s, left_s = self._limit_s(), recorder.left()[0]
+        if limit_s <= 0 or n > min(
+            effort.largest, np.inf if effort.columns is None else effort.columns
+        ):
+            return None
+        if effort.columns is not None:
+            effort.columns -= n
+        if n <= _SMALL:
+            outcome = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
+            if not outcome.out_of_time or limit_s <= _SMALL_SECONDS:
+                return outcome
+        try:
+            return run_in_child(
+                _CHILD,
+                program,
+                limit_s,
+                effort.mip_gap,
+                effort.nodes,
+                time_limit_s=min(limit_s + 10.0, left_s),
+                cancel=recorder.limits.cancel,
+                what="solving alpa's integer program",
+            )
+        except Cancelled:
+            raise Stop(Status.CANCELLED) from None
+        except RunFailed as failure:
+            recorder.check()  # its time was up
+            effort.crashed = effort.crashed or "no result within" not in str(failure)
+            return None
+
+    def _bound_memory(self, choice: Choice) -> None:
+        """Bound memory at the ops where the plan of a choice has too much of it."""
+        problem = self.recorder.problem
+        priced: Totals = self.recorder.ledger.pricer.totals(*spread(problem, self.choices, *choice))
+        for at in crowded(priced.live[:-1], self.limit_bytes):
+            self.recorder.check()
+            self.held.append(self.memory.bytes_at(at, priced, *choice, self.recorder.check))
+        del self.held[:-_MOST_ROWS]
+
+
+def _cut(row: ip.Bytes, whole: Choices, part: Choices, values: list[np.ndarray]) -> ip.Bytes:
+    """A row for a part of the choices."""
+
+    @functools.cache
+    def place(g: int) -> tuple[np.ndarray, np.ndarray]:
+        kept = np.searchsorted(whole.groups[g].distinct, part.groups[g].distinct)
+        return np.ix_(kept, values[whole.groups[g].value])  # type: ignore[return-value]
+
+    return row._replace(
+        values={k: size[values[k]] for k, size in row.values.items()},
+        groups={g: size[place(g)] for g, size in row.groups.items()},
+        shared={key: size[place(key[0])] for key, size in row.shared.items()},
+    )
+
+
+def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
+    """L of [T] seconds, too little to matter but where layouts cost the same.
+
+    Of those the smaller is kept.
+    """
+    t = choices.clusters.folded.tables
+    f = choices.clusters.folded.facts
+    m = choices.clusters.folded.memory
+    held = np.zeros(len(choices.layout))
+    np.add.at(held, t.value_row[m.buffer_value], f.value.bytes[m.buffer_value])
+    each = (
+        _TIE
+        * problem.baseline[0]
+        / max(float(held.sum()), 1.0)
+        / float(np.prod(problem.mesh.array()))
+    )
+    axis_size = problem.mesh.array()
+    return [
+        held[k] * each / np.where(menu >= 0, axis_size, 1).prod(axis=1)
+        for k, menu in enumerate(choices.menus.values)
+    ]

@@ -1,0 +1,396 @@
+"""What every cluster of ops and values may do, and what each choice and each pair of choices costs.
+
+A program is clustered first (``cluster``): ops of one cluster get one strategy, values of one
+cluster one layout.  Then each cluster has a *menu*: for ops, on every mesh axis the name that is
+split (all axes at once), for values the dim. ``price_choices`` asks the evaluator's own kernels,
+one op at a time (``strategy_prices``), what an op costs when everything it takes and gives is as
+its strategy wants it, and what it takes to bring a value from the layout it is kept in to the one
+that is wanted, or from the one it is made in to the one that is kept.  Hence a sum of these prices
+is the evaluator's time wherever prices are additive, and the one thing known not to be, that a copy
+brought for one use serves later ones too, is kept apart (``Term.earlier``).
+
+Start reading at ``price_choices``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.fold import Folded, fold
+from toast_lab.cost.problem import Problem
+from toast_lab.hashing import Classes, classes
+from toast_lab.ir import program as p
+from toast_lab.search.alpa.strategy_prices import (
+    compute_times,
+    made_labels,
+    made_times,
+    make_bench,
+    reading_times,
+    use_costs,
+    want_labels,
+)
+from toast_lab.sharding.steps import LAYOUT_BITS
+
+#: How finely ops are told apart; see ``cluster``.
+_HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
+
+
+class Clusters(NamedTuple):
+    """Ops (``K``) and values (``L`` clusters) that are treated alike, and the folded program."""
+
+    ops: Classes
+    values: Classes
+    folded: Folded
+
+
+def cluster(problem: Problem, grain: str) -> Clusters:
+    """Sort ops and values into clusters.
+
+    * ``colours``: what no sequence of colour actions tells apart is one cluster, as in every other
+      search here;
+    * ``roles``: ops that have their own row of equal prices, that is their own kind, operands and
+      results, are told apart wherever they stand, and repeated layers are still one;
+    * ``kernels``: as roles, but what is elementwise or moves elements follows the cluster that its
+      colours give it.
+
+    Arguments and results keep the clusters of their colours at every grain: what a step returns has
+    to come in again, and a plan whose parameters leave in another layout than they came would hide
+    the cost of bringing them back.
+    """
+    alike, folded = problem.space.alike, problem.folded
+    if grain == "colours":
+        return Clusters(alike.ops, alike.values, folded)
+    program = problem.analysis.program
+    op, maker = folded.memory.like_op, program.value_op
+    place = np.arange(program.n_values) - program.result_ptr[maker]
+    value = folded.tables.result[folded.tables.result_ptr[op[maker]] + place]
+    own = np.ones(program.n_ops, bool) if grain == "roles" else np.isin(program.op_class, _HEAVY)
+    inner = own[maker] & (maker >= program.n_arguments)
+    inner[program.outputs] = False
+    ops = classes(program.n_ops, np.where(own, op, -1), alike.ops.label)
+    values = classes(program.n_values, np.where(inner, value, -1), alike.values.label)
+    finer = alike._replace(ops=ops, values=values)
+    return Clusters(ops, values, fold(program, finer, problem._tables, *problem._static))
+
+
+class Menus(NamedTuple):
+    """What each cluster may do; the first choice is to split nothing (but what is pinned)."""
+
+    ops: list[
+        np.ndarray
+    ]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
+    values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
+    left_out: int  #: strategies and layouts beyond the limit, which were not considered
+
+
+def _menu(
+    names: list[list[int]], fixed: list[int], size: dict[int, int], axis_size: np.ndarray
+) -> np.ndarray:
+    """[S, A] all ways to put mesh axes on names such that the sizes divide.
+
+    ``names``: those that each axis may be put on; ``fixed``: the one that it is put on, -1: not
+    pinned.
+    """
+    rows = []
+    offered = (
+        [at] if at >= 0 else [-1, *on] if ways > 1 else [-1]
+        for on, at, ways in zip(names, fixed, axis_size.tolist(), strict=True)
+    )
+    for row in itertools.product(*offered):
+        cut: dict[int, int] = {}
+        for name, ways in zip(row, axis_size.tolist(), strict=True):
+            if name >= 0:
+                cut[name] = cut.get(name, 1) * ways
+        if all(size[name] % ways == 0 for name, ways in cut.items()):
+            rows.append(row)
+    return np.asarray(rows, np.int32)
+
+
+def make_menus(problem: Problem, clusters: Clusters) -> Menus:
+    """All strategies and layouts that sizes and pins allow.
+
+    Only what some colour action may split, or is pinned, is split.
+    """
+    program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
+    axes = range(len(axis_size))
+    # Names and dims by the clusters of the colours, counted from the first of their op; with the
+    # axes they may be on.
+    local: list[dict[int, int]] = [{} for _ in alike.ops.first]
+    for row, name, on in zip(
+        alike.op.tolist(), alike.op_name.tolist(), alike.op_axes.tolist(), strict=True
+    ):
+        if program.factor_class[name] <= p.REDUCTION:
+            local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
+    dims: list[dict[int, int]] = [{} for _ in alike.values.first]
+    for row, dim, on in zip(
+        alike.value.tolist(), alike.value_dim.tolist(), alike.value_axes.tolist(), strict=True
+    ):
+        dims[row][dim] = on
+    start_ops, start_values = problem.space.start
+    ops, values = [], []
+    for first in clusters.ops.first.tolist():
+        begin, row = int(program.factor_ptr[first]), int(alike.ops.label[first])
+        moved = begin - int(program.factor_ptr[alike.ops.first[row]])
+        names = [[begin + i for i, on in sorted(local[row].items()) if on >> a & 1] for a in axes]
+        fixed = [name + moved if name >= 0 else -1 for name in start_ops[row].tolist()]
+        size = {name: int(program.factor_size[name]) for name in program.factors(first)}
+        ops.append(_menu(names, fixed, size, axis_size))
+    for first in clusters.values.first.tolist():
+        row = int(alike.values.label[first])
+        kept = [[d for d, on in sorted(dims[row].items()) if on >> a & 1] for a in axes]
+        size = dict(enumerate(program.dims(first)))
+        values.append(_menu(kept, start_values[row].tolist(), size, axis_size).astype(np.int8))
+    return Menus(ops, values, 0)
+
+
+class Group(NamedTuple):
+    """What an op cluster's strategy asks of (or gives to) a value cluster: a label for each."""
+
+    op: int  #: cluster
+    value: int  #: cluster
+    label: np.ndarray  #: [S] int64 packed layout, and above it the axes over which it is partial
+    distinct: np.ndarray  #: [W] labels without repeats
+    place: np.ndarray  #: [S] place of each strategy's label in ``distinct``
+
+
+class Term(NamedTuple):
+    """Time of the moves between an op cluster's labels and a value cluster's layouts."""
+
+    group: int
+    earlier: tuple[
+        int, ...
+    ]  #: groups of uses before it: nothing is to pay if one of them has the same label
+    time_s: np.ndarray  #: [W, T]
+
+
+class Choices(NamedTuple):
+    """A clustered program with every price that an additive model has."""
+
+    clusters: Clusters
+    menus: Menus
+    compute_s: list[np.ndarray]  #: K of [S] time of the cluster's ops, however their operands come
+    layout: list[np.ndarray]  #: L of [T] int64 packed layouts
+    groups: list[Group]
+    terms: list[Term]
+    use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
+    passing: dict[
+        int, list[tuple[int, np.ndarray]]
+    ]  #: op of the folded program -> (group, [W, T] bytes while it runs)
+    sharers: dict[
+        int, tuple[int, ...]
+    ]  #: use of the folded program -> groups that may have brought its copy before
+
+    def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
+        """Time of one choice for each cluster: what the integer program minimises, ties aside."""
+        total = sum(float(c[s]) for c, s in zip(self.compute_s, ops.tolist(), strict=True))
+        for term in self.terms:
+            group = self.groups[term.group]
+            label = group.label[ops[group.op]]
+            if any(self.groups[g].label[ops[self.groups[g].op]] == label for g in term.earlier):
+                continue
+            total += float(term.time_s[group.place[ops[group.op]], values[group.value]])
+        return total
+
+    @property
+    def none(self) -> bool:
+        """Is there nothing to choose?"""
+        return max(map(len, (*self.compute_s, *self.layout)), default=1) == 1
+
+    def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> Choices:
+        """The same with fewer choices: of each cluster those whose numbers are given."""
+        groups, terms, places = [], [], []
+        for g in self.groups:
+            distinct, index = np.unique(g.label[ops[g.op]], return_inverse=True)
+            groups.append(
+                Group(
+                    op=g.op, value=g.value, label=g.label[ops[g.op]], distinct=distinct, place=index
+                )
+            )
+            places.append(np.searchsorted(g.distinct, distinct))
+        for term in self.terms:
+            part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
+            if part.any():
+                terms.append(Term(term.group, term.earlier, part))
+        menus = Menus(
+            [m[k] for m, k in zip(self.menus.ops, ops, strict=True)],
+            [m[k] for m, k in zip(self.menus.values, values, strict=True)],
+            self.menus.left_out,
+        )
+        return self._replace(
+            menus=menus,
+            compute_s=[c[k] for c, k in zip(self.compute_s, ops, strict=True)],
+            layout=[t[k] for t, k in zip(self.layout, values, strict=True)],
+            groups=groups,
+            terms=terms,
+        )
+
+    def choice_of(
+        self, op_axis: np.ndarray, value_axis: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The choices nearest to a plan: those of the first member of each cluster."""
+        ops = [
+            _place(m, op_axis[i])
+            for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)
+        ]
+        values = [
+            _place(m, value_axis[i])
+            for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)
+        ]
+        return np.asarray(ops, np.int64), np.asarray(values, np.int64)
+
+
+def _place(menu: np.ndarray, row: np.ndarray) -> int:
+    """Number of a row in a menu.
+
+    Where it is not there, of the one that agrees on most axes and splits nothing else.
+    """
+    agrees = (menu == row).sum(axis=1) - len(row) * ((menu != row) & (menu >= 0)).any(axis=1)
+    return int(agrees.argmax())
+
+
+def price_choices(
+    problem: Problem, grain: str, max_strategies: int, check: Callable[[], None] = lambda: None
+) -> Choices:
+    """Price every strategy of every op cluster, and every move between labels and layouts.
+
+    Args:
+        problem: the program, mesh and machine.
+        grain: see ``cluster``.
+        max_strategies: of these many an op cluster keeps the quickest.  Of the layouts of a value
+            those that cut it most are kept.
+        check: called now and then; may raise to end the work.
+    """
+    clusters = cluster(problem, grain)
+    bench = make_bench(problem, clusters.folded, len(clusters.ops.first))
+    f, t, axis_size = clusters.folded.facts, clusters.folded.tables, bench.axis_size
+    menus = make_menus(problem, clusters)
+    compute_s = [np.zeros(len(menu)) for menu in menus.ops]
+    times = clusters.folded.times
+    for op in range(t.n_arguments, len(t.op_row)):
+        row = int(t.op_row[op])
+        if not f.op.free[op]:
+            check()
+            compute_s[row] += times[op] * compute_times(bench, op, menus.ops[row])
+    menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
+    layout = [_packed(menu) for menu in menus.values]
+    groups: list[Group] = []
+    known: dict[tuple[int, int, bytes], int] = {}
+
+    def group_of(op: int, value: int, label: np.ndarray) -> int:
+        number = known.setdefault((op, value, label.tobytes()), len(groups))
+        if number == len(groups):
+            distinct, index = np.unique(label, return_inverse=True)
+            groups.append(Group(op=op, value=value, label=label, distinct=distinct, place=index))
+        return number
+
+    wants = [want_labels(bench, w, menus.ops[t.use_owner[w]]) for w in range(len(t.use_owner))]
+    time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+
+    def add(group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
+        if (group, earlier) in time_of_term:
+            time_of_term[group, earlier] += time_s
+        elif time_s.any():
+            time_of_term[group, earlier] = time_s
+
+    use_group = np.full(len(t.use_value), -1, np.int64)
+    sharers: dict[int, tuple[int, ...]] = {}
+    passing: dict[int, list[tuple[int, np.ndarray]]] = {}
+    moves: dict[
+        tuple[float, ...], np.ndarray
+    ] = {}  # moves of equal tensors cost the same, whatever they are for
+    for op in range(t.n_arguments, len(t.op_row)):
+        check()
+        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
+            value, want = int(t.use_value[use]), int(t.use_want[use])
+            if t.value_constant[value]:
+                continue
+            row, owner = int(t.value_row[value]), int(t.use_owner[want])
+            group = use_group[use] = group_of(owner, row, wants[want])
+            seen = [int(w) for w in t.earlier[t.earlier_begin[use] : t.earlier_end[use]]]
+            earlier = tuple(sorted({group_of(int(t.use_owner[w]), row, wants[w]) for w in seen}))
+            if f.use.reads[use] > 0 and not f.op.free[op]:
+                # A copy is read as a whole, even where the value itself is a view of something
+                # small.
+                _, first = np.unique(wants[want], return_index=True)
+                extra = reading_times(bench, op, use, menus.ops[owner][first])
+                copied = groups[group].distinct[:, None] != layout[row]
+                add(int(group), (), times[op] * np.where(copied, extra[:, None], 0.0))
+            if earlier:
+                sharers[use] = earlier
+            if group in earlier:
+                continue
+            key = (group, t.value_bytes[value], f.use.sent[use], f.op.trips[op])
+            if key not in moves:
+                moves[key], _ = use_costs(bench, op, use, groups[group].distinct, layout[row])
+            add(int(group), earlier, times[op] * moves[key])
+        for value in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist():
+            if t.value_constant[value]:
+                continue
+            row, owner = int(t.value_row[value]), int(t.value_owner[value])
+            label = made_labels(bench, value, menus.ops[owner])
+            group = group_of(owner, row, label)
+            _, first = np.unique(label, return_index=True)
+            made_s, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
+            add(group, (), times[op] * made_s)
+            if size.any():
+                passing.setdefault(op, []).append((group, size))
+    terms = [Term(*key, time_s) for key, time_s in time_of_term.items()]
+    return Choices(
+        clusters=clusters,
+        menus=menus,
+        compute_s=compute_s,
+        layout=layout,
+        groups=groups,
+        terms=terms,
+        use_group=use_group,
+        passing=passing,
+        sharers=sharers,
+    )
+
+
+def _shortened(
+    menus: Menus, compute_s: list[np.ndarray], most: int, axis_size: np.ndarray
+) -> tuple[Menus, list[np.ndarray]]:
+    """At most so many strategies and layouts; to split nothing is always among them."""
+    ops, values, times, left_out = [], [], [], 0
+    for menu, time_s in zip(menus.ops, compute_s, strict=True):
+        keep = np.sort(np.concatenate([[0], 1 + np.argsort(time_s[1:], kind="stable")[: most - 1]]))
+        ops.append(menu[keep])
+        times.append(time_s[keep])
+        left_out += len(menu) - len(keep)
+    for menu in menus.values:
+        cut = np.where(menu >= 0, np.log(axis_size), 0.0).sum(axis=1)
+        keep = np.sort(np.concatenate([[0], 1 + np.argsort(-cut[1:], kind="stable")[: most - 1]]))
+        values.append(menu[keep])
+        left_out += len(menu) - len(keep)
+    return Menus(ops, values, left_out), times
+
+
+def _packed(menu: np.ndarray) -> np.ndarray:
+    shift = LAYOUT_BITS * np.arange(menu.shape[1], dtype=np.int64)
+    return ((menu.astype(np.int64) + 1) << shift).sum(axis=1)
+
+
+def spread(
+    problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """``([O, A] op_axis, [V, A] value_axis)`` of the program for one choice of each cluster."""
+    program, clusters = problem.analysis.program, choices.clusters
+    op_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.ops, ops, strict=True)])
+    value_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.values, values, strict=True)])
+    label, start = clusters.ops.label, program.factor_ptr
+    moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
+    op_axis = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(
+        np.int32
+    )
+    value_axis = value_rows[clusters.values.label].astype(np.int8)
+    # An argument is split as it is kept.
+    for op in range(program.n_arguments):
+        (value,) = program.results(op)
+        names = np.asarray([*program.def_names(value), -1], np.int32)
+        op_axis[op] = names[value_axis[value]]
+    return op_axis, value_axis

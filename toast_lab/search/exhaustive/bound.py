@@ -1,0 +1,237 @@
+"""A lower bound on C(s') for every state s' that further actions may lead to from a state s.
+
+Actions only add: a row of an op or a value that has something on an axis keeps it.  So what is set
+in s is known of every s', and what is not set may become anything that some action offers.  The
+time of a plan is a sum over ops of what computing them takes and over values of what their
+collectives take, and each term depends on little:
+
+* computing an op depends on its row alone: on the row depend its cut, the layout in which it leaves
+  its results and the layouts that it wants of its operands.  A product's tiles are read off those.
+  What a copied operand has of bytes is bounded from below by the fewer of the copy's and the
+  value's own, a view's source by cutting it on every axis;
+* bringing a result from how its op leaves it to how the value is kept, sums included, depends on
+  the op's row and the value's layout;
+* bringing a value to a use depends on the value's layout and the row of the use's op, unless an
+  earlier use wants the value in the same layout and shares its copy.  Such a use counts only if it
+  is known, on an axis set in both rows, that the two want different layouts.
+
+How a value is kept is, axis by axis, as its row says, or as its op leaves it, or whole where the op
+leaves partial sums (``steps.kept_layouts_into`` takes moves back); arguments and results of the
+program are kept as their row says.
+
+``bound_tables.make_bound`` prices each of these terms, with the evaluator's own kernel, for every
+row and layout: a table for each pair (value, class of ops).  The entry of a row that is not fully
+set is the least over its completions that divide. The bound of s is the sum over values of the
+least over all layouts allowed in s of the sum of the value's tables.  It is no more than the price
+of s', because the rows and the layout of s' are among those minimised over, every term is at most
+its price there, and each term is counted once.
+
+The minima choose a row of an op for each value apart, as if the same op could be cut in several
+ways at once.  So some of a row's price is moved between the tables of a class of ops: adding to one
+table what is taken from another, row by row of fully known rows, leaves the sum for every s' as it
+is, and where all tables agree on the best row the bound is higher.  ``bound_tables`` does a few
+rounds of this (min-sum diffusion).
+
+Peak memory is bounded from below by all written values cut as finely as they may still be, without
+any copies, given away one op early wherever that can happen.  With this, C = RT + MP >= bound of RT
++ MP of the least peak.
+
+References: TOAST section 4.5 for C(s); Werner, A linear programming approach to max-sum problem: a
+review, IEEE PAMI 29(7), 2007, for moving prices between tables.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import Float64Array, Int8Matrix, Int32Matrix, Int64Array, Int64Matrix, packed
+
+# Sums are rounded in another order than the evaluator's.
+_ROUNDING = 1.0 - 1e-9
+
+
+@packed
+class Bound(NamedTuple):
+    """Tables of a problem.
+
+    A row of a class of ops is written as digits, one an axis: 0 unset, 1 + candidate.
+
+    ``K`` classes of ops, ``L`` of values, ``G`` groups (values of the folded program, and ops whose
+    results are not one value) of ``C`` tables in all, ``A`` mesh axes.
+    """
+
+    n_candidates: Int64Array  #: [K] names that some action splits the class along
+    candidate: Int64Array  #: [F] number of a name among those of its class, -1: none
+    group_ptr: Int64Array  #: [G+1] row starts into the tables
+    n_kept: Int64Array  #: [G] layouts that the value may have, (rank + 1) ** A
+    radix: Int64Array  #: [G] rank + 1
+    group_row: Int64Array  #: [G] row of the value in ``values``, -1: not a value
+    group_owner: Int64Array  #: [G] class of ops that leaves the value, -1: kept as its row says
+    offered: Int64Array  #: [G] bits of (1 + dim) that its row may still become, bit 0: whole
+    natural_ptr: Int64Array  #: [G]
+    #: bits of (1 + dim) as the class leaves it, by digit; all of them for digit 0
+    natural: Int64Array
+    table_class: Int64Array  #: [C]
+    table_begin: Int64Array  #: [C] row starts into table, [rows of the class, n_kept]
+    table_want: Int64Array  #: [C] want that has to differ from ..., -1: always counts
+    other_ptr: Int64Array  #: [C+1]
+    other: Int64Array  #: ... each of these wants
+    want_class: Int64Array  #: [W]
+    want_ptr: Int64Array  #: [W]
+    want_dim: Int64Array  #: dim on which a use wants a name, by digit
+    table: Float64Array  #: [E] seconds
+    rest_s: Float64Array  #: [G+1] what the groups from here on take at least in any state
+    buffer_group: Int64Array  #: [B] group of each written value, -1: kept whole
+    buffer_bytes: Float64Array  #: [B]
+    buffer_start: Int64Array  #: [B]
+    buffer_end: Int64Array  #: [B]
+    n_ops: int
+    base_time_s: float
+    base_bytes: float
+    limit_bytes: float
+    memory_weight: float
+    memory_matters: bool  #: may anything fail to fit?
+
+
+@packed
+class Scratch(NamedTuple):
+    """Arrays that ``lower_bound`` writes to."""
+
+    row: Int64Array  #: [K]
+    allowed: Int64Matrix  #: [G, A]
+    live: Float64Array  #: [O + 2]
+
+
+def scratch_of(b: Bound, n_axes: int) -> Scratch:
+    """Scratch for one thread."""
+    return Scratch(
+        np.zeros(len(b.n_candidates), np.int64),
+        np.zeros((len(b.n_kept), n_axes), np.int64),
+        np.zeros(b.n_ops + 2),
+    )
+
+
+@compiled
+def lower_bound(
+    b: Bound, ops: Int32Matrix, values: Int8Matrix, axis_size: Int64Array, cutoff: float, s: Scratch
+) -> tuple[float, float]:
+    """(score, peak bytes) that no state reached by further actions is below.
+
+    Args:
+        b: tables.
+        ops: [K, A] names, as in ``State``.
+        values: [L, A] dims.
+        axis_size: [A].
+        cutoff: a score; once the bound is above it the rest is left out.
+        s: scratch.
+    """
+    n_axes = axis_size.shape[0]
+    for k in range(ops.shape[0]):
+        row, stride = 0, 1
+        for a in range(n_axes):
+            if ops[k, a] >= 0:
+                row += stride * (1 + b.candidate[ops[k, a]])
+            stride *= 1 + b.n_candidates[k]
+        s.row[k] = row
+    n_groups = b.n_kept.shape[0]
+    for g in range(n_groups):
+        at, owner = b.group_row[g], b.group_owner[g]
+        for a in range(n_axes):
+            bits = 1
+            if at >= 0:
+                bits = 1 << (values[at, a] + 1) if values[at, a] >= 0 else b.offered[g]
+                if owner >= 0:
+                    digit = 1 + b.candidate[ops[owner, a]] if ops[owner, a] >= 0 else 0
+                    bits |= b.natural[b.natural_ptr[g] + digit]
+            s.allowed[g, a] = bits
+    penalty, peak = 0.0, 0.0
+    if b.memory_matters:
+        s.live[:] = 0.0
+        for i in range(b.buffer_group.shape[0]):
+            g = b.buffer_group[i]
+            size = b.buffer_bytes[i]
+            if g >= 0:
+                for a in range(n_axes):
+                    if s.allowed[g, a] > 1:
+                        size /= axis_size[a]
+            s.live[b.buffer_start[i]] += size
+            s.live[b.buffer_end[i] + 1] -= size
+        live_bytes = 0.0
+        for op in range(s.live.shape[0]):
+            live_bytes += s.live[op]
+            peak = max(peak, live_bytes)
+        peak *= _ROUNDING
+        if peak > b.limit_bytes and b.base_bytes > 0.0:
+            penalty = b.memory_weight * (peak - b.limit_bytes) / b.base_bytes
+    enough = (cutoff - penalty) * b.base_time_s * (1.0 + 1e-9)
+    time_s = 0.0
+    for g in range(n_groups):
+        time_s += _least_s(b, g, ops, s)
+        if time_s + b.rest_s[g + 1] > enough:
+            time_s += b.rest_s[g + 1]
+            break
+    return max(time_s, 0.0) / b.base_time_s * _ROUNDING + penalty, peak
+
+
+@helper
+def _least_s(b: Bound, g: int, ops: np.ndarray, s: Scratch) -> float:
+    """Least that the tables of a group add up to, over the layouts in ``s.allowed``."""
+    n_axes = s.allowed.shape[1]
+    first, last = b.group_ptr[g], b.group_ptr[g + 1]
+    if first == last:
+        return 0.0
+    n_kept, radix = b.n_kept[g], b.radix[g]
+    always = last
+    while always > first and b.table_want[always - 1] >= 0:  # these come last
+        always -= 1
+    best = np.inf
+    for kept in range(n_kept):
+        rest, allowed = kept, True
+        for a in range(n_axes):
+            if not (s.allowed[g, a] >> (rest % radix)) & 1:
+                allowed = False
+                break
+            rest //= radix
+        if allowed:
+            total = 0.0
+            for c in range(first, always):
+                total += b.table[b.table_begin[c] + s.row[b.table_class[c]] * n_kept + kept]
+            for c in range(always, last):
+                if total >= best:
+                    break
+                if _differs(b, c, ops, n_axes):
+                    total += b.table[b.table_begin[c] + s.row[b.table_class[c]] * n_kept + kept]
+            best = min(best, total)
+    return best
+
+
+@compiled
+def least_of_groups(b: Bound, ops: Int32Matrix, s: Scratch) -> np.ndarray:
+    """[G] seconds that each group takes at least in any state; ``ops`` is the unsharded state's."""
+    s.row[:] = 0
+    least = np.zeros(b.n_kept.shape[0])
+    for g in range(least.shape[0]):
+        s.allowed[g, :] = (
+            b.offered[g] if b.group_owner[g] < 0 else b.offered[g] | b.natural[b.natural_ptr[g]]
+        )
+        least[g] = _least_s(b, g, ops, s)
+    return least
+
+
+@helper
+def _differs(b: Bound, c: int, ops: np.ndarray, n_axes: int) -> bool:
+    """Is what the use of table ``c`` wants known to differ from what each earlier use wants?"""
+    own = b.table_want[c]
+    for i in range(b.other_ptr[c], b.other_ptr[c + 1]):
+        differs = False
+        for a in range(n_axes):
+            mine, theirs = ops[b.want_class[own], a], ops[b.want_class[b.other[i]], a]
+            if mine >= 0 and theirs >= 0:
+                one = b.want_dim[b.want_ptr[own] + 1 + b.candidate[mine]]
+                differs |= one != b.want_dim[b.want_ptr[b.other[i]] + 1 + b.candidate[theirs]]
+        if not differs:
+            return False
+    return True

@@ -1,0 +1,366 @@
+"""Branch and bound over distinct shardings: the proven optimum of small programs.
+
+States are told apart by their keys, so what is searched are final shardings, not sequences.  Best
+first: the open state of the lowest bound (see ``bound``) is priced and extended by every legal
+action; a new state whose bound is no lower than the best price known is left out, and so is all
+that it leads to.  When the lowest bound of all open states has reached the best price, no plan of
+the space is better.  A narrow beam search comes first, for a good price to compare with.
+
+A plan that fits is preferred to any that does not.  Once one is known, states that cannot lead to
+another are left out too, and what is proved is that no plan *that fits* is better.
+
+Where the tables of the bound would be too large, or with ``bounded=False``, every state is priced.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import (
+    Int8Array,
+    Int8Matrix,
+    Int32Array,
+    Int32Matrix,
+    Int64Array,
+    Int64Cube,
+    Int64Matrix,
+    UInt64Array,
+)
+from toast_lab.search.beam import Beam
+from toast_lab.search.exhaustive.bound import Bound, Scratch, lower_bound, scratch_of
+from toast_lab.search.exhaustive.bound_tables import make_bound
+from toast_lab.search.limits import Status, Stop
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
+from toast_lab.search.trace import Columns
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State, apply_move, legal_rows
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Exhaustive
+
+_BEAM_WIDTH = 8
+_ROUND = (
+    256  # states; where shorter sequences come first a round is all states of one length instead
+)
+
+
+def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
+    """Search until the optimum is proved.
+
+    Args:
+        recorder: prices and reports.
+        seed: of the beam that comes first; nothing else is random.
+        options: see ``methods.Exhaustive``.
+    """
+    problem, depth = recorder.problem, options.depth
+    least = smallest_group(problem, options.min_names)
+    if not len(legal_rows(State(problem.space), least)):
+        assert recorder.best is not None
+        recorder.prove(recorder.best.score)
+        return Status.NO_ACTIONS
+    recorder.check()
+    beam = Beam(recorder, np.random.default_rng(seed), depth or 30, least)
+    bound = make_bound(problem, least, check=recorder.check) if options.bounded else None
+    tree = _Tree(recorder=recorder, least=least, depth=depth, bound=bound, nodes=beam.nodes)
+    recorder.round = 1
+    try:
+        if bound is not None:
+            beam.descend(_BEAM_WIDTH)
+        tree.search()
+    except Stop:
+        recorder.prove(tree.proved())
+        raise
+    recorder.prove(tree.proved())
+    return Status.COMPLETE
+
+
+class _Tree:
+    """States met so far, each as the last action and the state before it.
+
+    Rows are made anew by taking the actions.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        least: int,
+        depth: int | None,
+        bound: Bound | None,
+        nodes: dict[int, int],
+    ) -> None:
+        self.recorder, self.depth, self.bound = recorder, depth, bound
+        self.space = recorder.problem.space
+        self.least = least
+        self.axis_size = recorder.problem.mesh.array()
+        self.seen = np.zeros(
+            1 << 12, np.uint64
+        )  # open addressing; 0: a free place, and the unsharded state's key
+        self.n_seen = self.n_visited = 0
+        self.nodes = nodes  # trace nodes of states that the beam priced, by key
+        self.states = Columns(
+            parent=np.int32,
+            move=np.int32,
+            axis=np.int8,
+            depth=np.int16,
+            node=np.int32,
+            key=np.uint64,
+        )
+        self.states.append(parent=-1, move=0, axis=0, depth=0, node=0, key=0)
+        root = State(self.space)
+        score, peak = 0.0, 0.0
+        if bound is not None:
+            self.scratch = scratch_of(bound, len(self.axis_size))
+            score, peak = lower_bound(
+                bound, root.ops, root.values, self.axis_size, math.inf, self.scratch
+            )
+        # (rank, bound of the score, of the peak, state).  With a limit on the depth shorter
+        # sequences rank first, so that every state is met by its shortest one.
+        self.open: list[tuple[float, float, float, int]] = [(0.0, score, peak, 0)]
+
+    def proved(self) -> float:
+        """No plan has a score below this (no plan that fits, if the best one does)."""
+        assert self.recorder.best is not None
+        return min(
+            [self.recorder.best.score, *(e[1] for e in self.open if not self.needless(e[1], e[2]))]
+        )
+
+    def needless(self, score: float, peak: float) -> bool:
+        """Can nothing that these bounds hold for be better than the best plan known?"""
+        best, limit = self.recorder.best, self.recorder.problem.memory_limit_bytes
+        assert best is not None
+        if best.fits:
+            return score >= best.score or peak > limit
+        return score >= best.score and peak > limit
+
+    def search(self) -> None:
+        """Go on until no open state can lead to anything better.  Raises Stop."""
+        while self.open:
+            self.recorder.check()
+            _, score, peak, number = self.open[0]
+            if not self.needless(score, peak):
+                self._visit(number)
+            heapq.heappop(self.open)
+
+    def _depth(self, node: int) -> int:
+        return int(self.recorder.trace.node.array["depth"][node])
+
+    def _retake(self, number: int, state: State) -> list[Action]:
+        """Make ``state`` the state of this number; gives its actions."""
+        columns, rows = self.states.array, []
+        while number > 0:
+            rows.append((int(columns["move"][number]), int(columns["axis"][number])))
+            number = int(columns["parent"][number])
+        rows.reverse()
+        for move, axis in rows:
+            state.apply_row(move, axis)
+        return [Action(int(self.space.group[m]), int(self.space.bits[m]), a) for m, a in rows]
+
+    def _visit(self, number: int) -> None:
+        """Price a state and open those that one more action leads to."""
+        recorder, space = self.recorder, self.space
+        columns = self.states.array
+        state = State(space)
+        m = space.spans
+        tables = (
+            self.axis_size,
+            m.op_span,
+            m.op,
+            m.op_name,
+            space.name_size,
+            m.value_span,
+            m.value,
+            m.value_dim,
+            m.value_dim_size,
+        )
+        actions = self._retake(number, state)
+        by_length = self.bound is None or self.depth is not None
+        recorder.round = max(
+            recorder.round, len(actions) if by_length else 2 + self.n_visited // _ROUND
+        )
+        self.n_visited += 1
+        if number > 0:
+            parent = int(columns["node"][columns["parent"][number]])
+            known = self.nodes.get(state.key)
+            if known is None:  # the beam has not been here
+                known = recorder.add_node(
+                    parent, space.text(actions[-1]), self._depth(parent) + 1, state.key
+                )
+                quick = recorder.record(state, actions, (parent, known))
+                shown = recorder.trace.node.array
+                shown["visits"][known], shown["score"][known] = 1, quick.score
+                shown["best_score"][known] = quick.score
+            columns["node"][number] = known
+        if self.depth is not None and len(actions) >= self.depth:
+            return
+        pairs = legal_rows(state, self.least)
+        if 2 * (self.n_seen + len(pairs)) > len(self.seen):
+            self.seen = _larger(self.seen)
+        best = recorder.best
+        assert best is not None
+        cutoff = best.score if best.fits else math.inf
+        if self.bound is None:
+            kept, keys = _new_states(state.ops, state.values, state._key, pairs, self.seen, *tables)
+            scores, peaks = np.zeros(len(kept)), np.zeros(len(kept))
+            self.n_seen += len(kept)
+        else:
+            kept, keys, scores, peaks = _new_bounds(
+                self.bound,
+                self.scratch,
+                cutoff,
+                state.ops,
+                state.values,
+                state._key,
+                pairs,
+                self.seen,
+                *tables,
+            )
+            self.n_seen += len(kept)
+        first, depth = self.states.n, len(actions) + 1
+        good = [i for i in range(len(kept)) if not self.needless(scores[i], peaks[i])]
+        self.states.reserve(len(good))
+        new = slice(first, first + len(good))
+        columns = self.states.array
+        columns["parent"][new] = number
+        columns["depth"][new] = depth
+        columns["key"][new] = keys[good]
+        columns["move"][new], columns["axis"][new] = pairs[kept[good], 0], pairs[kept[good], 1]
+        self.states.n += len(good)
+        for j, i in enumerate(good):
+            rank = float(scores[i]) if self.depth is None else float(depth)
+            heapq.heappush(self.open, (rank, float(scores[i]), float(peaks[i]), first + j))
+
+
+@helper
+def _is_new(seen: np.ndarray, key: np.uint64) -> bool:
+    """Add a key to the table unless it is there."""
+    mask = np.uint64(seen.shape[0] - 1)
+    at = key & mask
+    while seen[at] != 0:
+        if seen[at] == key:
+            return False
+        at = (at + np.uint64(1)) & mask
+    seen[at] = key
+    return key != 0
+
+
+@compiled
+def _larger(seen: UInt64Array) -> np.ndarray:
+    larger = np.zeros(4 * seen.shape[0], np.uint64)
+    for key in seen:
+        if key != 0:
+            _is_new(larger, key)
+    return larger
+
+
+@compiled
+def _new_states(
+    ops: Int32Matrix,
+    values: Int8Matrix,
+    key: UInt64Array,
+    pairs: Int64Matrix,
+    seen: UInt64Array,
+    axis_size: Int64Array,
+    op_span: Int64Cube,
+    op: Int32Array,
+    op_name: Int32Array,
+    name_size: Int64Array,
+    value_span: Int64Cube,
+    value: Int32Array,
+    value_dim: Int8Array,
+    value_dim_size: Int64Array,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rows of ``pairs`` that lead to new states, their keys); these are added to ``seen``."""
+    kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
+    n = 0
+    for i in range(pairs.shape[0]):
+        keys[n] = key[0]
+        apply_move(
+            ops.copy(),
+            values.copy(),
+            keys[n : n + 1],
+            pairs[i, 1],
+            axis_size,
+            pairs[i, 0],
+            op_span,
+            op,
+            op_name,
+            name_size,
+            value_span,
+            value,
+            value_dim,
+            value_dim_size,
+            False,
+        )
+        if _is_new(seen, keys[n]):
+            kept[n] = i
+            n += 1
+    return kept[:n], keys[:n]
+
+
+@compiled
+def _new_bounds(
+    b: Bound,
+    scratch: Scratch,
+    cutoff: float,
+    ops: Int32Matrix,
+    values: Int8Matrix,
+    key: UInt64Array,
+    pairs: Int64Matrix,
+    seen: UInt64Array,
+    axis_size: Int64Array,
+    op_span: Int64Cube,
+    op: Int32Array,
+    op_name: Int32Array,
+    name_size: Int64Array,
+    value_span: Int64Cube,
+    value: Int32Array,
+    value_dim: Int8Array,
+    value_dim_size: Int64Array,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """``_new_states`` with the bounds of score and peak of each."""
+    kept, keys = _new_states(
+        ops,
+        values,
+        key,
+        pairs,
+        seen,
+        axis_size,
+        op_span,
+        op,
+        op_name,
+        name_size,
+        value_span,
+        value,
+        value_dim,
+        value_dim_size,
+    )
+    scores, peaks = np.empty(kept.shape[0]), np.empty(kept.shape[0])
+    again = np.zeros(1, np.uint64)
+    for j in range(kept.shape[0]):
+        i = kept[j]
+        next_ops, next_values = ops.copy(), values.copy()
+        apply_move(
+            next_ops,
+            next_values,
+            again,
+            pairs[i, 1],
+            axis_size,
+            pairs[i, 0],
+            op_span,
+            op,
+            op_name,
+            name_size,
+            value_span,
+            value,
+            value_dim,
+            value_dim_size,
+            False,
+        )
+        scores[j], peaks[j] = lower_bound(b, next_ops, next_values, axis_size, cutoff, scratch)
+    return kept, keys, scores, peaks

@@ -1,0 +1,104 @@
+"""The best plan that a search has so far (its incumbent), and how to make it when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from toast_lab.cost.problem import Problem, Quick
+from toast_lab.errors import ToastError
+from toast_lab.hashing import digest
+from toast_lab.search.plan_arrays import plan_of_arrays, with_pinned
+from toast_lab.search.trace import Trace
+from toast_lab.sharding.plan import ShardingPlan, pinned_texts
+from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.state import State
+
+Rank = tuple[float, ...]
+
+
+class Incumbent:
+    """The best plan so far; the trace is told of those that its actions do not give.
+
+    Attributes:
+        quick: its price; None before anything was priced.
+        rank: see ``ledger.rank``; empty before anything was priced.
+        row: its simulation in the trace, counted from 0; -1: none.
+        actions: beyond the pinned ones; empty if the plan did not come from actions.
+    """
+
+    def __init__(self, problem: Problem, trace: Trace) -> None:
+        self.problem, self.trace = problem, trace
+        self.quick: Quick | None = None
+        self.rank: Rank = ()
+        self.row = -1
+        self.actions: tuple[Action, ...] = ()
+        self._plan: Callable[[], ShardingPlan] | None = None
+
+    def is_worse_than(self, rank: Rank) -> bool:
+        """Would a plan of this rank be the best?"""
+        return self.quick is None or rank < self.rank
+
+    def plan(self) -> ShardingPlan:
+        """The best plan; something must have been priced."""
+        assert self._plan is not None
+        return self._plan()
+
+    def keep_state(
+        self, quick: Quick, rank: Rank, row: int, *, state: State, actions: Sequence[Action]
+    ) -> None:
+        """Make a state the best, which these actions led to."""
+        kept, taken = state.copy(), tuple(actions)
+        kept.priced = None
+        self.quick, self.rank, self.row, self.actions = quick, rank, row, taken
+        self._plan = lambda: ShardingPlan.from_state(kept, taken)
+        self.trace.best_op_axis = self.trace.best_value_axis = None
+
+    def keep_arrays(
+        self,
+        quick: Quick,
+        rank: Rank,
+        row: int,
+        *,
+        op_axis: np.ndarray,
+        value_axis: np.ndarray,
+        labels: Sequence[str],
+    ) -> None:
+        """Make a plan the best that no sequence of actions gives."""
+        op_axis, value_axis, labels = op_axis.copy(), value_axis.copy(), tuple(labels)
+        key = int.from_bytes(digest(op_axis, value_axis), "little")
+        self.quick, self.rank, self.row, self.actions = quick, rank, row, ()
+        self._plan = lambda: self._plan_of(op_axis, value_axis, labels, key)
+        self.trace.best_op_axis, self.trace.best_value_axis = op_axis, value_axis
+        self.trace.best_actions, self.trace.about["key"] = labels, key
+
+    def take_over(self, rank_of: Callable[[Quick, int], Rank]) -> None:
+        """Make the best plan of a resumed trace the best so far."""
+        trace, problem = self.trace, self.problem
+        op_axis, value_axis = trace.best_op_axis, trace.best_value_axis
+        assert op_axis is not None
+        assert value_axis is not None
+        row = int(trace.row["best"][-1])
+        simulation = trace.simulation(row)
+        quick = Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
+        n_pinned = len(pinned_texts(problem.space))
+        labels, key = trace.best_actions[n_pinned:], trace.about["key"]
+        try:
+            parsed = [
+                parse_action(problem.analysis, problem.mesh, text) for text in trace.best_actions
+            ]
+        except ToastError:  # the plan was not made of actions
+            parsed = []
+        trace.best_actions = labels
+        self.quick, self.rank, self.row = quick, rank_of(quick, len(labels)), row
+        self.actions = tuple(parsed[n_pinned:])
+        self._plan = lambda: self._plan_of(op_axis, value_axis, labels, key)
+
+    def _plan_of(
+        self, op_axis: np.ndarray, value_axis: np.ndarray, labels: tuple[str, ...], key: int
+    ) -> ShardingPlan:
+        actions = with_pinned(self.problem, labels)
+        return plan_of_arrays(
+            problem=self.problem, op_axis=op_axis, value_axis=value_axis, actions=actions, key=key
+        )

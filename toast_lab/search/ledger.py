@@ -1,0 +1,81 @@
+"""What each sharding of one search costs, every one priced once however it was reached."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import numpy as np
+
+from toast_lab.cost.problem import Pricer, Problem, Quick
+from toast_lab.hashing import digest
+from toast_lab.sharding.state import State
+
+#: A state's number, or the digest of a plan's arrays.
+Key = int | bytes
+
+
+class Ledger:
+    """Prices of distinct shardings, and how many there are.
+
+    Attributes:
+        problem: whose shardings are priced.
+        pricer: of the problem.
+        counted: distinct states that the method priced on its own.
+    """
+
+    def __init__(self, problem: Problem, before: int = 0) -> None:
+        self.problem = problem
+        self.pricer: Pricer = problem.pricer()
+        self.counted = 0
+        self._before = before
+        self._prices: dict[Key, Quick] = {}
+
+    @property
+    def evaluations(self) -> int:
+        """Distinct states priced so far, those before the search was resumed included."""
+        return self._before + self.own_evaluations
+
+    @property
+    def own_evaluations(self) -> int:
+        """Distinct states priced since the search was started or resumed."""
+        return len(self._prices) + self.counted
+
+    def price(self, state: State) -> Quick:
+        """Price a state, at once if it was priced before."""
+        quick = self._prices.get(state.key)
+        if quick is None:
+            quick = self._prices[state.key] = self.pricer.quick(state)
+        return quick
+
+    def price_arrays(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Quick:
+        """Price a plan that no sequence of actions gives; arrays as in ``Recorder.record_plan``."""
+        key = digest(op_axis, value_axis)
+        quick = self._prices.get(key)
+        if quick is None:
+            totals = self.pricer.totals(op_axis, value_axis)
+            quick = self._prices[key] = self.quick(totals.time_s, totals.peak_bytes)
+        return quick
+
+    def quick(self, time_s: float, peak_bytes: float) -> Quick:
+        """The price of a sharding of this time and memory; nothing is counted."""
+        score, _, _ = self.pricer.score(time_s, peak_bytes)
+        return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)
+
+    def keys(self) -> Set[Key]:
+        """The shardings priced so far."""
+        return frozenset(self._prices)
+
+    def forget_all_but(self, keys: Set[Key]) -> int:
+        """Forget what was priced beside ``keys``; gives how many shardings that were."""
+        later = self._prices.keys() - keys
+        for key in later:
+            del self._prices[key]
+        return len(later)
+
+
+def rank(quick: Quick, length: int) -> tuple[float, float, float]:
+    """A key to sort prices by, the best first.
+
+    A plan that fits comes before any that does not, then the lower C(s), then fewer actions.
+    """
+    return (0.0 if quick.fits else 1.0, quick.score, length)

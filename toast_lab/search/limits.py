@@ -1,0 +1,136 @@
+"""When a search has to end: its budget, its clock, and the sentence that says why it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import math
+import time
+from collections.abc import Callable, Iterator
+
+from toast_lab import checks
+from toast_lab.errors import InvalidProblem
+from toast_lab.isolate import Cancelled
+from toast_lab.prepare import prepare
+from toast_lab.search.ledger import Ledger
+
+
+class Status(enum.Enum):
+    """How a search ended; the value is a sentence for people."""
+
+    CONVERGED = "Further trajectories brought no improvement, so the search stopped early."
+    COMPLETE = (
+        "Every distinct sharding was priced or ruled out by a bound: the plan is the optimum."
+    )
+    BUDGET = "The budget was used up; the plan is the best found so far."
+    CANCELLED = "The search was cancelled; the plan is the best found so far."
+    NO_ACTIONS = (
+        "No action changes anything on this mesh (no dimension divides), so the program stays "
+        "unsharded."
+    )
+    DONE = "Everything that was given was tried."
+    CRASHED = "The process of the search died; the plan is the best that it had reported."
+
+
+class Stop(Exception):
+    """Raised inside a search when its budget is used up or it was cancelled."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.value)
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """Limits of a search; whichever is reached first ends it.
+
+    None: no such limit; 0: only the unsharded program is priced.  Seconds are those of searching:
+    the clock starts when kernels are ready (``toast_lab.prepare``), and stands while the search is
+    paused or whoever listens to its progress takes time.
+    """
+
+    seconds: float | None = 30.0
+    evaluations: int | None = None
+
+    def __post_init__(self) -> None:
+        offences = {"seconds": "", "evaluations": ""}
+        if self.seconds is not None:
+            offences["seconds"] = checks.number_offence(self.seconds, 0.0, checks.MOST_SECONDS)
+        if self.evaluations is not None:
+            offences["evaluations"] = checks.whole_offence(self.evaluations, 0, 2**62)
+        if wrong := [f"{key} {text}" for key, text in offences.items() if text]:
+            raise InvalidProblem(f"budget: {'; '.join(wrong)} (None: no such limit)")
+        if self.seconds is None and self.evaluations is None:
+            raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
+
+
+class SearchClock:
+    """Seconds of searching, those before the search was resumed included, pauses not."""
+
+    def __init__(self, before_s: float = 0.0) -> None:
+        self.before_s = before_s
+        self._started = time.monotonic()
+        self._paused_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of searching so far."""
+        return self.before_s + time.monotonic() - self._started - self._paused_s
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the clock: what is done meanwhile is not searching."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused_s += time.monotonic() - began
+
+
+class Limits:
+    """The budget and the cancellation of one search run, measured by its clock and ledger."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        clock: SearchClock,
+        ledger: Ledger,
+        cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.budget, self.clock, self.ledger, self.cancel = budget, clock, ledger, cancel
+        self._is_one_step = False
+
+    def left(self) -> tuple[float, float]:
+        """(seconds, evaluations) that the budget still has, infinite where it has no such limit."""
+        seconds, evaluations = math.inf, math.inf
+        if self.budget.seconds is not None:
+            seconds = self.budget.seconds - (self.clock.elapsed_s - self.clock.before_s)
+        if self.budget.evaluations is not None and not self._is_one_step:
+            evaluations = self.budget.evaluations - self.ledger.own_evaluations
+        return seconds, evaluations
+
+    def check(self) -> None:
+        """Raise Stop if the search must end now."""
+        if self.cancel is not None and self.cancel():
+            raise Stop(Status.CANCELLED)
+        if min(self.left()) <= 0:
+            raise Stop(Status.BUDGET)
+
+    @contextlib.contextmanager
+    def one_step(self) -> Iterator[None]:
+        """A step that the number of evaluations must not end half way."""
+        self._is_one_step = True
+        try:
+            yield
+        finally:
+            self._is_one_step = False
+
+    def prepare(self, *needs: str) -> None:
+        """Load further kernels (see ``toast_lab.prepare``) while the clock stands."""
+        with self.clock.paused():
+            try:
+                prepare(*needs, cancel=self.cancel)
+            except Cancelled:
+                # What was found so far is kept.
+                raise Stop(Status.CANCELLED) from None

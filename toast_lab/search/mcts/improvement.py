@@ -1,0 +1,256 @@
+"""What becomes of the best plans of a start: refined (``refine``), then solved (``polish``).
+
+Step by step: the search goes on to its next start when ``under_way`` says that this one has been
+improved, and may be interrupted between any two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from toast_lab.cost import kernel
+from toast_lab.cost.problem import Quick
+from toast_lab.cost.reprice import Snapshot, make_scratch
+from toast_lab.search.mcts import polish, refine, rollout
+from toast_lab.search.mcts import tree as tr
+from toast_lab.search.recorder import Recorder
+from toast_lab.sharding.state import State
+
+ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from
+
+
+class Improvement:
+    """Refinement and integer programs of one search.
+
+    Args:
+        recorder: records what is found.
+        moves: of the search.
+        pricing: of the search's own rows; that of the finer ones is made of it.
+        pool: threads beside the calling one.
+        threads: the calling one included.
+        seed: of the random choices.
+        steps: changes priced for each row that may be changed; 0: nothing is improved.
+        solve: go on from the best refined plan with integer programs.
+
+    Attributes:
+        solving: the plan that stands last in the archive is to be solved from.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        moves: tr.Moves,
+        pricing: rollout.Pricing,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        seed: int,
+        steps: int,
+        *,
+        solve: bool,
+    ) -> None:
+        self.recorder = recorder
+        self.moves = moves
+        self.pricing = pricing
+        self.pool = pool
+        self.threads = threads
+        self.space, self.seed, self.steps = recorder.problem.space, seed, steps
+        self._fine: refine.Fine | None = None
+        self.archive: list[refine.Rows] = []  # the best of each start so far
+        self.chains: refine.Chains | None = None
+        self.origins: list[tuple[State, tuple[str, ...]]] = []
+        self.segment = 0
+        self.over = 0  # states priced by refinements and integer programs that are over
+        self.polish = polish.Polish(recorder) if solve else None
+        self.solving = False
+
+    @property
+    def under_way(self) -> bool:
+        """Is there a start whose plans are being improved?"""
+        return self.solving or self.chains is not None
+
+    @property
+    def priced(self) -> int:
+        """States priced so far."""
+        return self.over + (0 if self.chains is None else int(self.chains.priced.sum()))
+
+    @property
+    def fine(self) -> refine.Fine:
+        """What refinement works on, made when it is first needed."""
+        if self._fine is None:
+            self._fine = fine = refine.make_fine(self.recorder.problem)
+            _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, State(self.space)), None)
+            folded = fine.repricer.folded
+            self.fine_pricing = self.pricing._replace(
+                facts=folded.facts,
+                tables=folded.tables,
+                memory=folded.memory,
+                times=folded.times,
+                root=snapshot,
+            )
+            self.workers = [
+                rollout.Worker(
+                    make_scratch(folded, self.moves.axis_size), like(snapshot), like(snapshot)
+                )
+                for _ in range(self.threads)
+            ]
+        return self._fine
+
+    def begin(self, elites: Sequence[np.ndarray], start: int) -> None:
+        """Begin with a start's best states (as action numbers), if anything can be changed."""
+        if not self.steps or not len(self.fine.near.free):
+            return
+        elites = elites[: refine.CHAINS // 2]
+        # The later actions of a good plan hold it where it is: half of the chains begin without
+        # them.
+        self._set_origins([*elites, *(e[: (len(e) + 3) // 4] for e in elites)])
+        rows = [refine.rows_of(self.fine, state) for state, _ in self.origins]
+        prices = [self.fine.repricer.price(*r, None)[:2] for r in rows]
+        self.chains = refine.start(rows, prices, self.archive, self.seed * 1000 + start)
+        self.segment = 0
+
+    def go_on(self) -> None:
+        """One step: a batch of refinement, or all integer programs."""
+        if self.solving:
+            self._solve()
+        else:
+            self._refine()
+
+    def _set_origins(self, codes: list[np.ndarray]) -> None:
+        self.origins, self.origin_codes = [], codes
+        for row in codes:
+            state, texts = State(self.space), []
+            for code in row.tolist():
+                move, axis = divmod(code, len(self.space.mesh.axes))
+                state.apply_row(move, axis)
+                texts.append(self.recorder.trace.vocabulary[code])
+            self.origins.append((state, tuple(texts)))
+
+    def _refine(self) -> None:
+        c, near, recorder = self.chains, self.fine.near, self.recorder
+        assert c is not None
+        total = max(1, self.steps * len(near.free) // (refine.CHAINS * refine.STEPS))
+        n = min(self.threads, refine.CHAINS)
+        bounds = [refine.CHAINS * i // n for i in range(n + 1)]
+        before = c.best.copy()
+        heat = refine.warmth(self.segment / total)
+        m, p, workers = self.moves, self.fine_pricing, self.workers
+        others = [
+            self.pool.submit(
+                refine.anneal,
+                near,
+                m,
+                p,
+                workers[i],
+                c,
+                bounds[i],
+                bounds[i + 1],
+                refine.STEPS,
+                heat,
+            )
+            for i in range(1, n)
+        ]
+        refine.anneal(near, m, p, workers[0], c, 0, bounds[1], refine.STEPS, heat)
+        for other in others:
+            other.result()
+        self.segment += 1
+        quicks = [self._quick(*price) for price in c.best.tolist()]
+        for j in range(refine.CHAINS):
+            if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[
+                :2
+            ] < recorder.best_rank[:2]:
+                self._take(j, quicks[j])
+        if self.segment >= total:
+            ranks = [recorder.rank(q, 0) for q in quicks]
+            best = ranks.index(min(ranks))
+            self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][
+                -ARCHIVE:
+            ]
+            self.over += int(c.priced.sum())
+            self.chains = None
+            self.solving = self.polish is not None
+            return
+        if self.segment % max(1, total // refine.MIXES) == 0:
+            refine.mix(c)
+        if self.segment % max(1, total // refine.EXCHANGES) == 0:
+            refine.exchange(c, np.array([q.score + (0.0 if q.fits else 1e6) for q in quicks]))
+
+    def _take(self, j: int, quick: Quick) -> None:
+        """The best state of a chain is the best so far."""
+        assert self.chains is not None
+        c, fine, program = self.chains, self.fine, self.space.analysis.program
+        origin, texts = self.origins[int(c.origin[j])]
+        ops, values = refine.rows_of(fine, origin)
+        places = int(
+            (c.best_ops[j] != ops).any(axis=1).sum()
+            + (c.best_values[j] != values).any(axis=1).sum()
+        )
+        labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
+        self.recorder.record_plan(
+            *refine.whole(fine, program, c.best_ops[j], c.best_values[j]), labels, (0,), quick
+        )
+
+    def _solve(self) -> None:
+        """Go on from the best refined plan with integer programs."""
+        recorder, fine, program = self.recorder, self.fine, self.space.analysis.program
+        assert self.polish is not None
+        rows = self.archive[-1]
+        rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
+        # One step, as a batch is: the evaluations that it takes do not end it half way, where it
+        # could not go on.
+        priced_before = recorder.ledger.keys()
+        try:
+            with recorder.limits.one_step():
+                ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
+        finally:
+            self.over += recorder.ledger.forget_all_but(priced_before)
+        solved = ops[fine.alike.ops.first], values[fine.alike.values.first]
+        spread = refine.whole(fine, program, *solved)
+        # A plan that tells apart what these rows do not cannot be kept as rows.
+        if np.array_equal(spread[0], ops) and np.array_equal(spread[1], values):
+            self.archive[-1] = solved
+        self.solving = False
+
+    def _quick(self, time_s: float, peak_bytes: float) -> Quick:
+        return self.recorder.ledger.quick(time_s, peak_bytes)
+
+    # -- interrupted and resumed -------------------------------------------------------------------
+    def recall(self, memory: dict[str, np.ndarray]) -> None:
+        """Take up what ``kept`` left."""
+        self.segment, self.over, chains, solving = (int(x) for x in memory["refine"])
+        self.solving = bool(solving)
+        n = len(memory["archive.ops"])
+        self.archive = [(memory["archive.ops"][i], memory["archive.values"][i]) for i in range(n)]
+        if chains:
+            self.chains = refine.Chains(
+                **{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields}
+            )
+            ends = memory["origin.end"]
+            self._set_origins(np.split(memory["origin.code"], ends[:-1]))
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """What it takes to go on."""
+        arrays = {"archive.ops": np.zeros((0, 0, 0)), "archive.values": np.zeros((0, 0, 0))}
+        if self.archive:
+            arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])
+            arrays["archive.values"] = np.stack([values for _, values in self.archive])
+        arrays["refine"] = np.array(
+            [self.segment, self.over, self.chains is not None, self.solving]
+        )
+        if self.chains is not None:
+            arrays |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
+            arrays["origin.code"] = np.concatenate(self.origin_codes)
+            arrays["origin.end"] = np.cumsum([len(c) for c in self.origin_codes])
+        return arrays
+
+
+def like(snapshot: Snapshot) -> Snapshot:
+    """Memory for a snapshot of another state."""
+    return Snapshot(
+        snapshot.op_axis.copy(),
+        snapshot.wanted.copy(),
+        snapshot.kept.copy(),
+        kernel.Prices._make(a.copy() for a in snapshot.prices),
+    )

@@ -1,0 +1,447 @@
+"""Monte-Carlo tree search over colours, conflict resolutions and mesh axes, on all cores.
+
+A node is a state, told apart by its key, so sequences that end in one sharding share it.  A
+trajectory walks down by upper confidence bounds, adds one state, prices it, rolls out a few actions
+from there and prices the end as well; every state on the way also has a *stop* choice, worth its
+own price.  The reward is -log C(s) less a little for every action, which favours short trajectories
+and credits the actions that mattered.
+
+Trajectories are made in batches of ``BATCH``: all walks of a batch are chosen, then priced by all
+threads at once, then written back (``tree``).  What is found depends on the seed alone, not on the
+number of threads.  A search that was interrupted goes on exactly where it was: the tree is part of
+its trace.
+
+Batches make up rounds; after ``patience`` rounds in a row without improvement the search begins
+anew at the root, with what it knows of prices and closed subtrees but not of what was good, and
+when ``restarts`` such starts in a row bring nothing it stops early.  Subtrees whose every state has
+been priced are closed and not walked again, so small spaces end in complete enumeration.
+
+Where we differ from the paper, and why:
+
+* It applies the best trajectory after each round and goes on from there; we keep one tree over all
+  rounds, so that nothing learnt is thrown away and no early choice is final.
+* What an action brought elsewhere in the tree guides its first visits and the rollouts: most
+  actions are as good in one place as in another, and a node has too many to try each of them
+  blindly.
+* A part of the trajectories varies the best ones so far, with an action left out, replaced, moved
+  or put in: which of two actions comes first decides who gets an axis, and such late changes are
+  far apart in the tree.
+* It stops when a round brings nothing; we start anew a few times first, since plans of many actions
+  that go together (two dozen in a graph network) have neighbours that are all worse, and one start
+  in three ends in such a place.
+* The best plans of each start are refined: changed in one part of the program at a time
+  (``refine``).  The best of these is where integer programs begin that choose on one axis for the
+  whole program (``polish``).
+* Rewards are compared by how near they come to the best one, with four widths in turn, since C(s)
+  spans decades while the plans worth telling apart differ by a percent.
+* A state that does not fit loses a fixed reward besides its penalty in C(s), so that a little over
+  is not worth a little faster.
+
+Actions on fewer than 10 names are pruned as in the paper, the limit being scaled down for programs
+of fewer than 500 names.  Reference: TOAST sections 4.1 to 4.3.  Start reading at ``run``.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toast_lab.cost.problem import Quick
+from toast_lab.cost.reprice import make_scratch
+from toast_lab.isolate import n_cores
+from toast_lab.search.limits import Status
+from toast_lab.search.mcts import backup, rollout, selection
+from toast_lab.search.mcts import tree as tr
+from toast_lab.search.mcts.improvement import Improvement, like
+from toast_lab.search.pruning import smallest_group
+from toast_lab.search.recorder import Recorder
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State, legal_rows
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Mcts
+
+BATCH = 32
+WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
+
+
+def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
+    """Search until the budget ends, a few starts in a row bring nothing, or everything was priced.
+
+    Args:
+        recorder: prices, records and stops the search.
+        seed: of the random choices.
+        options: see ``methods.Mcts``.
+    """
+    smallest = smallest_group(recorder.problem, options.min_names)
+    n_actions = len(legal_rows(State(recorder.problem.space), smallest))
+    if not n_actions:
+        return Status.NO_ACTIONS
+    settings = tr.Settings(
+        seed=np.uint64(seed),
+        depth=options.depth,
+        exploration=options.exploration,
+        length_penalty=options.length_penalty,
+        prior_visits=options.prior_visits,
+        vary=options.vary,
+        boldness=options.boldness,
+    )
+    round_size = options.trajectories or max(512, 64 * n_actions)
+    threads = options.threads or n_cores()
+    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+        search = _Search(
+            recorder=recorder,
+            settings=settings,
+            smallest=smallest,
+            pool=pool,
+            threads=threads,
+            refine_steps=options.refine,
+            solve=options.solve,
+        )
+        try:
+            while search.fruitless <= options.restarts:
+                recorder.check()
+                if search.closed:
+                    return Status.COMPLETE
+                if search.improvement.under_way:
+                    search.improve()
+                    continue
+                search.batch()
+                if search.in_round >= round_size:
+                    search.end_round(options.patience)
+            return Status.CONVERGED
+        finally:
+            search.keep()
+
+
+class _Search:
+    """The arrays of one search and what happens to them batch by batch."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        settings: tr.Settings,
+        smallest: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        refine_steps: int = 0,
+        solve: bool = False,
+    ) -> None:
+        self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
+        problem, pricer = recorder.problem, recorder.ledger.pricer
+        self.space = problem.space
+        axis_size = self.space.mesh.array()
+        rows = legal_rows(State(self.space), smallest)
+        at = self.space.spans
+        self.moves = tr.Moves(
+            axis_size,
+            at.op_span,
+            at.op,
+            at.op_name,
+            self.space.name_size,
+            at.value_span,
+            at.value,
+            at.value_dim,
+            at.value_dim_size,
+            self.space.n_names,
+            int(smallest),
+            rows[:, 0] * len(axis_size) + rows[:, 1],
+            *self.space.start,
+        )
+        root = State(self.space)
+        repricer = pricer.repricer
+        time_s, peak_bytes, _, snapshot = repricer.price(root.ops, root.values, None)
+        base_time_s, base_peak_bytes = problem.baseline
+        folded = repricer.folded
+        self.pricing = rollout.Pricing(
+            facts=folded.facts,
+            rates=repricer.rates,
+            tables=folded.tables,
+            memory=folded.memory,
+            times=folded.times,
+            base_time_s=base_time_s,
+            base_peak_bytes=base_peak_bytes,
+            limit_bytes=problem.memory_limit_bytes,
+            memory_weight=float(problem.memory_weight),
+            root=snapshot,
+        )
+        self.workers = [
+            rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot))
+            for _ in range(threads)
+        ]
+        self.jobs = _jobs(BATCH, root, settings.depth)
+        self.n_codes = self.space.n_moves * len(axis_size)
+        self.took_s = 0.0
+        memory = recorder.trace.memory
+        if memory:
+            self.tree = {
+                k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")
+            }
+            for key, row in (("slot_key", "slot_node"), ("price_key", "price")):
+                # Where a key stands follows from the key: put anew, so that none can stand where it
+                # is not looked for.
+                self.tree[key], self.tree[row] = _table(
+                    self.tree[key], self.tree[row], len(self.tree[key])
+                )
+            self.round, self.stale, self.in_round, self.fruitless = (
+                int(x) for x in memory["round"]
+            )
+            self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
+        else:
+            self._plant(root, time_s, peak_bytes)
+            self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
+            self.before = float(self.tree["elite_reward"][0])
+            self.best_before = recorder.best_rank[:2]
+        self.improvement = Improvement(
+            recorder=recorder,
+            moves=self.moves,
+            pricing=self.pricing,
+            pool=pool,
+            threads=threads,
+            seed=int(settings.seed),
+            steps=refine_steps,
+            solve=solve,
+        )
+        if memory:
+            self.improvement.recall(memory)
+        self.priced_before = self._priced()
+
+    def _plant(self, root: State, time_s: float, peak_bytes: float) -> None:
+        """An empty tree with its root."""
+        for code in range(self.n_codes):
+            move, axis = divmod(code, len(self.space.mesh.axes))
+            action = Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
+            self.recorder.trace.word(self.space.text(action))
+        n, d = 1024, self.settings.depth
+        self.tree = {
+            "number": np.zeros(10, np.int64),
+            "reward": np.full(n, np.nan),
+            "choice": np.zeros(n, np.int64),
+            "choices": np.full(n, -1, np.int32),
+            "closed": np.zeros(n, bool),
+            "start": np.zeros(n, np.int32),
+            "action": np.zeros(n, np.int32),
+            "child": np.zeros(n, np.int32),
+            "tried": np.zeros(n, np.int32),
+            "under_way": np.zeros(n, np.int16),
+            "total": np.zeros(n),
+            "best": np.zeros(n),
+            "slot_key": np.zeros(4 * n, np.uint64),
+            "slot_node": np.zeros(4 * n, np.int32),
+            "price_key": np.zeros(4 * n, np.uint64),
+            "price": np.zeros((4 * n, 2)),
+            "seen": np.zeros((self.n_codes, 2)),
+            "elite": np.zeros((tr.KEEP, d), np.int32),
+            "elite_length": np.zeros(tr.KEEP, np.int32),
+            "elite_key": np.zeros(tr.KEEP, np.uint64),
+            "elite_reward": np.full(tr.KEEP, -np.inf),
+        }
+        trace = self.recorder.trace
+        t = self.tree
+        t["number"][[tr.NODES, tr.ELITES]] = 1
+        t["number"][tr.BEST] = 0
+        reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
+        t["reward"][0] = t["elite_reward"][0] = reward
+        node = trace.node.array
+        node["score"][0] = node["best_score"][0] = rollout.score_of(
+            self.pricing, time_s, peak_bytes
+        )
+        at = tr.slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
+        t["slot_key"][at], t["slot_node"][at] = 1, 0
+        at = tr.slot(t["price_key"], np.uint64(1))
+        t["price_key"][at], t["price"][at] = 1, (time_s, peak_bytes)
+
+    @property
+    def closed(self) -> bool:
+        """Has everything been priced?"""
+        return bool(self.tree["closed"][0])
+
+    def batch(self) -> None:
+        """Make one batch of trajectories."""
+        self._make_room()
+        recorder, trace = self.recorder, self.recorder.trace
+        number = self.tree["number"]
+        number[tr.SIMULATIONS] = trace.row.n
+        number[tr.WORDS] = trace.action.n
+        number[tr.PASSED] = trace.passed.n
+        t = self._tree()
+        m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
+        selection.select(t, m, s, jobs)
+        n = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
+        bounds = [BATCH * i // n for i in range(n + 1)]
+        began = time.perf_counter()
+        others = [
+            self.pool.submit(
+                rollout.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1]
+            )
+            for i in range(1, n)
+        ]
+        rollout.evaluate(t, m, p, s, jobs, self.workers[0], 0, bounds[1])
+        for other in others:
+            other.result()
+        self.took_s = (time.perf_counter() - began) * n
+        first, best = trace.row.n, int(number[tr.BEST])
+        backup.back_up(t, p, s, self._rows(), jobs, self.round)
+        trace.row.n, trace.action.n, trace.passed.n = (
+            int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
+        )
+        trace.node.n = int(number[tr.NODES])
+        trace.row.array["elapsed_s"][first : trace.row.n] = recorder.clock.elapsed_s
+        self._count()
+        if number[tr.BEST] != best:
+            self._take_best(int(number[tr.BEST]))
+        self.in_round += BATCH
+        recorder.report()
+
+    def _take_best(self, row: int) -> None:
+        trace = self.recorder.trace
+        columns = trace.row.array
+        begin = int(columns["action_end"][row - 1]) if row else 0
+        state, actions = State(self.space), []
+        for code in trace.action.array["word"][begin : columns["action_end"][row]].tolist():
+            move, axis = divmod(code, len(self.space.mesh.axes))
+            state.apply_row(move, axis)
+            actions.append(Action(int(self.space.group[move]), int(self.space.bits[move]), axis))
+        quick = Quick(
+            float(columns["score"][row]),
+            float(columns["time_s"][row]),
+            float(columns["peak_bytes"][row]),
+            bool(columns["fits"][row]),
+        )
+        self.recorder.take_best(quick, row, state, actions)
+
+    def end_round(self, patience: int) -> None:
+        """Begin the next round; begin anew after a few that brought nothing."""
+        now = float(self.tree["elite_reward"][0])
+        self.stale = 0 if now > self.before else self.stale + 1
+        self.before, self.in_round, self.round = now, 0, self.round + 1
+        self.recorder.round = self.round
+        if self.stale < patience:
+            return
+        self.stale = 0
+        t = self.tree
+        elites = [t["elite"][e, : t["elite_length"][e]] for e in range(int(t["number"][tr.ELITES]))]
+        self.recorder.limits.prepare("refine")
+        self.improvement.begin(elites, int(t["number"][tr.START]))
+        if not self.improvement.under_way:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget what was good; judge what the start brought."""
+        t, best = self.tree, self.recorder.best_rank[:2]
+        self.fruitless = 0 if best < self.best_before else self.fruitless + 1
+        self.best_before = best
+        t["number"][tr.START] += 1
+        t["number"][tr.ELITES], t["elite_length"][0], t["elite_key"][0] = 1, 0, 0
+        self.before = t["elite_reward"][0] = t["reward"][0]
+        t["seen"][:] = 0.0
+
+    def improve(self) -> None:
+        """Go on with refinement and integer programs by one step; begin anew when they are over."""
+        try:
+            self.improvement.go_on()
+        finally:
+            self._count()
+            self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
+        if not self.improvement.under_way:
+            self._begin_anew()
+
+    def _priced(self) -> int:
+        """Distinct states priced by the tree, and those priced by refinement."""
+        return int(self.tree["number"][tr.PRICED]) + self.improvement.priced
+
+    def _count(self) -> None:
+        self.recorder.ledger.counted = self._priced() - self.priced_before
+
+    def keep(self) -> None:
+        """Leave in the trace what it takes to go on."""
+        t, number = self.tree, self.tree["number"]
+        used = {
+            "reward": tr.NODES,
+            "choice": tr.NODES,
+            "choices": tr.NODES,
+            "closed": tr.NODES,
+            "start": tr.NODES,
+        }
+        used |= dict.fromkeys(
+            ("action", "child", "tried", "under_way", "total", "best"), tr.CHOICES
+        )
+        kept = {f"tree.{k}": a[: number[used[k]]] if k in used else a for k, a in t.items()}
+        kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
+        kept["before"] = np.array([self.before, *self.best_before])
+        self.recorder.trace.memory = {**kept, **self.improvement.kept()}
+
+    # -- arrays -----------------------------------------------------------------------------------
+    def _make_room(self) -> None:
+        """Grow what one more batch could fill."""
+        trace, t, number = self.recorder.trace, self.tree, self.tree["number"]
+        trace.row.reserve(2 * BATCH)
+        trace.action.reserve(2 * BATCH * self.settings.depth)
+        trace.passed.reserve(2 * BATCH * (self.settings.depth + 1))
+        trace.node.reserve(BATCH)
+        _grow(t, ("reward", "choice", "choices", "closed", "start"), int(number[tr.NODES]) + BATCH)
+        _grow(
+            t,
+            ("action", "child", "tried", "under_way", "total", "best"),
+            int(number[tr.CHOICES]) + BATCH * self.n_codes * 2,
+        )
+        for keys, rows, n in (
+            ("slot_key", "slot_node", tr.NODES),
+            ("price_key", "price", tr.PRICED),
+        ):
+            if 2 * (int(number[n]) + 2 * BATCH) > len(t[keys]):
+                t[keys], t[rows] = _table(t[keys], t[rows], 4 * len(t[keys]))
+
+    def _tree(self) -> tr.Tree:
+        node = self.recorder.trace.node.array
+        columns = {
+            k: node[k]
+            for k in ("parent", "word", "depth", "key", "visits", "value", "best_score", "score")
+        }
+        return tr.Tree(**columns, **self.tree)
+
+    def _rows(self) -> tr.Rows:
+        trace = self.recorder.trace
+        columns = {k: trace.row.array[k] for k in tr.Rows._fields[:8]}
+        return tr.Rows(**columns, word=trace.action.array["word"], node=trace.passed.array["node"])
+
+
+def _table(keys: np.ndarray, rows: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same table of open addressing with ``size`` places."""
+    new_keys, place = np.zeros(size, np.uint64), np.empty(len(keys), np.int64)
+    tr.rehash(keys, new_keys, place)
+    new_rows = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    new_rows[place[place >= 0]] = rows[place >= 0]
+    return new_keys, new_rows
+
+
+def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], n: int) -> None:
+    for name in names:
+        old = arrays[name]
+        if len(old) < n:
+            arrays[name] = np.zeros(max(n, 2 * len(old)), old.dtype)
+            arrays[name][: len(old)] = old
+
+
+def _jobs(k: int, root: State, depth: int) -> tr.Jobs:
+    shapes: dict[str, Any] = {
+        "ops": ((k, *root.ops.shape), np.int32),
+        "values": ((k, *root.values.shape), np.int8),
+        "key": ((k, 1), np.uint64),
+        "random": ((k, 1), np.uint64),
+        "varies": (k, bool),
+        "length": (k, np.int64),
+        "passed": ((k, depth + 1), np.int32),
+        "taken": ((k, depth), np.int64),
+        "actions": ((k, depth), np.int32),
+        "new": (k, bool),
+        "near": ((k, 2), float),
+        "near_fresh": (k, bool),
+        "far_length": (k, np.int64),
+        "far": ((k, 2), float),
+        "far_fresh": (k, bool),
+    }
+    return tr.Jobs(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()})

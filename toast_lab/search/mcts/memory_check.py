@@ -1,0 +1,447 @@
+"""Does what ``mcts`` keeps in a trace fit?  Kernels read it without checking bounds.
+
+Shapes and kinds first, then every number that points somewhere, then what follows from something
+else: nodes are reached by their parents' choices, subtrees are closed by those below, prices are
+those of simulations, elites and the states of refinement cost what stands beside them.  A number
+that passes all of this can make a search take another way, but neither leave its arrays nor claim
+what is not so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toast_lab.cost.problem import Problem
+from toast_lab.search.mcts import refine
+from toast_lab.search.mcts import tree as tr
+from toast_lab.search.mcts.improvement import ARCHIVE
+from toast_lab.search.plan_arrays import array_offenders
+from toast_lab.search.trace_check import CLOSE, NEAR, outside
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State
+
+if TYPE_CHECKING:
+    from toast_lab.search.methods import Mcts
+    from toast_lab.search.trace import Trace
+
+REPLAYED = 200  #: nodes that are reached again by their actions, spread over the tree
+_MOST = 2**31 - 1
+_HIGHEST = 30.0  # rewards are -log of scores of at least 1e-12, less something
+_LOWEST = -1e6
+
+
+def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
+    """What is wrong with the memory of a trace of ``mcts``, a sentence each.
+
+    Args:
+        problem: to search on.
+        trace: of an earlier search of it; all of it but ``memory`` has been checked.
+        options: that the search will have.
+    """
+    memory = trace.memory
+    if not memory:
+        if (trace.row.n, trace.node.n, len(trace.vocabulary)) != (1, 1, 0):
+            yield (
+                f"it has {trace.row.n} simulations and {trace.node.n} nodes, but nothing of the "
+                "tree that made them"
+            )
+        return
+    depth = options.depth
+    n_codes = problem.space.n_moves * len(problem.mesh.axes)
+    for stage in (_kinds, _tree, _choices, _tables, _elites, _refinement):
+        wrong = list(stage(problem, trace, depth, n_codes))
+        if wrong:  # later stages rely on what earlier ones have let through
+            yield from wrong
+            return
+    if memory["refine"][3] and not options.solve:
+        yield (
+            "it stands before its integer programs, which solve=False leaves out: resume it with "
+            "solve=True"
+        )
+    most = options.restarts + 1
+    if bad := outside(memory["round"][3:], 0, most):
+        yield f"memory.round: starts that brought nothing are out of range, {bad}"
+
+
+def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+    """Every array is there, of its kind and length."""
+    memory = dict(trace.memory)
+    number = memory.get("tree.number")
+    n = trace.node.n
+    c = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
+    h, p = (
+        len(memory[k]) if k in memory and memory[k].ndim else 0
+        for k in ("tree.slot_key", "tree.price_key")
+    )
+    expected: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "tree.number": (np.int64, (10,)),
+        "tree.reward": (float, (n,)),
+        "tree.choice": (np.int64, (n,)),
+        "tree.choices": (np.int32, (n,)),
+        "tree.closed": (bool, (n,)),
+        "tree.start": (np.int32, (n,)),
+        "tree.action": (np.int32, (c,)),
+        "tree.child": (np.int32, (c,)),
+        "tree.tried": (np.int32, (c,)),
+        "tree.under_way": (np.int16, (c,)),
+        "tree.total": (float, (c,)),
+        "tree.best": (float, (c,)),
+        "tree.slot_key": (np.uint64, (h,)),
+        "tree.slot_node": (np.int32, (h,)),
+        "tree.price_key": (np.uint64, (p,)),
+        "tree.price": (float, (p, 2)),
+        "tree.seen": (float, (n_codes, 2)),
+        "tree.elite": (np.int32, (tr.KEEP, depth)),
+        "tree.elite_length": (np.int32, (tr.KEEP,)),
+        "tree.elite_key": (np.uint64, (tr.KEEP,)),
+        "tree.elite_reward": (float, (tr.KEEP,)),
+        "round": (np.int64, (4,)),
+        "before": (float, (3,)),
+        "refine": (np.int64, (4,)),
+    }
+    both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
+    archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
+    n_axes, rows = len(problem.mesh.axes), (0, 0)
+    chained = any(name.startswith(("chain.", "origin.")) for name in memory)
+    if archived or chained:
+        alike = refine.fine_rows(problem)
+        rows = len(alike.ops.first), len(alike.values.first)
+    states = ((np.int32, (rows[0], n_axes)), (np.int8, (rows[1], n_axes)))
+    if archived:
+        expected["archive.ops"], expected["archive.values"] = (
+            (d, (archived, *s)) for d, s in states
+        )
+    elif all(
+        name in memory and memory[name].shape == (0, 0, 0)
+        for name in ("archive.ops", "archive.values")
+    ):
+        del memory["archive.ops"], memory["archive.values"]  # nothing, of whatever kind
+    else:
+        expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
+    if chained:
+        k, pool = refine.CHAINS, refine.CHAINS + archived
+        for name, one in (("ops", 0), ("values", 1), ("best_ops", 0), ("best_values", 1)):
+            expected[f"chain.{name}"] = (states[one][0], (k, *states[one][1]))
+        for name, one in (("pool_ops", 0), ("pool_values", 1)):
+            expected[f"chain.{name}"] = (states[one][0], (pool, *states[one][1]))
+        origins = (
+            len(memory["origin.end"]) if "origin.end" in memory and memory["origin.end"].ndim else 0
+        )
+        codes = memory["origin.code"].size if "origin.code" in memory else 0
+        expected |= {
+            "chain.price": (float, (k, 2)),
+            "chain.best": (float, (k, 2)),
+            "chain.random": (np.uint64, (k, 1)),
+            "chain.origin": (np.int64, (k,)),
+            "chain.priced": (np.int64, (k,)),
+            "origin.code": (np.int32, (codes,)),
+            "origin.end": (np.int64, (origins,)),
+        }
+    if missing := sorted(set(expected) - set(memory)):
+        yield f"it lacks memory.{', memory.'.join(missing)}"
+    if foreign := sorted(set(memory) - set(expected)):
+        yield (
+            "mcts keeps nothing called "
+            f"memory.{', memory.'.join(name[:40] for name in foreign[:6])}"
+        )
+    for name, (dtype, shape) in expected.items():
+        if name in memory and (memory[name].dtype != dtype or memory[name].shape != shape):
+            yield (
+                f"memory.{name} must be {np.dtype(dtype)} of shape {shape}, it is "
+                f"{memory[name].dtype} of "
+                f"{memory[name].shape}"
+            )
+
+
+def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+    """Counters, the columns of nodes and choices, and the texts of actions."""
+    t, row = _part(trace), trace.row
+    number = t["number"]
+    fixed = {
+        tr.NODES: ("nodes", trace.node.n),
+        tr.CHOICES: ("choices", len(t["action"])),
+        tr.BEST: ("the best simulation", int(row["best"][-1])),
+        tr.PRICED: ("priced states", int(np.count_nonzero(t["price_key"])) - 1),
+    }
+    for place, (noun, count) in fixed.items():
+        if number[place] != count:
+            yield f"memory.tree.number has {number[place]} for {noun}, the trace has {count}"
+    if bad := outside(number, 0, 2**62):
+        yield f"memory.tree.number is out of range, {bad}"
+    start = int(number[tr.START])
+    ranges: list[tuple[str, np.ndarray, float, float]] = [
+        ("tree.reward", t["reward"], _LOWEST, _HIGHEST),
+        ("tree.choice", t["choice"], 0, len(t["action"])),
+        ("tree.choices", t["choices"], -1, len(t["action"])),
+        ("tree.start", t["start"], 0, start),
+        ("tree.action", t["action"], 0, n_codes - 1),
+        ("tree.child", t["child"], -1, trace.node.n - 1),
+        ("tree.tried", t["tried"], 0, _MOST),
+        ("tree.under_way", t["under_way"], 0, 0),
+        ("tree.total", t["total"], -1e300, 1e300),
+        ("tree.best", t["best"], -np.inf, _HIGHEST),
+        ("tree.price", t["price"], 0.0, np.finfo(float).max),
+        ("tree.seen", t["seen"], -1e300, 1e300),
+        ("tree.elite_length", t["elite_length"], 0, depth),
+        ("round", trace.memory["round"], 0, _MOST),
+        ("before", trace.memory["before"], _LOWEST, np.finfo(float).max),
+        ("refine", trace.memory["refine"], 0, 2**62),
+        ("refine", trace.memory["refine"][2:], 0, 1),
+        ("tree.number of elites", number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP),
+    ]
+    for name, numbers, least, most in ranges:
+        if bad := outside(numbers, least, most):
+            yield f"memory.{name} is out of range, {bad}"
+    if bad := outside(t["seen"][:, 0], 0.0, 1e300):
+        yield f"memory.tree.seen is out of range, {bad}"
+    tried = np.maximum(t["tried"], 1)
+    mean, best = t["total"] / tried, np.where(t["tried"] > 0, t["best"], np.inf)
+    if (mean > best + 1e-6 * np.maximum(1.0, np.abs(best))).any() or (mean < _LOWEST).any():
+        at = int(np.argmax(mean - best))
+        tries = f"{t['tried'][at]} tries, the best of them {best[at]:g}"
+        yield f"memory.tree.total of choice {at} is {t['total'][at]:g} for {tries}"
+    node_depth = trace.node["depth"]
+    late = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
+    if late.any():
+        yield f"node.depth of node {1 + int(np.argmax(late))} is not one more than its parent's"
+    if bad := outside(node_depth, 0, depth):
+        yield f"node.depth is out of range, {bad}"
+    if bad := outside(trace.node["word"][1:], 0, n_codes - 1):
+        yield f"node.word is out of range, {bad}"
+    space, axes = problem.space, len(problem.mesh.axes)
+    for code in range(n_codes):
+        move, axis = divmod(code, axes)
+        text = space.text(Action(int(space.group[move]), int(space.bits[move]), axis))
+        if code >= len(trace.vocabulary) or trace.vocabulary[code] != text:
+            given = trace.vocabulary[code][:60] if code < len(trace.vocabulary) else "nothing"
+            yield f"vocabulary {code} is {given!r}, the problem's action of this number is {text!r}"
+            return
+
+
+def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+    """Each choice has one node, each node its parent's choice, what is closed is closed below."""
+    t, node = _part(trace), trace.node
+    choices = np.maximum(t["choices"], 0).astype(np.int64)
+    with_some = np.flatnonzero(choices)
+    order = with_some[np.argsort(t["choice"][with_some], kind="stable")]
+    ends = np.cumsum(choices[order])
+    total = int(ends[-1]) if len(ends) else 0
+    if total != len(t["action"]) or not np.array_equal(t["choice"][order], ends - choices[order]):
+        yield "memory.tree.choice and memory.tree.choices do not divide the choices among the nodes"
+        return
+    owner = np.repeat(order, choices[order])
+    child = t["child"]
+    with_child = np.flatnonzero(child > 0)
+    led = (owner[with_child] == node["parent"][child[with_child]]) & (
+        t["action"][with_child] == node["word"][child[with_child]]
+    )
+    reached = np.zeros(node.n, bool)
+    reached[child[with_child[led]]] = True
+    if not reached[1:].all():
+        at = 1 + int(np.argmin(reached[1:]))
+        yield (
+            f"memory.tree.child: no choice of node {node['parent'][at]} leads to its child, node "
+            f"{at}"
+        )
+    open_below = np.zeros(node.n, bool)
+    open_choice = (child < 0) | ~t["closed"][np.maximum(child, 0)]
+    open_below[owner[open_choice]] = True
+    early = t["closed"] & (open_below | (t["choices"] < 0))
+    if early.any():
+        yield (
+            f"memory.tree.closed says that all below node {int(np.argmax(early))} was priced, "
+            "which is not so"
+        )
+    idle = ~t["closed"] & (t["choices"] == 0)
+    if idle.any():
+        yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
+    for at in np.unique(
+        np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)
+    ).tolist():
+        codes, above = [], at
+        while above > 0:
+            codes.append(int(node["word"][above]))
+            above = int(node["parent"][above])
+        key, idle = _reached(problem, codes[::-1])
+        if idle is not None or key != int(node["key"][at]):
+            yield (
+                f"node.key of node {at} is {int(node['key'][at]):016x}, its actions lead to "
+                f"{key:016x}"
+            )
+            return
+
+
+def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+    """Tables by key: every node is in one, every price is that of a simulation."""
+    t, node, row = _part(trace), trace.node, trace.row
+    for name in ("slot_key", "price_key"):
+        size, filled = len(t[name]), int(np.count_nonzero(t[name]))
+        if size < 4 or size & (size - 1) or 2 * filled > size:
+            yield (
+                f"memory.tree.{name} has {size} places for {filled} keys, not a power of two that "
+                "is half free"
+            )
+        elif len(np.unique(t[name][t[name] != 0])) != filled:
+            yield f"memory.tree.{name} holds a key twice"
+    keys = np.where(node["key"] == 0, np.uint64(1), node["key"])
+    if len(np.unique(keys)) != node.n:
+        yield "node.key: two nodes have one key"
+    used = np.flatnonzero(t["slot_key"])
+    numbers = t["slot_node"][used]
+    if (
+        outside(numbers, 0, node.n - 1)
+        or len(used) != node.n
+        or (keys[numbers] != t["slot_key"][used]).any()
+    ):
+        yield (
+            f"memory.tree.slot_key and memory.tree.slot_node do not lead to the {node.n} nodes by "
+            "their keys"
+        )
+        return
+    used = np.flatnonzero(t["price_key"])
+    known = _pairs(row["time_s"], row["peak_bytes"])
+    strange = ~np.isin(_pairs(*t["price"][used].T), known)
+    if strange.any():
+        at = int(used[np.argmax(strange)])
+        yield (
+            f"memory.tree.price at {at}, {t['price'][at, 0]:g} s and {t['price'][at, 1]:g} bytes, "
+            "is of no simulation"
+        )
+        return
+    order = used[np.argsort(t["price_key"][used])]
+    place = np.minimum(np.searchsorted(t["price_key"][order], keys), len(order) - 1)
+    lost = t["price_key"][order][place] != keys
+    if lost.any():
+        yield f"memory.tree.price_key lacks node {int(np.argmax(lost))}"
+        return
+    # Every price is that of a simulation, whose score was compared with it before.
+    by_price = np.argsort(known, kind="stable")
+    priced = by_price[np.searchsorted(known[by_price], _pairs(*t["price"][order][place].T))]
+    far = ~(np.abs(row["score"][priced] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
+    if far.any():
+        one = int(np.argmax(far))
+        yield (
+            f"node.score of node {one} is {node['score'][one]:g}, its price gives "
+            f"{row['score'][priced][one]:g}"
+        )
+
+
+def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+    """The best states of this start: their actions lead to their keys, the best one first."""
+    t = _part(trace)
+    for e in range(tr.KEEP):
+        codes = t["elite"][e, : t["elite_length"][e]]
+        if bad := outside(codes, 0, n_codes - 1):
+            yield f"memory.tree.elite {e}: an action is out of range, {bad}"
+    n = int(t["number"][tr.ELITES])
+    reward = t["elite_reward"]
+    if bad := outside(reward[:n], _LOWEST, _HIGHEST):
+        yield f"memory.tree.elite_reward is out of range, {bad}"
+        return
+    if np.isnan(reward).any() or (np.diff(reward[:n]) > 0).any():
+        yield "memory.tree.elite_reward does not descend"
+        return
+    for e in range(n):
+        codes = t["elite"][e, : t["elite_length"][e]]
+        if outside(codes, 0, n_codes - 1):
+            continue
+        key, idle = _reached(problem, codes.tolist())
+        if idle is not None or key != int(t["elite_key"][e]):
+            yield (
+                f"memory.tree.elite_key {e} is {int(t['elite_key'][e]):016x}, its actions lead to "
+                f"{key:016x}"
+            )
+
+
+def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+    """States of refinement are plans of the problem and cost what stands beside them."""
+    memory = trace.memory
+    segment, _, chains, solving = (int(x) for x in memory["refine"])
+    archived, chained = len(memory["archive.ops"]), "chain.ops" in memory
+    if bool(chains) != chained or (solving and (chained or not archived)) or archived > ARCHIVE:
+        yield (
+            f"memory.refine says chains={chains} and solving={solving}, with {archived} states in "
+            "memory.archive "
+            f"(at most {ARCHIVE}) and {'some' if chained else 'no'} memory.chain"
+        )
+        return
+    if segment > _MOST:
+        yield f"memory.refine: step {segment} is out of range"
+    if not archived and not chained:
+        return
+    states: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    if archived:
+        states["archive."] = memory["archive.ops"], memory["archive.values"]
+    if chained:
+        end, code = memory["origin.end"], memory["origin.code"]
+        steps = np.diff(end, prepend=0)
+        if not len(end) or (steps < 0).any() or (steps > depth).any() or end[-1] != len(code):
+            yield f"memory.origin.end does not divide the {len(code)} actions of memory.origin.code"
+            return
+        for name, numbers, least, most in (
+            ("origin.code", code, 0, n_codes - 1),
+            ("chain.origin", memory["chain.origin"], 0, len(end) - 1),
+            ("chain.priced", memory["chain.priced"], 0, 2**62),
+            ("chain.price", memory["chain.price"], 0.0, np.finfo(float).max),
+            ("chain.best", memory["chain.best"], 0.0, np.finfo(float).max),
+        ):
+            if bad := outside(numbers, least, most):
+                yield f"memory.{name} is out of range, {bad}"
+        for prefix in ("", "best_", "pool_"):
+            states[f"chain.{prefix}"] = (
+                memory[f"chain.{prefix}ops"],
+                memory[f"chain.{prefix}values"],
+            )
+    alike, program = refine.fine_rows(problem), problem.analysis.program
+    priced = {"chain.": "price", "chain.best_": "best"}
+    pricer = problem.pricer()
+    known: dict[bytes, tuple[float, float]] = {}
+    for name, (ops, values) in states.items():
+        for i in range(len(ops)):
+            bad = outside(ops[i], -1, program.n_factors - 1) or outside(values[i], -1, 127)
+            if bad:
+                yield f"memory.{name}ops or memory.{name}values, state {i}: out of range, {bad}"
+                return
+            digest = ops[i].tobytes() + values[i].tobytes()
+            if digest not in known:
+                whole = alike.over_ops(program, ops[i]), values[i][alike.values.label]
+                if wrong := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
+                    yield from wrong
+                    return
+                totals = pricer.totals(*whole) if name in priced else None
+                if totals is not None:
+                    known[digest] = totals.time_s, totals.peak_bytes
+            if name not in priced:
+                continue
+            given = memory[f"chain.{priced[name]}"][i]
+            if (np.abs(given - known[digest]) > NEAR * np.abs(known[digest])).any():
+                time_s, peak_bytes = known[digest]
+                yield (
+                    f"memory.chain.{priced[name]} of state {i} is {given[0]:g} s and {given[1]:g} "
+                    "bytes, the state has "
+                    f"{time_s:g} s and {peak_bytes:g} bytes"
+                )
+                return
+
+
+def _part(trace: Trace) -> dict[str, np.ndarray]:
+    """The arrays of the tree by name."""
+    return {k.removeprefix("tree."): a for k, a in trace.memory.items() if k.startswith("tree.")}
+
+
+def _pairs(time_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
+    """Two columns as one of complex numbers, which can be sorted and looked up."""
+    return np.asarray(time_s, complex) + 1j * np.asarray(peak_bytes)
+
+
+def _reached(problem: Problem, codes: list[int]) -> tuple[int, int | None]:
+    """(key of the state after some actions, the first of them that changes nothing)."""
+    state, idle = State(problem.space), None
+    for code in codes:
+        move, axis = divmod(code, len(problem.mesh.axes))
+        if not state.apply_row(move, axis) and idle is None:
+            idle = code
+    return state.key, idle

@@ -1,0 +1,91 @@
+"""The last step of a start of ``mcts``: integer programs that begin at the plan found.
+
+Refinement changes one neighbourhood at a time, and stops where several distant ones would have to
+change together.  An integer program over the sharding on one mesh axis, with the other axes as the
+plan has them, changes them all; after each axis in turn, all axes are free at once, if the program
+is small enough to be solved in the time there is.  What is minimised is a sum of prices of single
+ops and moves, not C(s); what comes out is priced as a plan and taken if it is better.
+
+The programs are those of our rival ``alpa`` (``solver``), which begins at plans of a single colour:
+what it finds from there, we mostly find from better ones.  The paper has no such step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toast_lab.search.alpa.grains import GRAINS
+from toast_lab.search.alpa.solver import LARGE, NODES, Effort, Solver
+from toast_lab.search.alpa.strategies import price_choices
+from toast_lab.search.recorder import Recorder
+
+_STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
+# columns of the largest program where a budget of evaluations, not of time, bounds the work
+_COUNTED = 8_000
+SHARE = 0.5  #: most of the time left that one start's integer programs take
+
+Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_axis and [V, A] value_axis of a plan
+
+
+class _Late(Exception):
+    """The time for this is over."""
+
+
+class Polish:
+    """Solves from plans; keeps the prices of choices, which take a while to work out."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        counted = recorder.limits.budget.evaluations is not None
+        self.effort = Effort(
+            _GAP, _SOLVE_S, NODES if counted else None, None, largest=_COUNTED if counted else LARGE
+        )
+        self.solvers: dict[str, Solver | None] = {}
+
+    def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
+        """The best plan that is found from one, or that one.
+
+        Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
+        """
+        recorder = self.recorder
+        until_s = self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0]
+        grains = [g for g in GRAINS if g in ("colours", "roles")]
+        for turn, grain in enumerate(grains):
+            here_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
+                len(grains) - turn
+            )
+            solver = self._solver(grain, here_s)
+            if solver is None or self.effort.crashed:
+                continue
+            self.effort.until_s = here_s
+            solver.begin(arrays, "best of this start")
+            solver.run()
+            if solver.best_rank[:2] < rank[:2]:
+                arrays, rank = solver.best_arrays, solver.best_rank
+        return arrays
+
+    def _solver(self, grain: str, until_s: float) -> Solver | None:
+        """None if the prices could not be worked out in time, now or before."""
+        recorder = self.recorder
+
+        def check() -> None:
+            recorder.check()
+            if recorder.clock.elapsed_s > until_s:
+                raise _Late
+
+        if grain not in self.solvers:
+            try:
+                choices = price_choices(recorder.problem, grain, _STRATEGIES, check)
+            except _Late:
+                self.solvers[grain] = None
+            else:
+                self.solvers[grain] = None
+                if not choices.none:
+                    self.solvers[grain] = Solver(
+                        recorder=recorder,
+                        choices=choices,
+                        grain=grain,
+                        effort=self.effort,
+                        rounds=_MEMORY_ROUNDS,
+                    )
+        return self.solvers[grain]

@@ -1,0 +1,546 @@
+"""Refinement of a plan of colour actions: change one neighbourhood of the program at a time.
+
+A colour action treats every place of its colour alike, which is what makes the search quick, but
+the best plan may shard a colour in one part of a layer and not in another.  Refinement starts from
+a state of the tree search.  It picks a class of alike ops or values, a mesh axis, and either a move
+of the space or none, and gives the axis to that move's name (or takes it away) on all rows within a
+few steps through the program, if C(s) gets lower; or it gives to one name what another has there;
+or it takes such a neighbourhood over from another good state.
+
+Rows are finer than those of the search's states: ops that cost the same under every plan
+(``cost.fold``) make up one, so that the layers still change together but the parts of a layer do
+not.
+
+Several states are changed side by side, by annealing from a low temperature.  What parts are taken
+over from are the best that each of them came by so far and those of earlier starts; from time to
+time the worst ones begin again where the best ones are.
+
+Arguments and results of the program stay in the rows that the search has (a parameter has to come
+back as it went in), and what loops and conditionals carry is left alone (one value seen at several
+places).
+
+The paper has no such step; what it gains over colour actions alone is in the tables of the
+evaluation.  Threads share the states out, and what is found does not depend on their number.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.fold import fold
+from toast_lab.cost.problem import Problem
+from toast_lab.cost.reprice import Repricer
+from toast_lab.hashing import classes
+from toast_lab.ir.program import Program
+from toast_lab.kernels import compiled, copy_row, copy_rows, helper
+from toast_lab.packs import (
+    BoolArray,
+    Float64Matrix,
+    Int8Cube,
+    Int8Matrix,
+    Int32Cube,
+    Int32Matrix,
+    Int64Array,
+    Int64Matrix,
+    UInt64Matrix,
+    packed,
+)
+from toast_lab.search.mcts.rollout import Pricing, Worker, price_from, score_of
+from toast_lab.search.mcts.tree import Moves, random
+from toast_lab.sharding.alike import Alike, by_classes
+from toast_lab.sharding.space import Space
+from toast_lab.sharding.state import State
+
+CHAINS, STEPS = 16, 16  #: states side by side, and steps of each in one batch
+TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of another state
+RECOLOURED = (
+    0.1  #: share of the other proposals that let another name have an axis wherever one has it now
+)
+WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
+EXCHANGES = 8  #: times that the worst begin again where the best are
+MIXES = 32  #: times that what may be taken over becomes the best that each came by
+
+
+@packed
+class Near(NamedTuple):
+    """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
+
+    #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart,
+    #: else 0
+    layer: int
+    #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
+    op_name: Int32Matrix
+    #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
+    value_dim: Int8Matrix
+    value_size: Int64Matrix  #: [M or A * M, L] size of that dim
+    ptr: Int64Array  #: [K+L+1] row starts into near
+    near: Int64Array  #: rows that share a definition or a use
+    move_ptr: Int64Array  #: [K+L+1] row starts into move
+    move: Int64Array  #: moves that touch the row
+    free: Int64Array  #: rows that may be changed
+    is_free: BoolArray  #: [K+L] the same as flags
+
+
+@packed
+class Chains(NamedTuple):
+    """A few states (``K``) that are changed side by side, each with the best that it came by."""
+
+    ops: Int32Cube  #: [K, rows, A]
+    values: Int8Cube  #: [K, rows, A]
+    price: Float64Matrix  #: [K, 2] time_s, peak_bytes
+    best_ops: Int32Cube  #: [K, rows, A]
+    best_values: Int8Cube  #: [K, rows, A]
+    best: Float64Matrix  #: [K, 2] time_s, peak_bytes
+    random: UInt64Matrix  #: [K, 1] uint64
+    #: [P, rows, A] good states, of which neighbourhoods are taken over; K first, see ``mix``
+    pool_ops: Int32Cube
+    pool_values: Int8Cube  #: [P, rows, A]
+    origin: Int64Array  #: [K] the state that it began with
+    priced: Int64Array  #: [K] states priced
+
+
+class Fine(NamedTuple):
+    """What refinement changes: finer rows, what lies near what, and the program so folded."""
+
+    alike: Alike
+    near: Near
+    repricer: Repricer
+
+
+def fine_rows(problem: Problem) -> Alike:
+    """Sort a program into finer rows; arguments and results stay in the search's rows."""
+    space, program, like_op = problem.space, problem.analysis.program, problem.folded.memory.like_op
+    coarse = space.alike
+    outside = np.zeros(program.n_values, bool)
+    outside[: program.n_arguments] = True
+    outside[program.outputs] = True
+    place = np.arange(program.n_values) - program.result_ptr[program.value_op]
+    ops = classes(program.n_ops, coarse.ops.label, like_op)
+    values = classes(
+        program.n_values,
+        coarse.values.label,
+        np.where(outside, -1, like_op[program.value_op]),
+        np.where(outside, -1, place),
+    )
+    return by_classes(
+        ops,
+        values,
+        space.op_ptr,
+        space.op,
+        space.op_name,
+        space.value_ptr,
+        space.value,
+        space.value_dim,
+        space.value_dim_size,
+        space.op_axes,
+        space.value_axes,
+    )
+
+
+def make_fine(problem: Problem) -> Fine:
+    """What refinement works on."""
+    alike = fine_rows(problem)
+    folded = fold(problem.analysis.program, alike, problem._tables, *problem._static)
+    return Fine(
+        alike,
+        neighbourhood(problem.space, alike),
+        Repricer(folded, problem._rates, problem.mesh.array()),
+    )
+
+
+def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
+    """([K, A] names of the first ops, [L, A] dims) of a state in the finer rows."""
+    return state.op_axis[fine.alike.ops.first], state.value_axis[fine.alike.values.first]
+
+
+def whole(
+    fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """([O, A] names, [V, A] dims) over the whole program, as a plan has them."""
+    return fine.alike.over_ops(program, ops), values[fine.alike.values.label]
+
+
+def neighbourhood(space: Space, alike: Alike) -> Near:
+    """Work out what lies near what in a program."""
+    program = space.analysis.program
+    n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
+    op_name = np.full((n_moves, n_ops), -1, np.int32)
+    value_dim = np.full((n_moves, n_values), -1, np.int8)
+    value_size = np.ones((n_moves, n_values), np.int64)
+    axes = np.zeros((n_moves, n_ops + n_values), np.uint8)
+    for m in range(n_moves):
+        rows = slice(alike.op_ptr[m], alike.op_ptr[m + 1])
+        op_name[m, alike.op[rows]] = alike.op_name[rows]
+        axes[m, alike.op[rows]] = alike.op_axes[rows]
+        rows = slice(alike.value_ptr[m], alike.value_ptr[m + 1])
+        value_dim[m, alike.value[rows]] = alike.value_dim[rows]
+        value_size[m, alike.value[rows]] = alike.value_dim_size[rows]
+        axes[m, n_ops + alike.value[rows]] = alike.value_axes[rows]
+    op_row, value_row = alike.ops.label, alike.values.label + n_ops
+    made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
+    used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    pairs = np.concatenate(
+        [
+            np.stack([op_row[made_by], value_row]),
+            np.stack([op_row[used_by], value_row[program.use_value]]),
+        ],
+        axis=1,
+    )
+    pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+    n = n_ops + n_values
+    touched = np.concatenate([op_name >= 0, value_dim >= 0], axis=1)
+    free = np.array(touched.any(axis=0))
+    # What several places see as one value.
+    tied = program.owner != np.arange(program.n_ops)
+    tied[program.owner[tied]] = True
+    free[op_row[np.flatnonzero(tied)]] = False
+    free[value_row[np.flatnonzero(tied[made_by])]] = False
+    move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
+    layer, n_axes = 0, len(space.mesh.axes)
+    if space.pins is not None:
+        # What is pinned is neither given nor taken away on that axis: there is no move that touches
+        # it.
+        may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
+        op_may = [
+            m[:, :n_ops] & (fixed < 0)
+            for m, fixed in zip(may, space.pins.op_fixed[alike.ops.first].T, strict=True)
+        ]
+        value_may = [
+            m[:, n_ops:] & (fixed < 0)
+            for m, fixed in zip(may, space.pins.value_fixed[alike.values.first].T, strict=True)
+        ]
+        op_name = np.concatenate([np.where(m, op_name, np.int32(-1)) for m in op_may])
+        value_dim = np.concatenate([np.where(m, value_dim, np.int8(-1)) for m in value_may])
+        value_size = np.concatenate([value_size] * n_axes)
+        layer = n_moves
+    return Near(
+        layer=layer,
+        op_name=op_name,
+        value_dim=value_dim,
+        value_size=value_size,
+        ptr=np.searchsorted(pairs[0], np.arange(n + 1)),
+        near=pairs[1].astype(np.int64),
+        move_ptr=np.cumsum([0, *map(len, move_of_row)]),
+        move=np.concatenate(move_of_row).astype(np.int64),
+        free=np.flatnonzero(free),
+        is_free=free,
+    )
+
+
+@helper
+def _ways(row: np.ndarray, name: int, axis: int, axis_size: np.ndarray) -> int:
+    """Parts that ``what`` would be cut into if it had ``axis`` too."""
+    ways = axis_size[axis]
+    for b in range(axis_size.shape[0]):
+        if b != axis and row[b] == name:
+            ways *= axis_size[b]
+    return ways
+
+
+@helper
+def _give(
+    n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
+) -> bool:
+    """Could and did a row give ``axis`` to the move's name?"""
+    n_ops = ops.shape[0]
+    if row < n_ops:
+        name = n.op_name[move, row]
+        if name < 0 or ops[row, axis] == name:
+            return False
+        if m.name_size[name] % _ways(ops[row], name, axis, m.axis_size) != 0:
+            return False
+        ops[row, axis] = name
+        return True
+    row -= n_ops
+    dim = n.value_dim[move, row]
+    if dim < 0 or values[row, axis] == dim:
+        return False
+    if n.value_size[move, row] % _ways(values[row], dim, axis, m.axis_size) != 0:
+        return False
+    values[row, axis] = dim
+    return True
+
+
+@helper
+def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
+    """Does a row have the move's name on ``axis``, so that it could be taken away?"""
+    n_ops = ops.shape[0]
+    if row < n_ops:
+        return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
+    return (
+        n.value_dim[move, row - n_ops] >= 0
+        and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
+    )
+
+
+class Flood(NamedTuple):
+    """Rows that a change spreads over, nearest first."""
+
+    seen: np.ndarray  #: [rows] flags
+    queue: np.ndarray  #: [rows] rows in the order they were reached
+    far: np.ndarray  #: [rows] steps through the program to each
+
+
+@helper
+def _from(middle: int, n_rows: int) -> Flood:
+    """A change that begins in one row."""
+    f = Flood(np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64))
+    f.queue[0], f.far[0], f.seen[middle] = middle, 0, True
+    return f
+
+
+@helper
+def _reach(n: Near, f: Flood, row: int, distance: int, last: int) -> int:
+    """Put the free rows near ``row`` that were not seen yet into the queue; gives its new end."""
+    for k in range(n.ptr[row], n.ptr[row + 1]):
+        other = n.near[k]
+        if n.is_free[other] and not f.seen[other]:
+            f.seen[other] = True
+            f.queue[last], f.far[last] = other, distance
+            last += 1
+    return last
+
+
+@helper
+def _hops(drawn: np.ndarray, least: int, ends: int, n_rows: int) -> int:
+    """How far a change may spread, in steps: ``least`` to ``ends - 1``, or everywhere.
+
+    Each of these is as likely as the others.
+    """
+    hops = least + int((ends - least + 1) * random(drawn))
+    return n_rows if hops == ends else hops
+
+
+@helper
+def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None:
+    """Let a row have nothing on ``axis``."""
+    if row < ops.shape[0]:
+        ops[row, axis] = -1
+    else:
+        values[row - ops.shape[0], axis] = -1
+
+
+@helper
+def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
+    """Change a state in one neighbourhood; gives the number of rows changed."""
+    n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
+    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    axis = int(m.axis_size.shape[0] * random(drawn))
+    if m.axis_size[axis] < 2:
+        return 0
+    begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
+    move = n.layer * axis + n.move[begin + int((end - begin) * random(drawn))]
+    now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
+    take = _has(n, ops, values, middle, move, axis)
+    only_free = (
+        not take and now < 0 and random(drawn) < 0.5
+    )  # leave alone what uses the axis for something else
+    hops = _hops(drawn, 0, 5, n_rows)
+    flood = _from(middle, n_rows)
+    first, last, changed = 0, 1, 0
+    while first < last:
+        row, distance = flood.queue[first], flood.far[first]
+        first += 1
+        if take:
+            if not _has(n, ops, values, row, move, axis):
+                continue
+            _take_away(ops, values, row, axis)
+            changed += 1
+        else:
+            current = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
+            if only_free and current >= 0:
+                continue
+            if not _give(n, m, ops, values, row, move, axis):
+                continue
+            changed += 1
+        if distance < hops:
+            last = _reach(n, flood, row, distance + 1, last)
+    return changed
+
+
+@helper
+def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
+    """Let another move have an axis where one has it now; gives the rows changed.
+
+    Where the other cannot have it, none has.
+    """
+    n_rows = ops.shape[0] + values.shape[0]
+    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    axis = int(m.axis_size.shape[0] * random(drawn))
+    begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
+    layer = n.layer * axis
+    old, new = -1, layer + n.move[begin + int((end - begin) * random(drawn))]
+    for k in range(begin, end):
+        if _has(n, ops, values, middle, layer + n.move[k], axis):
+            old = layer + n.move[k]
+    if old < 0 or _has(n, ops, values, middle, new, axis):
+        return 0
+    hops = _hops(drawn, 1, 8, n_rows)
+    flood = _from(middle, n_rows)
+    first, last, changed = 0, 1, 0
+    while first < last:
+        row, distance = flood.queue[first], flood.far[first]
+        first += 1
+        if not _has(n, ops, values, row, old, axis):
+            continue
+        _take_away(ops, values, row, axis)
+        _give(n, m, ops, values, row, new, axis)
+        changed += 1
+        if distance < hops:
+            last = _reach(n, flood, row, distance + 1, last)
+    return changed
+
+
+@helper
+def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, c: Chains) -> int:
+    """Take a neighbourhood over from another good state; gives the number of rows changed."""
+    n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
+    other = int(c.pool_ops.shape[0] * random(drawn))
+    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    hops = _hops(drawn, 1, 8, n_rows)
+    flood = _from(middle, n_rows)
+    first, last, changed = 0, 1, 0
+    while first < last:
+        row, distance = flood.queue[first], flood.far[first]
+        first += 1
+        differs = False
+        for a in range(ops.shape[1]):
+            if row < n_ops:
+                differs |= ops[row, a] != c.pool_ops[other, row, a]
+                ops[row, a] = c.pool_ops[other, row, a]
+            else:
+                differs |= values[row - n_ops, a] != c.pool_values[other, row - n_ops, a]
+                values[row - n_ops, a] = c.pool_values[other, row - n_ops, a]
+        changed += differs
+        if distance < hops and (differs or distance == 0):
+            last = _reach(n, flood, row, distance + 1, last)
+    return changed
+
+
+@helper
+def _better(p: Pricing, price: np.ndarray, other: np.ndarray, allowance: float) -> bool:
+    """Is a price lower than another, or above it by no more than the allowance?
+
+    What fits is better than what does not.
+    """
+    fits, fit = price[1] <= p.limit_bytes, other[1] <= p.limit_bytes
+    if fits != fit:
+        return fits
+    return score_of(p, price[0], price[1]) < score_of(p, other[0], other[1]) * (1.0 + allowance)
+
+
+@helper
+def _enough_s(p: Pricing, price: np.ndarray, allowance: float) -> float:
+    """Time from which on a state is not ``_better``, whatever its memory.
+
+    C(s) is never below its relative time.
+    """
+    if price[1] > p.limit_bytes or p.base_time_s <= 0:
+        return math.inf
+    return score_of(p, price[0], price[1]) * (1.0 + allowance) * p.base_time_s
+
+
+@compiled
+def anneal(
+    n: Near,
+    m: Moves,
+    p: Pricing,
+    w: Worker,
+    c: Chains,
+    begin: int,
+    end: int,
+    steps: int,
+    warmth: float,
+) -> None:
+    """Change chains ``begin`` to ``end`` in ``steps`` steps each, at times for the worse.
+
+    How much worse it may get is drawn from an exponential distribution with mean ``warmth`` (a part
+    of C(s)).
+    """
+    ops, values = np.empty_like(c.ops[0]), np.empty_like(c.values[0])
+    price = np.empty(2)
+    for j in range(begin, end):
+        now, then = w.near, w.far
+        price_from(p, m, w, c.ops[j], c.values[j], p.root, now, math.inf)
+        for _ in range(steps):
+            copy_rows(ops, c.ops[j])
+            copy_rows(values, c.values[j])
+            if random(c.random[j]) < TAKEN_OVER:
+                changed = _take_over(n, c.random[j], ops, values, c)
+            elif random(c.random[j]) < RECOLOURED:
+                changed = _recolour(n, m, c.random[j], ops, values)
+            else:
+                changed = _change(n, m, c.random[j], ops, values)
+            if changed > 0 and random(c.random[j]) < 0.3:  # two changes that help only together
+                changed += _change(n, m, c.random[j], ops, values)
+            if changed == 0:
+                continue
+            allowance = -warmth * math.log(max(random(c.random[j]), 1e-12))
+            enough_s = _enough_s(p, c.price[j], allowance)
+            price[0], price[1] = price_from(p, m, w, ops, values, now, then, enough_s)
+            c.priced[j] += 1
+            if not _better(p, price, c.price[j], allowance):
+                continue
+            now, then = then, now
+            copy_rows(c.ops[j], ops)
+            copy_rows(c.values[j], values)
+            copy_row(c.price[j], price)
+            if _better(p, price, c.best[j], -1e-9):
+                copy_rows(c.best_ops[j], ops)
+                copy_rows(c.best_values[j], values)
+                copy_row(c.best[j], price)
+
+
+Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows
+
+
+def start(
+    states: list[Rows], prices: list[tuple[float, float]], others: list[Rows], seed: int
+) -> Chains:
+    """Chains that begin with the given states, in turn; prices are (time_s, peak_bytes).
+
+    ``others``: states whose parts may be taken over besides those of the chains.
+    """
+    origin = np.arange(CHAINS) % len(states)
+    ops = np.stack([states[i][0] for i in origin])
+    values = np.stack([states[i][1] for i in origin])
+    price = np.array([prices[i] for i in origin], float)
+    drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
+    return Chains(
+        ops=ops,
+        values=values,
+        price=price,
+        best_ops=ops.copy(),
+        best_values=values.copy(),
+        best=price.copy(),
+        random=drawn,
+        pool_ops=np.stack([*ops, *(s[0] for s in others)]),
+        pool_values=np.stack([*values, *(s[1] for s in others)]),
+        origin=origin,
+        priced=np.zeros(CHAINS, np.int64),
+    )
+
+
+def warmth(share: float) -> float:
+    """How warm annealing is when this share of its steps is done."""
+    return WARMEST * (COLDEST / WARMEST) ** share
+
+
+def mix(c: Chains) -> None:
+    """Let the chains take over from the best that each of them came by."""
+    c.pool_ops[:CHAINS] = c.best_ops
+    c.pool_values[:CHAINS] = c.best_values
+
+
+def exchange(c: Chains, scores: np.ndarray) -> None:
+    """Let the worst quarter of the chains begin again where the best quarter is.
+
+    ``scores``: [K] lower is better.
+    """
+    order = np.argsort(scores, kind="stable")
+    for good, bad in zip(order[: CHAINS // 4], order[::-1][: CHAINS // 4], strict=True):
+        for array in (c.ops, c.values, c.price, c.best_ops, c.best_values, c.best, c.origin):
+            array[bad] = array[good]

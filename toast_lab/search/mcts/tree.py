@@ -1,0 +1,249 @@
+"""The search tree as flat arrays: what its parts mean, and the small things done with them.
+
+A batch of trajectories goes through three steps, each a kernel of its own:
+
+    select     (``selection``) walk down from the root once for each trajectory of the batch; a
+                              state met for the first time is a new node.  Quick and one after the
+                              other, since each walk must know of those before it (virtual visits).
+    evaluate   (``rollout``)  price the new nodes, roll out and price the ends.  Nearly all of the
+                              time goes here; trajectories are independent of each other, so that
+                              threads share them out.
+    back_up    (``backup``)   write prices, rewards and simulations back, again in order.
+
+What is found depends on the seed and the size of the batch but not on the number of threads: random
+numbers belong to a trajectory, prices do not depend on who works them out, and all writing is done
+in order.
+
+Only kernels that Python calls are kept on disk (``cache=True``), with the files that they depend
+on: a helper that was kept for itself would go on calling what another file said before it was
+edited.
+
+No step holds Python's global lock or makes a Python object.  Reference: TOAST sections 4.1 and 4.3.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import (
+    BoolArray,
+    Float64Array,
+    Float64Matrix,
+    Int8Array,
+    Int8Cube,
+    Int8Matrix,
+    Int16Array,
+    Int32Array,
+    Int32Cube,
+    Int32Matrix,
+    Int64Array,
+    Int64Cube,
+    Int64Matrix,
+    UInt64,
+    UInt64Array,
+    UInt64Matrix,
+    packed,
+)
+from toast_lab.sharding.state import _mix, apply_move, legal_pairs
+
+#: Places in ``Tree.number``.
+NODES, CHOICES, SIMULATIONS, TRAJECTORIES, WORDS, PASSED, PRICED, ELITES, BEST, START = range(10)
+KEEP = 16  #: elites
+
+
+@packed
+class Moves(NamedTuple):
+    """What each move of the space does to a state (``sharding.alike.Spans``), and which count."""
+
+    axis_size: Int64Array  #: [A] int64
+    op_span: Int64Cube
+    op: Int32Array
+    op_name: Int32Array
+    name_size: Int64Array
+    value_span: Int64Cube
+    value: Int32Array
+    value_dim: Int8Array
+    value_dim_size: Int64Array
+    n_names: Int32Array  #: [M]
+    min_names: int
+    usable: Int64Array  #: actions that change the state that every trajectory starts from ...
+    start_ops: Int32Matrix  #: ... which has these rows of ops
+    start_values: Int8Matrix  #: ... and of values
+
+
+@packed
+class Settings(NamedTuple):
+    """Numbers that steer the search; see ``mcts.run``."""
+
+    seed: UInt64
+    depth: int
+    exploration: float
+    length_penalty: float
+    prior_visits: float
+    vary: float  #: share of the trajectories that vary an elite
+    boldness: float  #: chance of each further change
+
+
+@packed
+class Tree(NamedTuple):
+    """Nodes (``N``), choices (``C``), prices by key, and what actions brought in any place.
+
+    An action is a number ``move * A + axis``.  ``parent`` to ``score`` are columns of the trace.
+    """
+
+    #: [10] int64, how many of each there are; BEST: the best simulation; START: starts so far
+    number: Int64Array
+    parent: Int32Array
+    word: Int32Array
+    depth: Int32Array
+    key: UInt64Array
+    visits: Int64Array
+    value: Float64Array
+    best_score: Float64Array
+    score: Float64Array
+    reward: Float64Array  #: [N] of stopping here; NaN until the node was priced
+    choice: Int64Array  #: [N] first choice
+    choices: Int32Array  #: [N] number of choices, -1: not worked out yet
+    closed: BoolArray  #: [N] every state below was priced
+    start: Int32Array  #: [N] the start in which its choices were last reset
+    action: Int32Array  #: [C]
+    child: Int32Array  #: [C] node, -1: not tried
+    tried: Int32Array  #: [C] trajectories
+    under_way: Int16Array  #: [C] trajectories of this batch
+    total: Float64Array  #: [C] summed reward
+    best: Float64Array  #: [C] best reward
+    slot_key: UInt64Array  #: [H] keys of nodes, 0: free
+    slot_node: Int32Array  #: [H]
+    price_key: UInt64Array  #: [P] keys of priced states, 0: free
+    price: Float64Matrix  #: [P, 2] time_s, peak_bytes
+    seen: Float64Matrix  #: [M * A, 2] trajectories that took an action, and their summed reward
+    elite: Int32Matrix  #: [KEEP, D] actions of the best distinct states so far
+    elite_length: Int32Array  #: [KEEP]
+    elite_key: UInt64Array  #: [KEEP]
+    elite_reward: Float64Array  #: [KEEP] descending
+
+
+@packed
+class Rows(NamedTuple):
+    """Columns of the trace that simulations are written to."""
+
+    round: Int32Array
+    score: Float64Array
+    time_s: Float64Array
+    peak_bytes: Float64Array
+    fits: BoolArray
+    best: Int64Array
+    action_end: Int64Array
+    node_end: Int64Array
+    word: Int32Array
+    node: Int32Array
+
+
+@packed
+class Jobs(NamedTuple):
+    """A batch of ``K`` trajectories on their way; ``D`` actions at most."""
+
+    ops: Int32Cube  #: [K, rows, A] state at the node
+    values: Int8Cube  #: [K, rows, A]
+    key: UInt64Matrix  #: [K, 1] key of the state; after the rollout that of its end
+    random: UInt64Matrix  #: [K, 1] uint64
+    varies: BoolArray  #: [K] starts from an elite instead of walking down
+    length: Int64Array  #: [K] actions to the node
+    passed: Int32Matrix  #: [K, D + 1] nodes, root first
+    taken: Int64Matrix  #: [K, D] choices
+    actions: Int32Matrix  #: [K, D] to the node, then of the rollout
+    new: BoolArray  #: [K] the node is new
+    near: Float64Matrix  #: [K, 2] time_s, peak_bytes of the node, if it is new
+    near_fresh: BoolArray  #: [K] that price was not known before
+    far_length: Int64Array  #: [K] actions to the end of the rollout
+    far: Float64Matrix  #: [K, 2] time_s, peak_bytes there
+    far_fresh: BoolArray  #: [K]
+
+
+@helper
+def random(state: np.ndarray) -> float:
+    """Uniform in [0, 1); ``state[0]`` moves on."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    return float(_mix(state[0]) >> np.uint64(11)) / 9007199254740992.0
+
+
+@compiled
+def slot(keys: UInt64Array, key: np.uint64) -> np.int64:
+    """Where ``key`` stands, or would stand, in a table of open addressing."""
+    mask = np.int64(keys.shape[0] - 1)
+    at = np.int64(_mix(key) & np.uint64(mask))
+    while keys[at] != np.uint64(0) and keys[at] != key:
+        at = (at + 1) & mask
+    return at
+
+
+@helper
+def nonzero(key: np.uint64) -> np.uint64:
+    """The key, or 1 for the key 0, which means a free place in tables."""
+    return key if key != np.uint64(0) else np.uint64(1)
+
+
+@compiled
+def rehash(old_keys: UInt64Array, keys: UInt64Array, place: Int64Array) -> None:
+    """Move the keys of a table into a larger one; ``place[i]``: new place of key i, -1: none."""
+    for i in range(old_keys.shape[0]):
+        place[i] = -1
+        if old_keys[i] != 0:
+            place[i] = slot(keys, old_keys[i])
+            keys[place[i]] = old_keys[i]
+
+
+@helper
+def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action: int) -> int:
+    """Take an action in place; gives the number of rows changed."""
+    n_axes = m.axis_size.shape[0]
+    return apply_move(
+        ops,
+        values,
+        key,
+        action % n_axes,
+        m.axis_size,
+        action // n_axes,
+        m.op_span,
+        m.op,
+        m.op_name,
+        m.name_size,
+        m.value_span,
+        m.value,
+        m.value_dim,
+        m.value_dim_size,
+        False,
+    )
+
+
+@helper
+def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """[n, 2] (move, axis) pairs that would change the state."""
+    return legal_pairs(
+        ops,
+        values,
+        m.axis_size,
+        m.op_span,
+        m.op,
+        m.op_name,
+        m.name_size,
+        m.value_span,
+        m.value,
+        m.value_dim,
+        m.value_dim_size,
+        m.n_names,
+        m.min_names,
+    )
+
+
+@helper
+def level(t: Tree) -> float:
+    """Best mean reward of any action."""
+    level = -np.inf
+    for code in range(t.seen.shape[0]):
+        if t.seen[code, 0] > 0:
+            level = max(level, t.seen[code, 1] / t.seen[code, 0])
+    return level

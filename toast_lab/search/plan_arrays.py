@@ -1,0 +1,87 @@
+"""Plans as the two arrays that a trace and a child process hand on: made, and checked.
+
+``op_axis`` is [O, A] int32, the name along which each op is split on each mesh axis, and
+``value_axis`` [V, A] int8, the dim of each value; -1: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from toast_lab.cost.problem import Problem
+from toast_lab.search import trace_check
+from toast_lab.sharding import validity
+from toast_lab.sharding.plan import ShardingPlan, pinned_texts
+
+
+def plan_of_arrays(
+    problem: Problem,
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    actions: tuple[str, ...],
+    key: int,
+) -> ShardingPlan:
+    """The plan of a problem with these arrays, which are frozen, and labels.
+
+    Args:
+        problem: that the plan is of.
+        op_axis: [O, A] int32.
+        value_axis: [V, A] int8.
+        actions: all of them, the pinned ones first.
+        key: tells the plan from others.
+    """
+    for array in (op_axis, value_axis):
+        array.flags.writeable = False
+    analysis = problem.analysis
+    return ShardingPlan(
+        program=analysis.program,
+        mesh=problem.mesh,
+        op_axis=op_axis,
+        value_axis=value_axis,
+        actions=actions,
+        key=key,
+        trees=analysis.trees,
+    )
+
+
+def with_pinned(problem: Problem, actions: tuple[str, ...]) -> tuple[str, ...]:
+    """Actions of a plan after those that the problem has pinned."""
+    return (*pinned_texts(problem.space), *actions)
+
+
+def array_offenders(
+    problem: Problem, prefix: str, op_axis: np.ndarray, value_axis: np.ndarray
+) -> Iterator[str]:
+    """Why arrays are not a plan of a problem: shapes, names and dims out of range, pins.
+
+    Args:
+        problem: that the plan should be of.
+        prefix: what the arrays are called by in a trace, such as "best.".
+        op_axis: should be [O, A].
+        value_axis: should be [V, A].
+    """
+    program, n_axes = problem.analysis.program, len(problem.mesh.axes)
+    rows = (
+        ("op_axis", op_axis, program.n_ops, "ops"),
+        ("value_axis", value_axis, program.n_values, "values"),
+    )
+    wrong = []
+    for name, array, n, noun in rows:
+        if array.shape != (n, n_axes):
+            wrong.append(
+                f"{prefix}{name} has shape {array.shape}, the program has {n} {noun} "
+                f"and the mesh {n_axes} axes"
+            )
+        elif bad := trace_check.outside(array, -1, np.iinfo(array.dtype).max):
+            wrong.append(f"{prefix}{name} is out of range, {bad}")
+    if wrong:
+        yield from wrong
+        return
+    both = f"{prefix}op_axis and {prefix}value_axis"
+    for text in validity.offenders(program, problem.mesh, op_axis, value_axis):
+        yield f"{both}: {text}"
+    if problem.pins is not None and (broken := problem.pins.broken(op_axis, value_axis)):
+        listed = "; ".join(map(str, broken[:5]))
+        yield f"{both} do not keep to what is pinned: {listed}"

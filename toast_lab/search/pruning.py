@@ -1,0 +1,22 @@
+"""Which actions a search considers.
+
+Reference: TOAST section 4.2, where actions on fewer than 10 names are discarded.
+"""
+
+from __future__ import annotations
+
+from toast_lab.cost.problem import Problem
+
+SMALLEST_GROUP = 10  #: names; of programs of fewer than ``FULL_SIZE`` names fewer
+FULL_SIZE = 500
+
+
+def pruning_threshold(problem: Problem, limit: int = SMALLEST_GROUP) -> int:
+    """Fewest names that a colour group must have to be acted on."""
+    total = int((problem.analysis.dims.size > 1).sum())
+    return limit if total >= FULL_SIZE else max(1, limit * total // FULL_SIZE)
+
+
+def smallest_group(problem: Problem, min_names: int | None) -> int:
+    """The option ``min_names`` of a method, with its default filled in."""
+    return pruning_threshold(problem) if min_names is None else min_names

@@ -1,0 +1,219 @@
+"""What a method is given to search with: it prices, remembers, writes the trace and stops in time.
+
+``Recorder`` puts together what each has a file of its own: the clock and the budget (``limits``),
+prices (``ledger``), the best plan so far (``incumbent``) and the trace.  Start reading there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from toast_lab.cost.problem import Problem, Quick
+from toast_lab.search import ledger
+from toast_lab.search.incumbent import Incumbent
+from toast_lab.search.ledger import Ledger
+from toast_lab.search.limits import Budget, Limits, SearchClock
+from toast_lab.search.trace import Simulation, Simulations, Trace
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State
+
+REPORT_EVERY_S = 0.05
+
+Progress = Callable[[Sequence[Simulation]], None]
+
+
+class ProgressReport:
+    """Tells a listener of new simulations, several times a second; the clock stands meanwhile."""
+
+    def __init__(self, trace: Trace, clock: SearchClock, listener: Progress | None) -> None:
+        self.trace, self.clock, self.listener = trace, clock, listener
+        self._n_reported, self._reported_at = trace.row.n, -math.inf
+
+    def send(self, *, last: bool = False) -> None:
+        """Tell of the simulations since the last report, if it is time or this is the last one."""
+        if self.listener is None or self.trace.row.n == self._n_reported:
+            return
+        now = time.monotonic()
+        if last or now - self._reported_at >= REPORT_EVERY_S:
+            news = Simulations(self.trace, self._n_reported, self.trace.row.n)
+            self._n_reported, self._reported_at = self.trace.row.n, now
+            # Whoever listens may pause the search, or draw.
+            with self.clock.paused():
+                self.listener(news)
+
+
+class Recorder:
+    """One search run, as its method sees it.
+
+    Attributes:
+        problem: what is sharded.
+        trace: what the search did so far; ``trace.memory`` is the method's, to be resumed from.
+        is_resumed: was the trace there before?
+        clock: seconds of searching.
+        ledger: prices of distinct shardings.
+        limits: budget and cancellation.
+        incumbent: the best plan so far.
+        round: number written to the simulations.
+        bound: what ``prove`` was told.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        on_progress: Progress | None = None,
+        cancel: Callable[[], bool] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.problem = problem
+        self.is_resumed = trace is not None
+        self.trace = Trace() if trace is None else trace
+        about = self.trace.about
+        self.clock = SearchClock(float(about.get("elapsed_s", 0.0)))
+        self.ledger = Ledger(problem, int(about.get("evaluations", 0)))
+        self.limits = Limits(budget, self.clock, self.ledger, cancel)
+        self.incumbent = Incumbent(problem, self.trace)
+        self.round = 0
+        self.bound: float | None = None
+        self._progress = ProgressReport(self.trace, self.clock, on_progress)
+
+    # -- what a method asks for ----------------------------------------------------------------
+    @property
+    def best(self) -> Quick | None:
+        """The price of the best plan so far."""
+        return self.incumbent.quick
+
+    @property
+    def best_rank(self) -> tuple[float, ...]:
+        """The rank of the best plan so far."""
+        return self.incumbent.rank
+
+    @property
+    def evaluations(self) -> int:
+        """Distinct states priced so far."""
+        return self.ledger.evaluations
+
+    def check(self) -> None:
+        """Raise Stop if the search must end now."""
+        self.limits.check()
+
+    def left(self) -> tuple[float, float]:
+        """(seconds, evaluations) that the budget still has, infinite where it has no such limit."""
+        return self.limits.left()
+
+    def price(self, state: State) -> Quick:
+        """Price a state, at once if it was priced before."""
+        return self.ledger.price(state)
+
+    def rank(self, quick: Quick, length: int) -> tuple[float, float, float]:
+        """See ``ledger.rank``."""
+        return ledger.rank(quick, length)
+
+    def generator(self, seed: int) -> np.random.Generator:
+        """Random numbers of the search; one that is resumed does not repeat those drawn before."""
+        return np.random.default_rng([seed, self.trace.row.n] if self.is_resumed else seed)
+
+    # -- what a method tells -------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin with the best plan of a resumed trace, or with the unsharded program.
+
+        The unsharded program, or what pins leave of it, is always a candidate.
+        """
+        if self.is_resumed:
+            self.incumbent.take_over(ledger.rank)
+        else:
+            self.add_node(-1, "", 0, 0)
+            self.record(State(self.problem.space), (), (0,))
+
+    def prove(self, bound: float) -> None:
+        """State that no plan of the space that this method searches has a C(s) below ``bound``.
+
+        Where the best plan known at the end fits, that need only hold of plans that fit
+        (``SearchResult.bound``).
+        """
+        self.bound = bound
+
+    def add_node(self, parent: int, action: str, depth: int, key: int) -> int:
+        """Write a node of the search tree into the trace; gives its number."""
+        return self.trace.add_node(parent, action, depth, key)
+
+    def record(self, state: State, actions: Sequence[Action], nodes: Sequence[int] = ()) -> Quick:
+        """Price the end of a trajectory, keep it if it is the best, and report it."""
+        quick, rank = self.price(state), self.rank(self.price(state), len(actions))
+        if self._write(quick, rank, [self.problem.space.text(a) for a in actions], nodes):
+            row = self.trace.row.n - 1
+            self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
+        self.report()
+        return quick
+
+    def record_plan(
+        self,
+        op_axis: np.ndarray,
+        value_axis: np.ndarray,
+        labels: Sequence[str],
+        nodes: Sequence[int] = (),
+        quick: Quick | None = None,
+    ) -> Quick:
+        """``record`` for a plan that no sequence of actions gives.
+
+        Args:
+            op_axis: [O, A], the name along which each op is split on each axis, -1: none.
+            value_axis: [V, A], the dim of each value on each axis, -1: none.
+            labels: how it came about, for people.
+            nodes: trace nodes passed, root first.
+            quick: its price, where the method has worked it out (and counted it in
+                ``ledger.counted``).
+        """
+        op_axis = np.ascontiguousarray(op_axis, np.int32)
+        value_axis = np.ascontiguousarray(value_axis, np.int8)
+        if quick is None:
+            quick = self.ledger.price_arrays(op_axis, value_axis)
+        rank = self.rank(quick, len(labels))
+        if self._write(quick, rank, labels, nodes):
+            self.incumbent.keep_arrays(
+                quick,
+                rank,
+                self.trace.row.n - 1,
+                op_axis=op_axis,
+                value_axis=value_axis,
+                labels=labels,
+            )
+        self.report()
+        return quick
+
+    def take_best(self, quick: Quick, row: int, state: State, actions: Sequence[Action]) -> None:
+        """Simulation ``row``, which the method wrote into the trace itself, is the best so far."""
+        rank = self.rank(quick, len(actions))
+        self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
+
+    def choose(self, state: State, actions: Sequence[Action]) -> None:
+        """Make ``state`` the outcome, whatever its price."""
+        quick = self.price(state)
+        rank, row = self.rank(quick, len(actions)), self.incumbent.row
+        self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
+
+    def report(self, *, last: bool = False) -> None:
+        """Tell who listens of the simulations since the last report, a few times a second."""
+        self._progress.send(last=last)
+
+    def _write(
+        self, quick: Quick, rank: tuple[float, ...], texts: Sequence[str], nodes: Sequence[int]
+    ) -> bool:
+        """Add a simulation to the trace; is it the best so far?"""
+        is_best = self.incumbent.is_worse_than(rank)
+        self.trace.add_simulation(
+            [self.trace.word(text) for text in texts],
+            nodes,
+            round=self.round,
+            elapsed_s=self.clock.elapsed_s,
+            score=quick.score,
+            time_s=quick.time_s,
+            peak_bytes=quick.peak_bytes,
+            fits=quick.fits,
+            best=self.trace.row.n if is_best else self.incumbent.row,
+        )
+        return is_best

@@ -1,0 +1,301 @@
+"""One search in a child process: a method that crashes or hangs costs its own row and nothing else.
+
+``search_in_child`` gives an ``Outcome`` whatever happens: every improvement is reported as it is
+found, so that what a dead process had found is not lost.  Before the clock starts, the child loads
+the pricing kernels and lets the method run for a moment on a copy of the problem, so that loading
+compiled code counts for no method.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab import isolate
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import RunFailed, ToastError
+from toast_lab.prepare import FIRST, prepare
+from toast_lab.search import contract
+from toast_lab.search.contract import Budget, Status
+from toast_lab.search.methods import METHODS, ensure, reference
+from toast_lab.search.plan_arrays import plan_of_arrays, with_pinned
+from toast_lab.search.trace import Simulation, Simulations
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.state import State
+
+CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
+FAILED = "FAILED"  # the method refused its input; no search has such a status
+GRACE_S = 10.0  # that a search which was told to stop has before it is killed
+START_S = 400.0  # for starting Python, reading the problem and compiling kernels for the first time
+WARM = Budget(seconds=0.5)
+
+
+class Point(NamedTuple):
+    """The best plan so far from ``elapsed_s`` on."""
+
+    elapsed_s: float  #: since the search began
+    score: float  #: C(s)
+    time_s: float
+    peak_bytes: float
+    fits: bool
+    simulation: int  #: trajectories before it, itself included
+    actions: tuple[str, ...]
+
+
+class BestPlan(NamedTuple):
+    """A best plan that no sequence of actions gives."""
+
+    simulation: int  #: that it came with, counted from 1
+    op_axis: np.ndarray  #: [O, A]
+    value_axis: np.ndarray  #: [V, A]
+    actions: tuple[str, ...]  #: its labels
+    key: int
+
+    def plan(self, problem: Problem) -> ShardingPlan:
+        """As a plan of the problem that it was found for."""
+        actions = with_pinned(problem, self.actions)
+        return plan_of_arrays(
+            problem=problem,
+            op_axis=self.op_axis,
+            value_axis=self.value_axis,
+            actions=actions,
+            key=self.key,
+        )
+
+
+class PlanSender:
+    """In a child: tells of best plans that actions do not give, so that they outlive it."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self.send = send
+        self._sent: np.ndarray | None = None
+
+    def hand_on(self, simulations: Sequence[Simulation]) -> None:
+        """Send the best plan of the trace of ``simulations``, if it is new and has to be sent."""
+        if not isinstance(simulations, Simulations):
+            return
+        trace = simulations.trace
+        if (
+            trace.best_op_axis is None
+            or trace.best_value_axis is None
+            or trace.best_op_axis is self._sent
+        ):
+            return
+        self._sent = trace.best_op_axis
+        self.send(
+            BestPlan(
+                simulation=int(trace.row["best"][-1]) + 1,
+                op_axis=trace.best_op_axis,
+                value_axis=trace.best_value_axis,
+                actions=trace.best_actions,
+                key=trace.about["key"],
+            )
+        )
+
+
+def last_plan(
+    problem: Problem, points: Sequence[Point], kept: BestPlan | None
+) -> ShardingPlan | None:
+    """The best plan that a process which died had told of: by its actions, or as it was sent."""
+    if kept is not None and (not points or kept.simulation >= points[-1].simulation):
+        return kept.plan(problem)
+    for point in reversed(points):
+        try:
+            return ShardingPlan.from_actions(problem, point.actions)
+        except ToastError:  # its labels are not actions, and its arrays did not come through
+            if kept is not None:
+                return kept.plan(problem)
+    return None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What is known of one search, however it ended.  Without any point its prices are None."""
+
+    method: str
+    status: str  #: name of a ``Status``, or FAILED: the method refused its input
+    message: str
+    points: tuple[Point, ...]
+    evaluations: int | None  #: distinct states priced; None if the process died
+    elapsed_s: float
+    prepare_s: float | None  #: reading the problem and loading kernels, before the clock started
+    bound: float | None  #: proven: no plan of the method's space scores less
+    actions: tuple[str, ...]
+    plan: ShardingPlan | None
+
+    @property
+    def last(self) -> Point | None:
+        """The best plan found."""
+        return self.points[-1] if self.points else None
+
+
+def search_in_child(
+    problem: Problem,
+    method: str,
+    *,
+    seed: int = 0,
+    budget: Budget | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_point: Callable[[Point], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    time_limit_s: float | None = None,
+) -> Outcome:
+    """Run one method on ``problem`` in a process of its own.
+
+    Args:
+        problem: what to shard; it is pickled.
+        method: a name in ``METHODS``.
+        seed: of the search.
+        budget: as for ``search``.
+        options: of the method; they are pickled.
+        on_point: called with every improvement.
+        cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over
+            what it found.
+        time_limit_s: the process is killed after that; twice the budget's seconds and 7 minutes by
+            default, an hour where the budget has no seconds.
+
+    Raises:
+        KeyboardInterrupt: and nothing else; crashes, hangs and refused input are outcomes.
+    """
+    budget = budget or Budget()
+    if time_limit_s is None:
+        time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
+    points: list[Point] = []
+    handle, stop_file = tempfile.mkstemp(
+        prefix="toast-lab-go-on-"
+    )  # removing it tells the child to stop
+    os.close(handle)
+    told_at: list[float] = []
+
+    kept: list[BestPlan] = []
+
+    def on_event(event: Point | BestPlan) -> None:
+        if isinstance(event, BestPlan):
+            kept[:] = [event]
+            return
+        points.append(event)
+        if on_point is not None:
+            on_point(event)
+
+    def stop() -> bool:
+        if not told_at and cancel is not None and cancel():
+            os.unlink(stop_file)
+            told_at.append(time.monotonic())
+        return bool(told_at) and time.monotonic() - told_at[0] > GRACE_S
+
+    started = time.monotonic()
+    try:
+        outcome = isolate.run_in_child(
+            "toast_lab.search.search_child:run_one",
+            pickle.dumps(problem),
+            method,
+            reference(METHODS[method]),
+            seed,
+            budget,
+            dict(options or {}),
+            stop_file,
+            time_limit_s=time_limit_s,
+            on_event=on_event,
+            cancel=stop,
+            what=f"{method} on {problem.describe()}",
+        )
+    except ToastError as error:
+        if isinstance(error, isolate.Cancelled):
+            status, message = CANCELLED, "It was told to stop, did not within 10 s, and was killed."
+        else:
+            status, message = (CRASHED if isinstance(error, RunFailed) else FAILED), str(error)
+        actions = points[-1].actions if points else ()
+        return Outcome(
+            method=method,
+            status=status,
+            message=message,
+            points=tuple(points),
+            evaluations=None,
+            elapsed_s=time.monotonic() - started,
+            prepare_s=None,
+            bound=None,
+            actions=actions,
+            plan=last_plan(problem, points, kept[0] if kept else None),
+        )
+    finally:
+        if not told_at:
+            os.unlink(stop_file)
+    op_axis, value_axis, key = outcome.pop("plan")
+    plan = plan_of_arrays(
+        problem=problem, op_axis=op_axis, value_axis=value_axis, actions=outcome["actions"], key=key
+    )
+    return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
+
+
+def run_one(
+    pickled: bytes,
+    method: str,
+    target: str,
+    seed: int,
+    budget: Budget,
+    options: dict[str, Any],
+    stop_file: str,
+) -> dict[str, Any]:
+    """What runs in the child: warm up, search, report every improvement."""
+    started = time.monotonic()
+    ensure(method, target)
+    looked_at, stopped = 0.0, False
+
+    def cancel() -> bool:
+        nonlocal looked_at, stopped
+        now = time.monotonic()
+        if (
+            now - looked_at > 0.02
+        ):  # a look at the file system before each of 10,000 plans a second is too much
+            looked_at, stopped = now, not os.path.exists(stop_file)
+        return stopped
+
+    prepare(*FIRST, method, cancel=cancel)
+    contract.search(pickle.loads(pickled), method, seed=seed, budget=WARM, cancel=cancel, **options)
+    problem = pickle.loads(pickled)
+    problem.pricer().quick(State(problem.space))
+    prepare_s = time.monotonic() - started
+
+    best: tuple[float, ...] = ()
+    sender = PlanSender(isolate.report)
+
+    def on_progress(news: Sequence[Simulation]) -> None:
+        nonlocal best
+        last = news[-1]
+        if best == (best := (last.best_score, last.best_time_s, last.best_peak_bytes)):
+            return  # decoding thousands of simulations a second would be a burden on the search
+        sender.hand_on(news)
+        for s in news:
+            if s.improved:
+                isolate.report(
+                    Point(
+                        elapsed_s=s.elapsed_s,
+                        score=s.score,
+                        time_s=s.time_s,
+                        peak_bytes=s.peak_bytes,
+                        fits=s.fits,
+                        simulation=s.index,
+                        actions=s.actions,
+                    )
+                )
+
+    result = contract.search(
+        problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options
+    )
+    return {
+        "status": result.status.name,
+        "message": result.message,
+        "evaluations": result.evaluations,
+        "elapsed_s": result.elapsed_s,
+        "prepare_s": prepare_s,
+        "bound": result.bound if result.bound is not None and np.isfinite(result.bound) else None,
+        "actions": result.plan.actions,
+        "plan": (np.array(result.plan.op_axis), np.array(result.plan.value_axis), result.plan.key),
+    }
