@@ -31,7 +31,9 @@ from toast_lab import isolate, kernel_files
 
 #: Modules whose kernels somebody needs: to price plans, for each search, and for what only follows in a search.
 NEEDS = {
-    "price": ("cost.reprice", "cost.fold", "cost.kernel", "sharding.state", "sharding.steps", "conflicts.graph"),
+    "price": (
+        "cost.reprice", "cost.fold", "cost.kernel", "sharding.state", "sharding.steps", "conflicts.graph",
+    ),
     "mcts": ("search.walk", "search.rollout", "search.backup", "search.tree"),
     "refine": ("search.refine", "search.strategy_prices"),
     "alpa": ("search.strategy_prices",),

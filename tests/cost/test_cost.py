@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed, plan, small_transformer, traced
-from toast_lab.cost.machines import Machine
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
+from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.state import State, legal_actions
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors
 from toast_lab.cost.fusion import STYLES, fuse
-from toast_lab.cost.narrow import narrow, plain
 from toast_lab.cost.tiles import products
 from toast_lab.ir import program as p
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -49,7 +49,7 @@ class UseFacts(NamedTuple):
 
     reads: Float64Array  #: [U] float64 how often it reads memory: 0 if fused or updated in place
     delivered: BoolArray  #: [U] bool: reads no more than the op's result
-    sent: Float64Array  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``narrow``
+    sent: Float64Array  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
 
 
 @packed
@@ -58,7 +58,7 @@ class ValueFacts(NamedTuple):
 
     bytes: Float64Array  #: [V] float64
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
-    moved: Float64Array  #: [V] float64 factor on the bytes of collectives where the value is made, see ``narrow``
+    moved: Float64Array  #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
 
 
 @packed
@@ -131,7 +131,10 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
             for v in program.results(op):
                 root[v] = root[unchanged[int(program.owner[op])]]
     fusion = fuse(program, t, root, free, STYLES[compiler])
-    narrowed = narrow(program, fusion, t.value_output) if compiler == "tpu" else plain(program)
+    if compiler == "tpu":
+        narrowed = bfloat16_factors(program, fusion, t.value_output)
+    else:
+        narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
     last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
     for v in range(n_values):

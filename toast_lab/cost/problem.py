@@ -19,12 +19,12 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts, Memory, make_static
 from toast_lab.cost.fold import Folded, fold
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machines import Machine
-from toast_lab.cost.machines import machine as find_machine
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.reprice import Repricer
 from toast_lab.errors import InvalidPlan
+from toast_lab.machines.catalogue import machine as find_machine
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import lay_out
 from toast_lab.prepare import prepare
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
@@ -33,6 +33,7 @@ from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Space, build_space
 from toast_lab.sharding.state import State
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.sharding.written import keep_annotations
 from toast_lab.text import bytes_text
@@ -364,15 +365,15 @@ class Pricer:
         s, each = totals.steps, totals.each
         for i in range(totals.n_steps):
             kind, op = int(s.kind[i]), int(s.op[i])
-            if kind == st.COMPUTE:
+            if kind == COMPUTE:
                 if each.time_s[i] > 0 or each.flops[i] > 0:
                     result = program.value_name[program.results(op)[0]] if program.results(op) else ""
                     flops, moved, time_s = float(each.flops[i]), float(each.bytes[i]), float(each.time_s[i])
                     ops.append(OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s))
-            elif kind != st.SLICE:
+            elif kind != SLICE:
                 axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
                 collectives.append(
-                    CollectiveRow(st.STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
+                    CollectiveRow(STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
                                   float(each.bytes[i]), float(each.time_s[i]))
                 )  # fmt: skip
         at_peak = held_at(program, self._memory, totals.found, totals.size, totals.last, totals.peak_op)

@@ -29,6 +29,7 @@ from toast_lab.lowering.shardy import Lowered, Transfer
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.step_kinds import SLICE
 
 if TYPE_CHECKING:
     from toast_lab.frontends import Model
@@ -155,7 +156,7 @@ class _Judge:
         self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
         self.kept, self.natural, self.used = plan.value_specs(), natural_specs(plan), plan.use_specs()
         steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
-        self.sliced = {int(steps.value[i]) for i in np.flatnonzero((steps.kind == st.SLICE) & (steps.use < 0))}
+        self.sliced = {int(steps.value[i]) for i in np.flatnonzero((steps.kind == SLICE) & (steps.use < 0))}
         self.outputs = {int(v) for v in plan.program.outputs}
         self.uses: dict[int, list[int]] = collections.defaultdict(list)
         self.users: dict[int, list[int]] = collections.defaultdict(list)

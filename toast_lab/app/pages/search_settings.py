@@ -12,8 +12,8 @@ from toast_lab.app import look
 from toast_lab.app.checked import Checked, number
 from toast_lab.app.markup import h
 from toast_lab.app.session import Session
-from toast_lab.cost.machines import MACHINES
 from toast_lab.errors import did_you_mean
+from toast_lab.machines.catalogue import MACHINES
 from toast_lab.search.contract import method_of
 from toast_lab.search.methods import METHODS, SENTENCES
 from toast_lab.sharding.mesh import Mesh, make_mesh

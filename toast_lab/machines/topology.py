@@ -35,8 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.machine_model import Link, Machine
 from toast_lab.errors import InvalidProblem
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.mesh import Mesh
 
 #: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a switch, in units of
@@ -49,7 +50,7 @@ N_COLUMNS = 9
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisLinks:
-    """The links under each of A mesh axes, as the formulas of ``cost/collectives.py`` want them."""
+    """The links under each of A mesh axes, as the formulas of ``machines/collectives.py`` want them."""
 
     bytes_per_s: np.ndarray  #: [A] float64, sent by one device
     latency_s: np.ndarray  #: [A] float64, one hop

@@ -3,9 +3,10 @@
 * FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: a larger dot is not slower a
   flop, unless noise says so) and its largest value taken.
 * Memory: a line through the times of the largest sizes, those that no cache holds.
-* Links: the two numbers, latency and bytes/s, with which ``cost/collectives.py`` comes closest to all measured times of
-  all collectives over all numbers of devices, in ratios and with outliers damped.  Times are made monotone in the size
-  before.  What the formulas cannot express stays visible as a ratio for each collective.
+* Links: the two numbers, latency and bytes/s, with which ``collectives.py`` comes closest to all
+  measured times of all collectives over all numbers of devices, in ratios and with outliers damped.
+  Times are made monotone in the size first.  What the formulas cannot express stays visible as a ratio
+  for each collective.
 * Overhead and overlap: medians.
 
 A number that was not measured is taken from the table's nearest machine, and its source says so.
@@ -25,12 +26,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.optimize import isotonic_regression, least_squares
 
-from toast_lab.cost.collectives import collective_time_s
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machine_model import Link, Machine
-from toast_lab.cost.machine_table import MACHINES
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.collectives import collective_time_s
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.steps import STEP_KINDS
+from toast_lab.sharding.step_kinds import STEP_KINDS
 
 
 class Measured(Protocol):
@@ -183,7 +185,7 @@ def monotone(points: Sequence[Measured]) -> list[Measured]:
 
 
 def collective_of(machine: Machine, point: Measured) -> float:
-    """What ``cost/collectives.py`` says to a measured collective."""
+    """What ``machines/collectives.py`` says to a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
     links = lay_out(machine, mesh)
     in_bytes = point.size_bytes / (point.devices if point.what == "all_gather" else 1)
