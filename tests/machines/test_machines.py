@@ -54,7 +54,7 @@ def test_a_built_in_machine_is_read_when_it_is_first_asked_for(tmp_path):
     assert "bad" in machines
     assert machines["good"] == PLAIN
     assert machines["good"] is machines["good"]
-    with pytest.raises(InvalidProblem, match=r"bad\.toml: .*memory_bytes is missing"):
+    with pytest.raises(InvalidProblem, match=r"(?s)bad\.toml: .*memory_bytes is missing"):
         machines["bad"]
     with pytest.raises(KeyError):
         machines["other"]
