@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fusion import SOFT_KINDS, Fusion
+from toast_lab.cost.fusion import Fusion
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import ops_where
 
 PASSES = {"": 1.0, "high": 3.0, "highest": 6.0}
 
@@ -51,14 +52,14 @@ def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> 
     """
     factors = no_factors(program)
     product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    detail, kind = program.detail, program.kind
+    detail = program.detail
     f32 = [dtype == "f32" for dtype in program.value_dtype]
     single = [bool(product[op]) and not detail[op] for op in range(program.n_ops)]
     for op in np.flatnonzero(product).tolist():
         if any(f32[v] for v in program.operands(op)):
             factors.passes[op] = PASSES.get(detail[op], 1.0)
     n_ops = program.n_ops
-    moves = [program.op_class[op] == p.VIEW or kind[op] in SOFT_KINDS for op in range(n_ops)]
+    moves = (program.op_class == p.VIEW) | ops_where(program.kind, "moves_elements")
     only_products = [False] * program.n_values
     for v in reversed(range(program.n_values)):
         # The cast is moved up through ops that only move elements.

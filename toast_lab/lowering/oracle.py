@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from toast_lab import _jaxlib
-from toast_lab.ir import canonical, kinds, walk
+from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.ir import program as p
 from toast_lab.lowering import shardy
 from toast_lab.lowering.shardy import Lowered, Transfer
@@ -135,7 +135,7 @@ def ops_of_other_rule(model: Model) -> frozenset[int]:
     items = walk.flatten(canonical.main_function(module)).items
     found = set()
     for number, item in zip(program.ops(), items, strict=True):
-        if item.kind in kinds.CONTROL:
+        if op_kinds.is_control(item.kind):
             continue
         rule = _jaxlib.rule_of(item.operation)
         own = program.factors(number)
