@@ -21,6 +21,7 @@ STAGES = [
     "nda",
     "conflicts",
     "sharding",
+    "machines",
     "cost",
     "search",
     "lowering",

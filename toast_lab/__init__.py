@@ -15,7 +15,7 @@ _NAMES = {
     "Analysis": "toast_lab.conflicts.analysis:Analysis",
     "Budget": "toast_lab.search.contract:Budget",
     "Cost": "toast_lab.cost.problem:Cost",
-    "Machine": "toast_lab.cost.machines:Machine",
+    "Machine": "toast_lab.machines.machine_model:Machine",
     "Mesh": "toast_lab.sharding.mesh:Mesh",
     "Model": "toast_lab.frontends:Model",
     "Plan": "toast_lab.sharding.plan:ShardingPlan",
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
     from toast_lab.conflicts.analysis import Analysis
-    from toast_lab.cost.machines import Machine
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
     from toast_lab.explain.board import conflicts
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
     from toast_lab.lowering.annotate import annotate
     from toast_lab.lowering.listing import listing
+    from toast_lab.machines.machine_model import Machine
     from toast_lab.pipeline import analyse
     from toast_lab.runtime.compile import compile_plan as compile
     from toast_lab.runtime.compiled import Compiled

@@ -23,11 +23,11 @@ import numpy as np
 from scipy import stats
 
 from tests.accuracy import cases, dataset
-from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.machines.collectives import collective_time_s
 from toast_lab.runtime import diff
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.steps import STEP_KINDS
+from toast_lab.sharding.step_kinds import STEP_KINDS
 
 FEWEST = 8  # plans that can be ranked
 REFUSED_BY = 1.10  # a plan that we call fitting must not need this much more than there is

@@ -36,8 +36,8 @@ WHY = [
     "- *memory in general:* the compiler schedules ops in an order of its own and sometimes recomputes or repeats what "
     "we keep; buffers leave gaps.",
     "",
-    "The rules of fusion and narrowing (`cost/fusion.py`, `cost/narrow.py`) were found by reading compiled programs of "
-    "these models, so this page is no test on unseen ones. No number in them is fitted.",
+    "The rules of fusion and narrowing (`cost/fusion.py`, `cost/bfloat16.py`) were found by reading "
+    "compiled programs of these models, so this page is no test on unseen ones. No number in them is fitted.",
     "",
 ]
 

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from toast_lab.app.loading import MAX_UPLOAD_BYTES
-from toast_lab.cost import machine_file
-from toast_lab.cost.machines import MACHINES
+from toast_lab.machines import machine_file
+from toast_lab.machines.catalogue import MACHINES
 
 pytestmark = pytest.mark.browser
 

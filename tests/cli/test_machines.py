@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from toast_lab.cost.machines import MACHINES, Machine
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.machine_model import Machine
 
 ROOT = Path(__file__).parents[2]
 NET = ["attention", "--set", "sequence=16", "d_model=8", "key=8", "value=8", "--mesh", "data=2,model=2"]

@@ -1,6 +1,7 @@
 """Prices checked by hand: roofline, collectives, live ranges, fusion, the paper's C(s)."""
 
 import dataclasses
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed, plan, small_transformer, traced
-from toast_lab.cost.machines import Machine
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
+from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.state import State, legal_actions
 
@@ -208,3 +209,21 @@ def test_quick_and_full_prices_agree():
 def test_bad_limits_are_refused():
     with pytest.raises(InvalidProblem, match="memory_limit_bytes must be above 0"):
         Problem(analysed("mlp"), {"a": 2}, memory_limit_bytes=0)
+
+
+def test_a_problem_holds_still_and_shares_what_pins_do_not_touch():
+    problem = Problem(analysed("mlp"), {"data": 4, "model": 2})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        problem.pins = None
+    space = problem.space
+    pinned = problem.what_if(["B->data"])
+    assert problem.pins is None
+    assert pinned.pins is not None
+    assert pinned.prices is problem.prices
+    assert pinned.space is not space
+    assert pinned.unpinned.space is space
+    assert pinned.unpinned.pins is None
+    assert pinned.baseline == problem.baseline
+    again = pickle.loads(pickle.dumps(pinned))
+    assert again.pins.texts == pinned.pins.texts
+    assert again.baseline == problem.baseline

@@ -17,7 +17,7 @@ from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.cost.problem import Pricer, Problem, Quick
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, apply_move, legal_rows
-from toast_lab.sharding.steps import ALL_GATHER
+from toast_lab.sharding.step_kinds import ALL_GATHER
 
 CASES = {case.name: case for case in programs()}
 MESHES = ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2})

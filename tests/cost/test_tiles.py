@@ -10,8 +10,8 @@ import pytest
 
 from tests.helpers import traced
 from toast_lab.cost import tiles
-from toast_lab.cost.machines import machine
 from toast_lab.cost.problem import Problem, price
+from toast_lab.machines.catalogue import machine
 from toast_lab.sharding.plan import ShardingPlan
 
 

@@ -12,6 +12,7 @@ import pytest
 import toast_lab as tl
 from toast_lab.lowering.annotate import annotate
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.step_kinds import ALL_GATHER
 
 F32 = "float32"
 
@@ -80,7 +81,7 @@ def test_a_copy_made_in_a_branch_serves_that_branch_only() -> None:
     value_axis[x, 0] = 0  # kept cut along the dim that every matmul wants whole
     shifted = dataclasses.replace(plan, value_axis=value_axis)
     steps = st.lower(program, plan.op_axis, value_axis, plan.mesh.array())
-    rows = [i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == st.ALL_GATHER]
+    rows = [i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == ALL_GATHER]
     assert len(rows) == 3  # one for each branch, and one for both matmuls behind them
     regions = [int(program.region[steps.op[i]]) for i in rows]
     assert [program.regions[r].kind if r >= 0 else "" for r in regions] == ["branch", "branch", ""]

@@ -8,8 +8,9 @@ import tomllib
 import pytest
 
 from toast_lab import isolate
-from toast_lab.cost.machines import Machine, machine
 from toast_lab.errors import InvalidProblem, RunFailed
+from toast_lab.machines.catalogue import machine
+from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime import calibrate as c
 from toast_lab.runtime.calibrate_child import COLLECTIVES, Found, Point, Progress
 

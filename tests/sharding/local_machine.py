@@ -14,6 +14,7 @@ import numpy as np
 from toast_lab.ir import program as p
 from toast_lab.ir.program import Program
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.step_kinds import ALL_REDUCE, COMPUTE, PERMUTE, REDUCE_SCATTER, SLICE
 
 _ELEMENTWISE = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
@@ -73,20 +74,20 @@ class LocalMachine:
         permute = 0
         for i in range(len(s.kind)):
             kind, op, value, use = int(s.kind[i]), int(s.op[i]), int(s.value[i]), int(s.use[i])
-            if kind == st.COMPUTE:
+            if kind == COMPUTE:
                 self.compute(op, held, copies)
                 continue
             if i == 0 or not self.same_chain(i - 1, i):
                 source, permute = held[value], self.permute_of_chain(i)
             shape = program.dims(value)
             mask = int(s.axes[i])
-            if kind == st.PERMUTE:
+            if kind == PERMUTE:
                 new = source
-            elif kind in (st.ALL_REDUCE, st.REDUCE_SCATTER):
+            elif kind in (ALL_REDUCE, REDUCE_SCATTER):
                 combine = _COMBINE[p.MONOIDS[program.monoid[op]]]
                 new = self.move(shape, source, int(s.before[i]), int(s.after[i]), mask, combine, permute)
             else:
-                group = 0 if kind == st.SLICE else mask
+                group = 0 if kind == SLICE else mask
                 new = self.move(shape, source, int(s.before[i]), int(s.after[i]), group, None, permute)
             source = new
             copies[i] = new
@@ -96,13 +97,13 @@ class LocalMachine:
 
     def same_chain(self, i: int, j: int) -> bool:
         s = self.steps
-        return s.kind[i] != st.COMPUTE and (s.use[i], s.value[i], s.op[i]) == (s.use[j], s.value[j], s.op[j])
+        return s.kind[i] != COMPUTE and (s.use[i], s.value[i], s.op[i]) == (s.use[j], s.value[j], s.op[j])
 
     def permute_of_chain(self, start: int) -> int:
         """Axes along which shards also move because the order of axes on a dim changes; 0 if none."""
         i, s, mask = start, self.steps, 0
         while i < len(s.kind) and self.same_chain(i, start):
-            if s.kind[i] == st.PERMUTE:
+            if s.kind[i] == PERMUTE:
                 mask |= int(s.axes[i])
             i += 1
         return mask

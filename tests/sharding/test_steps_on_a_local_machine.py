@@ -8,8 +8,8 @@ import pytest
 from tests.helpers import analysed, traced
 from tests.sharding.local_machine import LocalMachine
 from toast_lab.cost.problem import Problem
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.state import State, legal_actions
+from toast_lab.sharding.step_kinds import ALL_GATHER, STEP_KINDS
 
 S = jax.ShapeDtypeStruct
 F = jnp.float32
@@ -74,7 +74,7 @@ def test_forty_random_plans(name, mesh):
                 break
             state.apply(actions[rng.integers(len(actions))])
         machine = LocalMachine(program, state.op_axis, state.value_axis, problem.mesh.sizes)
-        kinds |= {st.STEP_KINDS[k] for k in machine.steps.kind}
+        kinds |= {STEP_KINDS[k] for k in machine.steps.kind}
         for got, want in zip(machine.run(arguments), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
     assert {"all_gather", "compute"} <= kinds
@@ -90,7 +90,7 @@ def test_a_missing_gather_is_noticed():
 
     state.apply(parse_action(analysis, problem.mesh, ("S", "s", 1)))
     machine = LocalMachine(analysis.program, state.op_axis, state.value_axis, (4,))
-    row = int(np.flatnonzero(machine.steps.kind == st.ALL_GATHER)[0])
+    row = int(np.flatnonzero(machine.steps.kind == ALL_GATHER)[0])
     machine.steps.axes[row] = 0
     rng = np.random.default_rng(0)
     arguments = [rng.normal(size=analysis.program.dims(a)) for a in range(4)]

@@ -27,6 +27,7 @@ from toast_lab.lowering.annotate import OP_NUMBER, annotate
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 
 if TYPE_CHECKING:
     from toast_lab.frontends import Model
@@ -174,11 +175,11 @@ def ours(plan: ShardingPlan) -> Iterator[tuple[int, Transfer]]:
     steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
     for i in range(len(steps.kind)):
         kind = int(steps.kind[i])
-        if kind in (st.COMPUTE, st.SLICE):
+        if kind in (COMPUTE, SLICE):
             continue
         axes = tuple(a for j, a in enumerate(plan.mesh.axes) if int(steps.axes[i]) >> j & 1)
         size = float(max(steps.in_bytes[i], steps.out_bytes[i]))
-        yield i, Transfer(int(steps.value[i]), st.STEP_KINDS[kind], axes, size)
+        yield i, Transfer(int(steps.value[i]), STEP_KINDS[kind], axes, size)
 
 
 def by_value(transfers: Iterator[tuple[int, Transfer]]) -> dict[int, list[Transfer]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from toast_lab import _jaxlib, isolate
 from toast_lab._jaxlib import ir
-from toast_lab.ir import canonical, kinds, walk
+from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.lowering.annotate import MESH_NAME, OP_NUMBER
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
@@ -100,7 +100,7 @@ def _propagate(
         main = canonical.main_function(module)
         n = len(main.arguments)
         for number, item in enumerate(walk.flatten(main).items, start=n):
-            if item.kind not in kinds.CONTROL and len(item.results) == len(item.operation.results):
+            if not op_kinds.is_control(item.kind) and len(item.results) == len(item.operation.results):
                 item.operation.attributes[OP_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
         with ir.InsertionPoint.at_block_begin(module.body):
             _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(axes, sizes))

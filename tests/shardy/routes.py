@@ -24,11 +24,12 @@ import numpy as np
 from tests.shardy import lowering
 from tests.shardy.lowering import Lowered, Transfer
 from toast_lab import _jaxlib
-from toast_lab.ir import canonical, kinds, walk
+from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.ir import program as p
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.step_kinds import SLICE
 
 if TYPE_CHECKING:
     from toast_lab.frontends import Model
@@ -134,7 +135,7 @@ def ops_of_other_rule(model: Model) -> frozenset[int]:
     items = walk.flatten(canonical.main_function(module)).items
     found = set()
     for number, item in zip(program.ops(), items, strict=True):
-        if item.kind in kinds.CONTROL:
+        if op_kinds.is_control(item.kind):
             continue
         rule = _jaxlib.rule_of(item.operation)
         own = program.factors(number)
@@ -155,7 +156,7 @@ class _Judge:
         self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
         self.kept, self.natural, self.used = plan.value_specs(), natural_specs(plan), plan.use_specs()
         steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
-        self.sliced = {int(steps.value[i]) for i in np.flatnonzero((steps.kind == st.SLICE) & (steps.use < 0))}
+        self.sliced = {int(steps.value[i]) for i in np.flatnonzero((steps.kind == SLICE) & (steps.use < 0))}
         self.outputs = {int(v) for v in plan.program.outputs}
         self.uses: dict[int, list[int]] = collections.defaultdict(list)
         self.users: dict[int, list[int]] = collections.defaultdict(list)

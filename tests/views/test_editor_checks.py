@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers import analysed
-from toast_lab.cost import machine_file
-from toast_lab.cost.machines import MACHINES
+from toast_lab.machines import machine_file
+from toast_lab.machines.catalogue import MACHINES
 from toast_lab.views.editor_checks import check_machine, check_mesh
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.app.worker import Batch, Control, Found, search_problem
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.cost.machine_model import Machine
 from toast_lab.errors import InvalidProblem
+from toast_lab.machines.machine_model import Machine
 from toast_lab.search import resumable
 from toast_lab.search.trace import Trace
 

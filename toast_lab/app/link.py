@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from toast_lab.cost.machines import MACHINES
 from toast_lab.errors import ToastError
+from toast_lab.machines.catalogue import MACHINES
 from toast_lab.models import registry
 from toast_lab.sharding.mesh import make_mesh
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from toast_lab.app import worker
 from toast_lab.app.jobs import Job
-from toast_lab.cost.machine_model import Machine
-from toast_lab.cost.machines import MACHINES
 from toast_lab.errors import FrontendError
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.machine_model import Machine
 from toast_lab.models import registry
 
 MAX_UPLOAD_BYTES = 64 * 2**20  #: of a file dropped on the page

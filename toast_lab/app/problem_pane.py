@@ -9,9 +9,9 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
-from toast_lab.cost import machine_file
-from toast_lab.cost.machine_model import Machine
-from toast_lab.cost.machines import MACHINES
+from toast_lab.machines import machine_file
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.machine_model import Machine
 from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, Checked, check_machine, check_mesh
 
 OWN = "a machine file (TOML) …"

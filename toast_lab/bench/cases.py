@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toast_lab.cost.machines import machine as find_machine
 from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
+from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.search.methods import METHODS
 from toast_lab.sweep.task import Task
 

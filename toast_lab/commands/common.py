@@ -81,8 +81,8 @@ def _meshes(args: argparse.Namespace) -> list[Mesh]:
 
 
 def _check_layout(args: argparse.Namespace) -> None:
-    from toast_lab.cost.layout import lay_out
-    from toast_lab.cost.machines import machine
+    from toast_lab.machines.catalogue import machine
+    from toast_lab.machines.topology import lay_out
 
     if not getattr(args, "machine", None):
         return

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Compile the plan given, or the unsharded program; 1 if the compiler refuses it for lack of memory."""
-    from toast_lab.cost.machines import MACHINES
     from toast_lab.cost.problem import price
+    from toast_lab.machines.catalogue import MACHINES
     from toast_lab.runtime.compile import compile_plan
     from toast_lab.runtime.diff import diff_compiled
     from toast_lab.runtime.topologies import machine_of

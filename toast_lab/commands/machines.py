@@ -6,9 +6,11 @@ import argparse
 from typing import Any
 
 from toast_lab.commands import output
-from toast_lab.cost.layout import AxisLinks, lay_out
-from toast_lab.cost.machines import MACHINES, Link, Machine, machine
 from toast_lab.errors import InvalidProblem
+from toast_lab.machines.catalogue import MACHINES, machine
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import bytes_text
 

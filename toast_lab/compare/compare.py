@@ -37,8 +37,8 @@ from toast_lab.runtime.run import job_of, unsharded_text
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
-    from toast_lab.cost.machines import Machine
     from toast_lab.frontends import Model
+    from toast_lab.machines.machine_model import Machine
 
 DISTRIBUTED = "distributed"
 UNSHARDED = "(unsharded)"

@@ -36,8 +36,8 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
-    from toast_lab.cost.machines import Machine
     from toast_lab.frontends import Model
+    from toast_lab.machines.machine_model import Machine
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from toast_lab import text
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def coverage(analysis: Analysis) -> Coverage:
     found: dict[tuple[Reason, str, str], _Bag] = {}
 
     def bag(reason: Reason, op: int, why: str = "") -> _Bag:
-        kind = _KINDS.get(program.kind[op], program.kind[op])
+        kind = op_kind(program.kind[op]).construct or program.kind[op]
         made = found.setdefault((reason, kind, why or reason.value), _Bag())
         made.ops[op] = None
         return made
@@ -261,9 +262,6 @@ def coverage(analysis: Analysis) -> Coverage:
         kept_bytes=float(nbytes[kept].sum()),
         flops_share=1 - blocked / flops_total if flops_total else None,
     )
-
-
-_KINDS = {"while.enter": "loop", "case.index": "conditional", "case.result": "conditional"}
 
 
 class _Bag:

@@ -7,35 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import Program
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
-
-# StableHLO kind -> the name that the paper's listings use
-PAPER_OPS = {
-    "dot_general": "matmul",
-    "broadcast_in_dim": "broadcast",
-    "divide": "div",
-    "multiply": "mul",
-    "subtract": "sub",
-    "maximum": "max",
-    "minimum": "min",
-    "exponential": "exp",
-    "negate": "neg",
-}
-
-
-# What loops and conditionals hand on; the first pseudo-ops make a value, the others do not.
-CONTROL_TEXTS = {
-    "while.enter": "carry({0})",
-    "while.result": "carried({own})",
-    "case.result": "one_of({yielded})",
-    "while.test": "test {0}",
-    "while.next": "next {own} = {0}",
-    "case.index": "switch {0}",
-    "case.yield": "yield {0}",
-}
 
 
 def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
@@ -43,7 +19,7 @@ def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
     kind, owner = program.kind[op], int(program.owner[op])
     own = value_text(program, program.results(owner)[0]) if program.results(owner) else ""
     yielded = ", ".join(value_text(program, v) for v in _yielded(program).get(op, ()))
-    return CONTROL_TEXTS[kind].format(*operand_texts, own=own, yielded=yielded)
+    return op_kind(kind).line.format(*operand_texts, own=own, yielded=yielded)
 
 
 @functools.lru_cache(maxsize=8)
@@ -86,19 +62,19 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
 
 def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
     """``matmul(x, w1)``, ``reduce_{1,add}(a)``: one op with its operands as given."""
-    if program.kind[op] in CONTROL_TEXTS:
+    facts = op_kind(program.kind[op])
+    if facts.line:
         return control_text(program, op, operand_texts)
-    kind = PAPER_OPS.get(program.kind[op], program.kind[op])
+    kind = facts.paper_name or program.kind[op]
     kind = kind.removeprefix("chlo.")
     detail = program.detail[op].replace(" ", "")
-    if program.kind[op] == "reduce":
-        operand_texts = operand_texts[: (len(operand_texts) + 1) // 2]  # initial values say nothing here
-    if program.kind[op] == "broadcast_in_dim":
-        # The paper writes the dims that are new, StableHLO those that are kept.
-        kept = {int(d) for d in detail.split(",") if d}
+    if facts.initial_values:
+        operand_texts = operand_texts[: (len(operand_texts) + 1) // 2]
+    if facts.detail_is_kept_dims:
+        kept = {int(dim) for dim in detail.split(",") if dim}
         rank = len(program.dims(program.results(op)[0]))
-        detail = ",".join(str(d) for d in range(rank) if d not in kept)
-    if program.kind[op] == "transpose" and detail == "1,0":
+        detail = ",".join(str(dim) for dim in range(rank) if dim not in kept)
+    if detail == facts.plain_detail:
         detail = ""
     suffix = f"_{{{detail}}}" if detail else ""
     return f"{kind}{suffix}({', '.join(operand_texts)})"
@@ -111,7 +87,7 @@ def literal(program: Program, value: int) -> str:
     op = int(program.value_op[value])
     if program.kind[op] == "constant":
         return program.detail[op] or ("const" if program.dims(value) == () else "")
-    if program.kind[op] in ("broadcast_in_dim", "convert", "reshape"):
+    if op_kind(program.kind[op]).keeps_number:
         return literal(program, program.operands(op)[0])
     return ""
 

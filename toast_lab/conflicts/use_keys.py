@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from toast_lab.hashing import mix, numbers, rows
+from toast_lab.ir.op_kinds import ops_where
 from toast_lab.ir.program import Program
 
-_HANDS_ON = ("while.enter", "dynamic_slice", "reshape")
 _LONGEST = 4  # into a loop within a loop, slice, reshape
 
 
@@ -27,7 +27,7 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
         base = mix(rows(program.shape_ptr, program.shape) ^ mix(numbers(program.value_dtype)))
         use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
         use = _use_hashes(program, use_op)
-        hands_on = np.asarray([k in _HANDS_ON for k in program.kind])[use_op] if program.regions else None
+        hands_on = ops_where(program.kind, "hands_on")[use_op] if program.regions else None
         current, found = base, []
         for depth in range(1, depths[-1] + 1):
             results = rows(program.result_ptr, current)[use_op]

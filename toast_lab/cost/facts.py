@@ -12,15 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors
 from toast_lab.cost.fusion import STYLES, fuse
-from toast_lab.cost.narrow import narrow, plain
 from toast_lab.cost.tiles import products
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
-
-_SLICES = ("slice", "dynamic_slice", "gather")
-_UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # kind -> operand that is brought in
 
 
 @packed
@@ -49,7 +47,7 @@ class UseFacts(NamedTuple):
 
     reads: Float64Array  #: [U] float64 how often it reads memory: 0 if fused or updated in place
     delivered: BoolArray  #: [U] bool: reads no more than the op's result
-    sent: Float64Array  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``narrow``
+    sent: Float64Array  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
 
 
 @packed
@@ -58,7 +56,7 @@ class ValueFacts(NamedTuple):
 
     bytes: Float64Array  #: [V] float64
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
-    moved: Float64Array  #: [V] float64 factor on the bytes of collectives where the value is made, see ``narrow``
+    moved: Float64Array  #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
 
 
 @packed
@@ -131,7 +129,10 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
             for v in program.results(op):
                 root[v] = root[unchanged[int(program.owner[op])]]
     fusion = fuse(program, t, root, free, STYLES[compiler])
-    narrowed = narrow(program, fusion, t.value_output) if compiler == "tpu" else plain(program)
+    if compiler == "tpu":
+        narrowed = bfloat16_factors(program, fusion, t.value_output)
+    else:
+        narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
     last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
     for v in range(n_values):
@@ -147,7 +148,7 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
     updated = np.flatnonzero(brings >= 0)
     reads[program.use_ptr[updated]] = 0.0  # in place
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (np.diff(program.result_ptr) > 0)
-    slices = np.asarray([k in _SLICES for k in program.kind])
+    slices = ops_where(program.kind, "reads_part")
     facts = Facts(
         OpFacts(
             program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64) / narrowed.passes, program.trips,
@@ -224,14 +225,14 @@ def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) 
     """``UseFacts.delivered`` and ``OpFacts.brings``."""
     delivered, brings = np.zeros(program.n_uses, bool), np.full(program.n_ops, -1, np.int32)
     for op in program.ops():
-        kind, first = program.kind[op], int(program.use_ptr[op])
-        if kind in _SLICES:
+        facts, first = op_kind(program.kind[op]), int(program.use_ptr[op])
+        if facts.reads_part:
             delivered[first] = True
-        elif kind in _UPDATES and len(program.results(op)) == 1:
+        elif facts.brings >= 0 and len(program.results(op)) == 1:
             source = int(root[program.use_value[first]])
             maker = int(program.value_op[source])
             owned = maker >= program.n_arguments or bool(program.donated[maker])
             # A buffer that is still needed, or that does not exist yet, is written as a whole.
             if owned and last_op[source] <= op and not program.value_is_constant[source]:
-                brings[op] = _UPDATES[kind]
+                brings[op] = facts.brings
     return delivered, brings

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import ops_where
 from toast_lab.sharding.steps import Tables
 
-SOFT_KINDS = frozenset(("slice", "pad", "concatenate", "reverse", "transpose"))
 _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
 
 
@@ -79,8 +79,8 @@ class _Fuser:
         self.operands: list[list[int]] = [program.operands(op) for op in range(n_ops)]
         self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
-        kinds = np.asarray([kind in SOFT_KINDS for kind in program.kind])
-        soft = ((classes == p.ELEMENTWISE) | kinds) & (np.diff(program.result_ptr) == 1)
+        moves = ops_where(program.kind, "moves_elements")
+        soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
         takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
         self.soft: list[bool] = soft.tolist()

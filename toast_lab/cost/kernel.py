@@ -2,8 +2,8 @@
 
 Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``tiles`` says how much of the peak small
 shards of a product reach.  Which values are never written is ``fusion``'s matter, what a TPU holds and sends at half
-width ``narrow``'s.  Views (reshape, broadcast) are aliases.  Values made of constants alone cost nothing: XLA folds or
-fuses them.
+width ``bfloat16``'s.  Views (reshape, broadcast) are aliases.  Values made of constants alone cost nothing: XLA folds
+or fuses them.
 
 Memory is a live range analysis over program order: arguments (those that are not donated live throughout), written
 values from their definition to their last use, copies that collectives bring until their last use, the whole result
@@ -38,11 +38,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.tiles import CONTRACTED, FREE, ROLE_BITS, busy
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
+from toast_lab.machines.collectives import collective_time_s
 from toast_lab.packs import (
     BoolArray,
     Float64Array,
@@ -53,7 +53,8 @@ from toast_lab.packs import (
     Int64Array,
     packed,
 )
-from toast_lab.sharding.steps import ALL_REDUCE, COMPUTE, LAYOUT_BITS, REDUCE_SCATTER, SLICE, Steps, Tables, ways
+from toast_lab.sharding.step_kinds import ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, ways
 
 
 @packed
@@ -64,7 +65,7 @@ class Rates(NamedTuple):
     link_bytes_per_s: Float64Array  #: [A] for each mesh axis
     link_latency_s: Float64Array  #: [A]
     switched: BoolArray  #: [A] bool
-    link_shape: Float64Matrix  #: [A, 9], see layout.HOPS
+    link_shape: Float64Matrix  #: [A, 9], see topology.HOPS
     op_overhead_s: float
     paper_mode: bool
     tile: float  #: side of the matrix unit's array, 0: any size is as good

@@ -5,7 +5,6 @@ Start reading at ``price``.  Reference: TOAST section 4.5.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,22 +16,24 @@ import numpy as np
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
-from toast_lab.cost.facts import Facts, Memory, make_static
+from toast_lab.cost.facts import Facts, Memory
 from toast_lab.cost.fold import Folded, fold
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machines import Machine
-from toast_lab.cost.machines import machine as find_machine
 from toast_lab.cost.peak import Held, held_at
+from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
 from toast_lab.errors import InvalidPlan
+from toast_lab.machines.catalogue import machine as find_machine
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import AxisLinks
 from toast_lab.prepare import prepare
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.pins import Pins, make_pins
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.space import Space, build_space
+from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 from toast_lab.sharding.wishes import Wish, given_as, read_all
 from toast_lab.sharding.written import keep_annotations
 from toast_lab.text import bytes_text
@@ -110,8 +111,12 @@ class Quick(NamedTuple):
     fits: bool
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, init=False)
 class Problem:
     """An analysed program, a mesh, a machine and a memory limit.
+
+    The fields are what a problem holds.  What follows from them is worked out when it is first asked for: here if
+    it depends on the pins, else in ``prices``, which a problem shares with its copies that have other pins.
 
     Args:
         analysis: result of the static analysis.
@@ -121,6 +126,18 @@ class Problem:
         memory_weight: the constant C of the paper's memory penalty.
         paper_mode: price dot and convolution only, as the paper does.
     """
+
+    analysis: Analysis
+    mesh: Mesh
+    machine: Machine
+    #: Per device; infinity: no limit.
+    memory_limit_bytes: float
+    memory_weight: float
+    paper_mode: bool
+    #: What every plan that a search finds keeps to.
+    pins: Pins | None
+    #: What follows from all but the pins.
+    prices: ProgramPrices
 
     def __init__(
         self,
@@ -132,28 +149,62 @@ class Problem:
         memory_weight: float = 10.0,
         paper_mode: bool = False,
     ) -> None:
-        self.analysis = analysis
-        self.mesh = make_mesh(mesh)
-        self.machine = find_machine(machine)
-        self.links = lay_out(self.machine, self.mesh)
-        self.memory_limit_bytes = self.machine.memory_bytes
-        if memory_limit_bytes is not None:  # infinity: no limit
-            limited = memory_limit_bytes != np.inf
-            self.memory_limit_bytes = (
-                checks.number("memory_limit_bytes", memory_limit_bytes, above=0.0) if limited else float("inf")
-            )
-        self.memory_weight = checks.number("memory_weight", memory_weight, 0.0)
-        self.paper_mode = paper_mode
-        self.pins: Pins | None = None  #: what every plan that a search finds keeps to
+        mesh, machine = make_mesh(mesh), find_machine(machine)
+        prices = ProgramPrices(analysis, mesh, machine, paper_mode)
+        if memory_limit_bytes is None:
+            memory_limit_bytes = machine.memory_bytes
+        elif memory_limit_bytes == np.inf:
+            memory_limit_bytes = float("inf")
+        else:
+            memory_limit_bytes = checks.number("memory_limit_bytes", memory_limit_bytes, above=0.0)
+        self._hold(
+            analysis=analysis,
+            mesh=mesh,
+            machine=machine,
+            memory_limit_bytes=memory_limit_bytes,
+            memory_weight=checks.number("memory_weight", memory_weight, 0.0),
+            paper_mode=paper_mode,
+            pins=None,
+            prices=prices,
+        )
 
-    @functools.cached_property
-    def _whole_space(self) -> Space:
-        return build_space(self.analysis, self.mesh)
+    def _hold(self, **fields: object) -> None:
+        """Set the fields, once and for all."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    # -- derived ----------------------------------------------------------------------------------
+    @property
+    def links(self) -> AxisLinks:
+        """The links under each mesh axis."""
+        return self.prices.links
+
+    @property
+    def baseline(self) -> tuple[float, float]:
+        """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
+        return self.prices.baseline
+
+    @property
+    def _tables(self) -> st.Tables:
+        return self.prices.tables
+
+    @property
+    def _static(self) -> tuple[Facts, Memory]:
+        return self.prices.static
+
+    @property
+    def _rates(self) -> kernel.Rates:
+        return self.prices.rates
 
     @functools.cached_property
     def space(self) -> Space:
         """The action space; what pins fix is there from the start, and what they rule out is left out."""
-        return self._whole_space if self.pins is None else self.pins.narrowed(self._whole_space)
+        return self.prices.space if self.pins is None else self.pins.narrowed(self.prices.space)
+
+    @functools.cached_property
+    def folded(self) -> Folded:
+        """The program with one op for each class of ops of equal price."""
+        return fold(self.analysis.program, self.space.alike, self.prices.tables, *self.prices.static)
 
     # -- what if ----------------------------------------------------------------------------------
     def pin(self, what: object, spec: object = None) -> Problem:
@@ -200,81 +251,35 @@ class Problem:
             InvalidProblem: some cannot be kept; all are listed.
         """
         before = () if self.pins is None else self.pins.wishes
-        wishes, left_out = keep_annotations(self._whole_space, before, strict=strict)
+        wishes, left_out = keep_annotations(self.prices.space, before, strict=strict)
         return self._keeping_to(wishes, left_out)
 
     def _with(self, wishes: Sequence[Wish]) -> Problem:
         return self._keeping_to([*(() if self.pins is None else self.pins.wishes), *wishes])
 
     def _keeping_to(self, wishes: Sequence[Wish], notes: Sequence[str] = ()) -> Problem:
-        _ = self.baseline, self._whole_space  # worked out once for all copies
-        found = copy.copy(self)
-        for pinned in ("space", "folded"):
-            found.__dict__.pop(pinned, None)
         notes = (*(() if self.pins is None else self.pins.notes), *notes)
-        found.pins = make_pins(self._whole_space, wishes, notes) if wishes or notes else None
-        return found
+        return self._pinned(make_pins(self.prices.space, wishes, notes) if wishes or notes else None)
+
+    def _pinned(self, pins: Pins | None) -> Problem:
+        """A copy with other pins, which shares all that does not depend on them."""
+        copy = object.__new__(Problem)
+        copy._hold(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        copy._hold(pins=pins)
+        return copy
 
     @property
     def unpinned(self) -> Problem:
         """This problem without any pins."""
-        if self.pins is None:
-            return self
-        found = copy.copy(self)
-        for pinned in ("space", "folded"):
-            found.__dict__.pop(pinned, None)
-        found.pins = None
-        return found
+        return self if self.pins is None else self._pinned(None)
 
     def divisibility(self, plan: ShardingPlan | None = None) -> Divisibility:
         """Which dims and arguments this mesh cannot cut; with ``plan``, the arguments that it keeps whole."""
         return divisibility(self.analysis, self.mesh, plan)
 
-    @functools.cached_property
-    def _tables(self) -> st.Tables:
-        return st.tables(self.analysis.program)
-
-    @functools.cached_property
-    def _static(self) -> tuple[Facts, Memory]:
-        program = self.analysis.program
-        peaks = []
-        for op in range(program.n_ops):
-            operands = program.operands(op)
-            results = program.results(op)
-            value = operands[0] if operands else (results[0] if len(results) else None)
-            peaks.append(self.machine.peak_flops(program.value_dtype[value] if value is not None else "f32"))
-        return make_static(program, self._tables, peaks, self.machine.compiler)
-
-    @functools.cached_property
-    def folded(self) -> Folded:
-        """The program with one op for each class of ops of equal price."""
-        return fold(self.analysis.program, self.space.alike, self._tables, *self._static)
-
-    @functools.cached_property
-    def _rates(self) -> kernel.Rates:
-        m, links = self.machine, self.links
-        return kernel.Rates(
-            m.memory_bytes_per_s,
-            links.bytes_per_s,
-            links.latency_s,
-            links.switched,
-            links.shape,
-            m.op_overhead_s,
-            self.paper_mode,
-            float(m.tile),
-        )
-
     def pricer(self) -> Pricer:
         """A pricer, for any number of threads."""
         return Pricer(self)
-
-    @functools.cached_property
-    def baseline(self) -> tuple[float, float]:
-        """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
-        program, n_axes = self.analysis.program, len(self.mesh.axes)
-        whole = np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
-        totals = Pricer(self, scored=False).totals(*whole)
-        return totals.time_s, totals.peak_bytes
 
     def describe(self) -> str:
         """One line for people."""
@@ -282,59 +287,22 @@ class Problem:
         return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{kept}"
 
 
-class Totals(NamedTuple):
-    """Price of a whole program, with its steps and what each of them costs."""
-
-    time_s: float
-    compute_s: float
-    comm_s: float
-    peak_bytes: float
-    overlapped_s: float
-    peak_op: int
-    steps: st.Steps  #: the first ``n_steps`` rows
-    n_steps: int
-    each: kernel.StepPrices
-    live: np.ndarray  #: [O + 2] bytes alive at each op
-    found: kernel.Prices
-    size: np.ndarray  #: [V] bytes of each value as it is kept
-    last: np.ndarray  #: [U] last op at which a copy brought for the use is needed
-
-
 class Pricer:
     """Prices states and plans of one problem.  May be used by several threads at once."""
 
-    def __init__(self, problem: Problem, *, scored: bool = True) -> None:
+    def __init__(self, problem: Problem) -> None:
         prepare("price")
         self.problem = problem
-        self._tables, self._rates = problem._tables, problem._rates
-        self._facts, self._memory = problem._static
-        self._axis_size = problem.mesh.array()
-        self._baseline = problem.baseline if scored else (1.0, 1.0)
+        self._baseline = problem.baseline
 
     @functools.cached_property
     def repricer(self) -> Repricer:
         """Prices states given by classes; see ``quick``."""
-        return Repricer(self.problem.folded, self._rates, self._axis_size)
+        return Repricer(self.problem.folded, self.problem.prices.rates, self.problem.mesh.array())
 
     def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
         """Price a state given by its arrays over the whole program, every op and step by itself."""
-        t, axis_size = self._tables, self._axis_size
-        # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled twice.
-        op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
-        ops, steps = st.real_ops(t), st.buffers(t, len(axis_size))
-        each, found = kernel.step_prices(len(steps.kind)), kernel.prices(t)
-        live, size, last = np.zeros(len(t.op_row) + 2), np.empty(len(t.value_op)), np.empty(len(t.use_op), np.int32)
-        n = st.lower_all(t, ops, op_axis, value_axis, axis_size, steps)
-        kernel.price_steps(self._facts, self._rates, t, ops, steps, n, op_axis, axis_size, each, found)
-        compute_s, comm_s, overlapped_s = kernel.clocks(t, steps, n, each.time_s)
-        peak_bytes, peak_op = kernel.live_bytes(
-            self._facts, self._memory, t, steps.layout, steps.wanted, found, axis_size,
-            size, last, live,
-        )  # fmt: skip
-        return Totals(
-            compute_s + comm_s, compute_s, comm_s, peak_bytes, overlapped_s, peak_op, steps, n, each, live,
-            found, size, last,
-        )  # fmt: skip
+        return self.problem.prices.totals(op_axis, value_axis)
 
     def score(self, time_s: float, peak_bytes: float) -> tuple[float, float, float]:
         """(C(s), RT(s), MP(s)) of the paper."""
@@ -364,18 +332,19 @@ class Pricer:
         s, each = totals.steps, totals.each
         for i in range(totals.n_steps):
             kind, op = int(s.kind[i]), int(s.op[i])
-            if kind == st.COMPUTE:
+            if kind == COMPUTE:
                 if each.time_s[i] > 0 or each.flops[i] > 0:
                     result = program.value_name[program.results(op)[0]] if program.results(op) else ""
                     flops, moved, time_s = float(each.flops[i]), float(each.bytes[i]), float(each.time_s[i])
                     ops.append(OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s))
-            elif kind != st.SLICE:
+            elif kind != SLICE:
                 axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
                 collectives.append(
-                    CollectiveRow(st.STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
+                    CollectiveRow(STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
                                   float(each.bytes[i]), float(each.time_s[i]))
                 )  # fmt: skip
-        at_peak = held_at(program, self._memory, totals.found, totals.size, totals.last, totals.peak_op)
+        _, memory = self.problem.prices.static
+        at_peak = held_at(program, memory, totals.found, totals.size, totals.last, totals.peak_op)
         return Cost(
             time_s=totals.time_s, overlapped_s=totals.time_s - hidden_s, compute_s=totals.compute_s,
             comm_s=totals.comm_s, peak_bytes=totals.peak_bytes, memory_limit_bytes=self.problem.memory_limit_bytes,

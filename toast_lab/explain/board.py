@@ -17,9 +17,9 @@ import numpy as np
 from toast_lab import text
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Pricer, Problem
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 
 SHOWN = 120  #: rows that ``str()`` writes
 REST = " rows: print(board.text(None)) shows all"
@@ -174,10 +174,10 @@ def _option(problem: Problem, pricer: Pricer, group: int, place: int, axis: int,
     kinds, sent = totals.steps.kind[: totals.n_steps], 0.0
     counts: dict[str, int] = {}
     for kind in np.unique(kinds).tolist():
-        if kind in (st.COMPUTE, st.SLICE):
+        if kind in (COMPUTE, SLICE):
             continue
         of_kind = kinds == kind
-        counts[st.STEP_KINDS[kind]] = int(of_kind.sum())
+        counts[STEP_KINDS[kind]] = int(of_kind.sum())
         sent += float(totals.each.bytes[: totals.n_steps][of_kind].sum())
     fits = totals.peak_bytes <= problem.memory_limit_bytes
     return Option(

@@ -15,10 +15,10 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Pricer, Problem
 from toast_lab.errors import InvalidPlan
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import no_effect
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
+from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 
 Sent = Counter[tuple[str, tuple[str, ...], int]]  #: how many collectives of (kind, mesh axes, op)
 Memo = MutableMapping[tuple[str, ...], "Taken"]
@@ -86,10 +86,10 @@ def _priced(pricer: Pricer, state: State, action: str) -> Taken:
     totals = pricer.totals(state.op_axis, state.value_axis)
     kinds = totals.steps.kind[: totals.n_steps]
     sent: Sent = Counter()
-    for i in np.flatnonzero((kinds != st.COMPUTE) & (kinds != st.SLICE)).tolist():
+    for i in np.flatnonzero((kinds != COMPUTE) & (kinds != SLICE)).tolist():
         mask = int(totals.steps.axes[i])
         axes = tuple(a for j, a in enumerate(problem.mesh.axes) if mask >> j & 1)
-        sent[st.STEP_KINDS[int(kinds[i])], axes, int(totals.steps.op[i])] += 1
+        sent[STEP_KINDS[int(kinds[i])], axes, int(totals.steps.op[i])] += 1
     fits = totals.peak_bytes <= problem.memory_limit_bytes
     return Taken(action, totals.time_s, totals.compute_s, totals.comm_s, totals.peak_bytes, fits, sent)
 

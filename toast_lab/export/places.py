@@ -20,7 +20,7 @@ from toast_lab.frontends.loading import function_of
 from toast_lab.frontends.model import Function, Model, Recipe, in_child
 from toast_lab.frontends.random_keys import is_key, words_of
 from toast_lab.frontends.tracing import from_jax
-from toast_lab.ir import kinds
+from toast_lab.ir import op_kinds
 from toast_lab.ir.program import Program
 
 ENDS.update((arguments.__file__, calls.__file__))
@@ -110,7 +110,7 @@ def ops_as_equations(program: Program) -> list[Equation]:
     found, count = [], dict[Place, int]()
     for op in program.ops():
         values = program.results(op)
-        if program.kind[op] in kinds.CONTROL or not len(values) or program.value_is_constant[values[0]]:
+        if op_kinds.is_control(program.kind[op]) or not len(values) or program.value_is_constant[values[0]]:
             continue
         where = program.where(op)
         shape = tuple(map(int, program.dims(int(values[0]))))

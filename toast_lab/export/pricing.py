@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toast_lab.cost.collectives import collective_time_s
 from toast_lab.cost.problem import Problem
-from toast_lab.sharding import steps
+from toast_lab.machines.collectives import collective_time_s
+from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
 if TYPE_CHECKING:
     from toast_lab.export.trial import Signature
 
 _KINDS = {
-    "all_gather": steps.ALL_GATHER, "all_reduce": steps.ALL_REDUCE, "reduce_scatter": steps.REDUCE_SCATTER,
-    "all_to_all": steps.ALL_TO_ALL, "collective_permute": steps.PERMUTE,
+    "all_gather": ALL_GATHER, "all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER,
+    "all_to_all": ALL_TO_ALL, "collective_permute": PERMUTE,
 }  # fmt: skip
 
 

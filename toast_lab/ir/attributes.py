@@ -1,18 +1,20 @@
-"""What an op's attributes and types say: element types, FLOPs, the combiner of a reduction, a text for people."""
+"""What an op's attributes and types say: element types, FLOPs, a text for people.
+
+``op_kinds`` says which function concerns which kind.  jaxlib is imported where an op is read, see ``own_rules``.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import _jaxlib
-from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import narrowing, own_rules, rules
-from toast_lab.ir import program as p
+from toast_lab.ir import own_rules
+from toast_lab.ir.own_rules import Rule
 
 _ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
 
@@ -35,6 +37,8 @@ class Tensor(NamedTuple):
 
 def tensor(mlir_type: Any) -> Tensor:
     """Read an MLIR type; what is no tensor has rank 0.  Raises FrontendError on dynamic shapes."""
+    from toast_lab._jaxlib import ir
+
     if not isinstance(mlir_type, ir.RankedTensorType):
         return Tensor((), str(mlir_type))  # tokens and tuples: nothing to shard
     if not mlir_type.has_static_shape:
@@ -42,47 +46,33 @@ def tensor(mlir_type: Any) -> Tensor:
     return Tensor(tuple(mlir_type.shape), str(mlir_type.element_type))
 
 
-def monoid(kind: str, operation: Any) -> int:
-    """How partial results of the op are combined, an index into MONOIDS; 0 if they cannot be."""
-    if kind in ("dot_general", "dot", "chlo.ragged_dot", "convolution", "gather"):
-        return p.MONOIDS.index("add")  # a gather's shards each deliver the rows they hold, zero elsewhere
-    if kind not in ("reduce", "scatter", "reduce_window", "select_and_scatter"):
-        return 0
-    region = operation.regions[1 if kind == "select_and_scatter" else 0]
-    return p.MONOIDS.index(narrowing.body_monoid(region) or "none")
-
-
 def _elements(shape: tuple[int, ...]) -> float:
     return float(np.prod(shape, dtype=np.float64))
 
 
-def flops(kind: str, operation: Any, rule: rules.Rule, results: list[Tensor]) -> float:
-    """Floating point operations of a matmul or convolution, 0 for every other op."""
-    if kind in ("dot_general", "dot"):
-        return 2.0 * _elements(tuple(rule.sizes))
-    if kind == "chlo.ragged_dot":  # each row of the left side meets one group of the right side
-        left, right = (tensor(o.type).shape for o in list(operation.operands)[:2])
-        used = set(own_rules.ragged_dims(operation, "rhs_group_dimensions"))
-        for name in ("batching", "contracting"):
-            used.update(own_rules.ragged_dims(operation, f"rhs_{name}_dimensions"))
-        return 2.0 * _elements(left) * _elements(tuple(size for d, size in enumerate(right) if d not in used))
-    if kind in ("convolution", "dynamic_conv"):
-        kernel = tensor(operation.operands[1].type).shape
-        match = re.search(r"x\[([^\]]*)\]->", str(operation.attributes["dimension_numbers"]))
-        output_features = kernel[[t.strip() for t in match.group(1).split(",")].index("o")] if match else 1
-        return 2.0 * _elements(results[0].shape) * _elements(kernel) / max(1, output_features)
-    return 0.0
+def dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
+    """A multiplication and an addition for each combination of the factors."""
+    return 2.0 * _elements(tuple(rule.sizes))
 
 
-_DETAIL_KEYS = {
-    "transpose": ("permutation",),
-    "broadcast_in_dim": ("broadcast_dimensions",),
-    "reduce": ("dimensions",),
-    "concatenate": ("dimension",),
-    "iota": ("iota_dimension",),
-    "custom_call": ("call_target_name",),
-    "compare": ("comparison_direction",),
-}
+def ragged_dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
+    """As many as if each row of the left side met one group of the right side, which it does."""
+    left, right = (tensor(operand.type).shape for operand in list(op.operands)[:2])
+    used = set(own_rules.ragged_dims(op, "rhs_group_dimensions"))
+    for name in ("batching", "contracting"):
+        used.update(own_rules.ragged_dims(op, f"rhs_{name}_dimensions"))
+    free = tuple(size for dim, size in enumerate(right) if dim not in used)
+    return 2.0 * _elements(left) * _elements(free)
+
+
+def convolution_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
+    """For each element of the result, a multiplication and an addition with its part of the kernel."""
+    kernel = tensor(op.operands[1].type).shape
+    match = re.search(r"x\[([^\]]*)\]->", str(op.attributes["dimension_numbers"]))
+    output_features = 1
+    if match:
+        output_features = kernel[[label.strip() for label in match.group(1).split(",")].index("o")]
+    return 2.0 * _elements(results[0].shape) * _elements(kernel) / max(1, output_features)
 
 
 _SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
@@ -110,7 +100,7 @@ def _literal(attribute: str) -> str:
         return text
 
 
-def _slice_detail(operation: Any) -> str:
+def slice_detail(operation: Any, monoid: str) -> str:
     """The dims that a slice cuts, as ``dim:start:limit``, with the stride where it is not 1."""
     starts, limits, strides = (
         [int(t) for t in re.findall(r"-?\d+", str(operation.attributes[key]).split(":", 1)[-1])]
@@ -124,31 +114,45 @@ def _slice_detail(operation: Any) -> str:
     )
 
 
-def _precision(operation: Any) -> str:
+def precision(operation: Any, monoid: str) -> str:
     """``high`` or ``highest`` if a matrix product asks for more than its default precision."""
     key = "precision_config"
     asked = re.findall(r"\b(HIGHEST|HIGH)\b", str(operation.attributes[key])) if key in operation.attributes else []
     return max(asked, key=len).lower() if asked else ""
 
 
-def detail(kind: str, operation: Any) -> str:
-    """The attributes that matter to people, as listings print them behind the op."""
-    parts = []
-    if kind == "constant":
-        return _literal(_jaxlib.constant_text(operation))
-    if kind == "convert":
-        return tensor(operation.results[0].type).element
-    if kind == "slice":
-        return _slice_detail(operation)
-    if kind in ("dot_general", "convolution"):
-        return _precision(operation)
-    for key in _DETAIL_KEYS.get(kind, ()):
-        if key in operation.attributes:
-            raw = str(operation.attributes[key])
-            clean = re.sub(r"^array<i64:? ?(.*)>$", r"\1", raw)
-            clean = re.sub(r"^(.*) : i64$", r"\1", clean)
-            clean = re.sub(r"^#stablehlo<\w+ (\w+)>$", r"\1", clean)
-            parts.append(clean.strip('"'))
-    if kind == "reduce":
-        parts.append(p.MONOIDS[monoid(kind, operation)])
-    return ",".join(parts)
+def constant_detail(operation: Any, monoid: str) -> str:
+    """The one number that all elements of a constant are, empty if they differ."""
+    from toast_lab._jaxlib import constant_text
+
+    return _literal(constant_text(operation))
+
+
+def convert_detail(operation: Any, monoid: str) -> str:
+    """The element type that it converts to."""
+    return tensor(operation.results[0].type).element
+
+
+def reduce_detail(operation: Any, monoid: str) -> str:
+    """``1,add``: the dims that it sums over, and how."""
+    return ",".join([*_attribute_texts(operation, "dimensions"), monoid])
+
+
+def detail_of(key: str) -> Callable[[Any, str], str]:
+    """What says the attribute ``key`` of an op, empty where the op does not carry it."""
+
+    def detail(operation: Any, monoid: str) -> str:
+        return "".join(_attribute_texts(operation, key))
+
+    return detail
+
+
+def _attribute_texts(operation: Any, key: str) -> list[str]:
+    """An attribute without MLIR's decoration, or none."""
+    if key not in operation.attributes:
+        return []
+    text = str(operation.attributes[key])
+    text = re.sub(r"^array<i64:? ?(.*)>$", r"\1", text)
+    text = re.sub(r"^(.*) : i64$", r"\1", text)
+    text = re.sub(r"^#stablehlo<\w+ (\w+)>$", r"\1", text)
+    return [text.strip('"')]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.ir import kinds, rules, source_names
 from toast_lab.ir import program as p
+from toast_lab.ir import rules, source_names
 from toast_lab.ir.attributes import Tensor, itemsize
+from toast_lab.ir.op_kinds import is_constant, op_kind
 from toast_lab.ir.stacked import stacked_factors
 
 
@@ -84,10 +85,10 @@ class Builder:
         self.detail.append(detail)
         if rule.missing:
             self.missing.append((op, rule.missing))
-        constant = kind in kinds.CONSTANTS or (
+        constant = is_constant(kind) or (
             bool(operands)
             and all(self.constant[v] for v in operands)
-            and kinds.op_class(kind) not in (p.OPAQUE, p.CONTROL)
+            and op_kind(kind).cost_class not in (p.OPAQUE, p.CONTROL)
         )
         for start, end in self.waiting.pop(op, ()):
             self.use_dim[start:end] = [tuple(base + f for f in dim) for dim in self.use_dim[start:end]]
@@ -135,7 +136,7 @@ def finish(
     def ints(values: Sequence[int], dtype: Any = np.int32) -> np.ndarray:
         return np.asarray(values, dtype=dtype)
 
-    classes = [p.ARGUMENT if k == "argument" else kinds.op_class(k) for k in build.kind]
+    classes = [op_kind(kind).cost_class for kind in build.kind]
     missing_ops = {op for op, _ in build.missing}
     classes = [p.OPAQUE if o in missing_ops and c == p.ELEMENTWISE else c for o, c in enumerate(classes)]
     return p.Program(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from toast_lab.ir.op_kinds import op_kind
+
 TERMINATORS = ("func.return", "return", "sdy.return")
-_SIDE_EFFECTS = {"custom_call", "infeed", "outfeed", "send", "recv", "rng", "composite"}
 
 
 def short_kind(op: Any) -> str:
@@ -38,7 +39,7 @@ def drop_dead(block: Any) -> None:
         if kind in TERMINATORS or not len(operation.results):
             continue
         if any(True for result in operation.results for _ in result.uses) or has_side_effect(op):
-            if kind in ("while", "case", "if"):
+            if op_kind(kind).control_flow:
                 for inner in blocks(op):
                     drop_dead(inner)
             continue
@@ -47,6 +48,6 @@ def drop_dead(block: Any) -> None:
 
 def has_side_effect(op: Any) -> bool:
     """May the op, or one inside it, do more than give results?"""
-    if short_kind(op) in _SIDE_EFFECTS:
+    if op_kind(short_kind(op)).side_effect:
         return True
     return any(has_side_effect(inner) for block in blocks(op) for inner in block.operations)

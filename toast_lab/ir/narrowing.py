@@ -4,71 +4,59 @@ Shardy's rules serve propagation: a factor says "shard these dims alike", and th
 communication that takes.  Ours must say more.  A factor that may be sharded promises that the op computed on local
 shards gives the local shards of its result (pass factor) or partial results that the op's monoid combines
 (reduction factor), with no further communication: that is what the steps of a plan consist of and what they are
-priced as.  ``narrow`` takes back each factor that breaks the promise, with the reason beside it; two that Shardy
-holds back although they are local are given (windows that do not overlap, right-hand sides of a triangular solve).
+priced as.  The functions here take back each factor that breaks the promise, with the reason beside it; two that
+Shardy holds back although they are local are given (windows that do not overlap, right-hand sides of a triangular
+solve).  ``op_kinds`` says which kind needs which; all of them change the factors' roles in place.
 What "computed on local shards" means for ops with indices is written in the certification of the rules
 (``tests/certification/rules``), which executes every factor of every kind.
 
-Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``narrow``.
+jaxlib is imported where an op is read, see ``own_rules``.
+
+Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``keep_what_results_carry``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from toast_lab._jaxlib import constant_text, ir
-from toast_lab.ir import kinds, own_rules
+from toast_lab.ir import own_rules
 from toast_lab.ir import program as p
 from toast_lab.ir.own_rules import Rule, Shapes
-
-# Ops that make dims out of nothing: each shard makes its own piece.  (A piece of rng_bit_generator's stream
-# depends on the state and the position alone, and XLA was seen to make just that, without communication.)
-_GENERATORS = {"broadcast_in_dim", "broadcast", "iota", "constant", "rng_bit_generator"}
-
-
-def narrow(kind: str, rule: Rule, op: Any = None) -> Rule:
-    """``rule`` without the factors that are not local (they need replication).  ``op``: the MLIR operation or None."""
-    classes = list(rule.classes)
-    _keep_what_results_carry(kind, rule, classes)
-    check = _NARROW.get(kind)
-    if check is not None and op is not None:
-        check(rule, classes, op)
-    missing = rule.missing
-    if kind == "custom_call" and op is not None and own_rules.known_whole(op):
-        classes, missing = [p.NEED_REPLICATION] * len(classes), own_rules.why_missing(kind, op)
-    return dataclasses.replace(rule, classes=classes, missing=missing)
 
 
 def _majors(dims: list[tuple[int, ...]]) -> list[int]:
     return [factors[0] for factors in dims]
 
 
-def _keep_what_results_carry(kind: str, rule: Rule, classes: list[int]) -> None:
+def keep_what_results_carry(rule: Rule, classes: list[int], generates: bool) -> None:
     """A pass factor must stand on every result, or a part of the result would be computed from part of the input.
 
     Found on reshapes whose sizes share no divisor (3x4 to 4x3 gives each side a factor of its own) and on the rules
     that JAX writes on linear algebra calls, where only the batch dims are tied.  A factor on results alone
-    has nothing to do with the operands: the op is computed whole and its result sliced, which a plan says anyway.
+    has nothing to do with the operands: the op is computed whole and its result sliced, which a plan says
+    anyway; unless the op ``generates`` its dims out of nothing.
     """
     results = [set(_majors(dims)) for dims in rule.results]
     operands = {f for dims in rule.operands for f in _majors(dims)}
     for factor, role in enumerate(classes):
-        if role == p.REDUCTION and any(factor in found for found in results):
+        if role == p.REDUCTION and any(factor in factors for factors in results):
             classes[factor] = p.NEED_REPLICATION
-        if role != p.PASS or kind in _GENERATORS:
+        if role != p.PASS or generates:
             continue
-        if factor not in operands or not all(factor in found for found in results):
+        if factor not in operands or not all(factor in factors for factors in results):
             classes[factor] = p.NEED_REPLICATION
 
 
-def _narrow_call(rule: Rule, classes: list[int], op: Any) -> None:
-    # Shardy ties the matrix dims of an eigendecomposition to those of its result, and the sorted dim of a top-k
-    # to that of its result where k is the whole dim; neither can be computed shard by shard.
+def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
+    """What cannot be computed shard by shard stays whole.
+
+    Shardy ties the matrix dims of an eigendecomposition to those of its result, and the sorted dim of a top-k to
+    that of its result where k is the whole dim.
+    """
     ours = own_rules.custom_call(*_shapes(op), op)
     if ours is None:
         return
@@ -82,14 +70,16 @@ def _narrow_call(rule: Rule, classes: list[int], op: Any) -> None:
 
 
 def _shapes(op: Any) -> tuple[Shapes, Shapes]:
+    from toast_lab._jaxlib import ir
+
     def of(values: Any) -> Shapes:
         return [tuple(v.type.shape) if isinstance(v.type, ir.RankedTensorType) else () for v in values]
 
     return of(op.operands), of(op.results)
 
 
-def _narrow_pad(rule: Rule, classes: list[int], op: Any) -> None:
-    # low=1, high=-1 keeps the size and shifts every element into its neighbour's place.
+def narrow_pad(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
+    """A padded dim stays whole: low=1, high=-1 keeps its size and shifts every element into its neighbour's place."""
     rows = zip(*(own_rules.ints(op, f"{k}_padding{e}") or [] for k, e in _PAD_KEYS), strict=True)
     for factors, amounts in zip(rule.operands[0], rows, strict=True):
         if any(amounts):
@@ -104,21 +94,25 @@ _NEUTRAL: dict[str, Callable[[str], bool]] = {
 }
 
 
-def _narrow_reduce(rule: Rule, classes: list[int], op: Any) -> None:
-    # Every shard starts from the init value, and so does XLA's partitioner (seen with jaxlib 0.10.2): a sum over 4
-    # shards with init 5 comes out 15 too large.  Taking an init twice does no harm to max, min, and, or.
+def narrow_reduce(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
+    """A sum or product can be split only if it starts from zero or one.
+
+    Every shard starts from the init value, and so does XLA's partitioner (seen with jaxlib 0.10.2): a sum over 4
+    shards with init 5 comes out 15 too large.  Taking an init twice does no harm to max, min, and, or.
+    """
     half = len(op.operands) // 2
-    body = body_monoid(op.regions[0])
-    neutral = _NEUTRAL.get(body)
+    neutral = _NEUTRAL.get(monoid)
     if neutral is not None and not all(neutral(splat(v)) for v in list(op.operands)[half:]):
         _no_reduction(classes)
-    _narrow_bitwise(rule, classes, op)
+    narrow_bitwise(rule, classes, op, monoid)
 
 
-def _narrow_bitwise(rule: Rule, classes: list[int], op: Any) -> None:
-    # No collective combines the bits of integers (XLA's CPU compiler: "unsupported reduction computation"; NCCL has
-    # none either); of bools they are a minimum and a maximum.
-    if body_monoid(op.regions[0]) in ("and", "or") and str(op.results[0].type.element_type) != "i1":
+def narrow_bitwise(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
+    """No collective combines the bits of integers; of bools, ``and`` and ``or`` are a minimum and a maximum.
+
+    XLA's CPU compiler says "unsupported reduction computation", and NCCL has none either.
+    """
+    if monoid in ("and", "or") and str(op.results[0].type.element_type) != "i1":
         _no_reduction(classes)
 
 
@@ -128,10 +122,13 @@ def _no_reduction(classes: list[int]) -> None:
             classes[factor] = p.NEED_REPLICATION
 
 
-def _narrow_update(rule: Rule, classes: list[int], op: Any) -> None:
-    # One element falls into one shard, which is how a cache is written in decoding.  A longer update may straddle
-    # two, and XLA gathers the whole operand for it (seen in CPU and TPU programs).  Shardy lets both pass in jaxlib
-    # 0.10.2 and neither in 0.12.
+def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
+    """A dim that is updated in part passes if the update is one element long.
+
+    One element falls into one shard, which is how a cache is written in decoding.  A longer update may straddle
+    two, and XLA gathers the whole operand for it (seen in CPU and TPU programs).  Shardy lets both pass in jaxlib
+    0.10.2 and neither in 0.12.
+    """
     (operand, update, *_), _ = _shapes(op)
     for dim, factors in enumerate(rule.operands[0]):
         if update[dim] == operand[dim]:
@@ -142,7 +139,10 @@ def _narrow_update(rule: Rule, classes: list[int], op: Any) -> None:
 
 def splat(value: Any) -> str:
     """The one number of a constant value as MLIR prints it, "" if ``value`` is no splat constant."""
+    from toast_lab._jaxlib import constant_text
+
     owner = value.owner
+    # As ``OpKind.keeps_number`` says, which is above this module.
     while getattr(owner, "name", "") in ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert"):
         owner = owner.operands[0].owner
     if getattr(owner, "name", "") != "stablehlo.constant":
@@ -161,8 +161,8 @@ def _number(text: str) -> complex | None:
         return None
 
 
-def body_monoid(region: Any) -> str:
-    """The monoid that a reduction's or scatter's body applies to its two arguments, "" if it is none we know."""
+def combiner(region: Any) -> str:
+    """The StableHLO op that a reduction's or scatter's body applies to its two arguments, "" if it does more."""
     block = region.blocks[0]
     ops = list(block.operations)
     if len(ops) != 2 or len(block.arguments) != 2:
@@ -172,15 +172,17 @@ def body_monoid(region: Any) -> str:
     both = list(first.operands) in (list(block.arguments), list(block.arguments)[::-1])
     if not both or list(last.operands) != list(first.results):
         return ""
-    return kinds.BODY_MONOID.get(first.name.removeprefix("stablehlo."), "")
+    return str(first.name).removeprefix("stablehlo.")
 
 
-def _narrow_convolution(rule: Rule, classes: list[int], op: Any) -> None:
+def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """A spatial dim is local where windows neither overlap nor leave gaps; else neighbours are needed.
 
     Then windows pass (Shardy calls them a permutation in any case): patch embeddings and 1x1 convolutions.  The
     window dim as a reduction is exact only where there is one window and it is the whole dim.
     """
+    from toast_lab._jaxlib import ir
+
     if ir.IntegerAttr(op.attributes["batch_group_count"]).value > 1:
         # The contraction is local, but XLA sums over the whole mesh: on d=2, m=4, sharded on d, four times the
         # value comes out (jaxlib 0.10.2 and 0.12.0.1; docs/certification.md has the reproducer).
@@ -217,26 +219,17 @@ def _conv_dims(text: str) -> tuple[list[int], list[int], list[int]]:
 
 
 def _padding(op: Any, count: int) -> list[tuple[int, int]]:
+    from toast_lab._jaxlib import ir
+
     if "padding" not in op.attributes:
         return [(0, 0)] * count
     numbers: list[int] = np.asarray(ir.DenseIntElementsAttr(op.attributes["padding"])).reshape(-1).tolist()
     return [(numbers[2 * i], numbers[2 * i + 1]) for i in range(count)]
 
 
-def _narrow_triangular_solve(rule: Rule, classes: list[int], op: Any) -> None:
-    # Each right-hand side is solved on its own (Shardy keeps that dim whole); the triangle itself stays whole.
+def narrow_triangular_solve(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
+    """Each right-hand side is solved on its own (Shardy keeps that dim whole); the triangle itself stays whole."""
     side = -1 if str(op.attributes["left_side"]) == "true" else -2
     factor = rule.operands[1][side][0]
     if factor == rule.results[0][side][0] and factor not in _majors(rule.operands[0]):
         classes[factor] = p.PASS
-
-
-_NARROW: dict[str, Callable[[Rule, list[int], Any], None]] = {
-    "convolution": _narrow_convolution,
-    "custom_call": _narrow_call,
-    "dynamic_update_slice": _narrow_update,
-    "pad": _narrow_pad,
-    "reduce": _narrow_reduce,
-    "scatter": _narrow_bitwise,
-    "triangular_solve": _narrow_triangular_solve,
-}

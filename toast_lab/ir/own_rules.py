@@ -1,10 +1,15 @@
 """Our own sharding rules, for ops that Shardy leaves out: custom calls, CHLO ops, ``map``.
 
+``op_kinds`` says which kind has which.  All of them take the shapes of an op's operands and results and
+the MLIR operation, None where it is not known, and give None where there is no rule after all.
+
 A factor that may be sharded promises the same here as in every rule (see ``narrowing``): the op computed on local
 shards gives local shards or partial results of its result.  Where we do not know, an op stays whole, and
 ``why_missing`` says why.
 
-Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``own``.
+jaxlib is imported where an op is read, for pricing and searching load this module and have no op to read.
+
+Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``Rule``.
 """
 
 from __future__ import annotations
@@ -14,9 +19,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from toast_lab._jaxlib import ir
-from toast_lab.errors import UnsupportedOp
-from toast_lab.ir import kinds
 from toast_lab.ir import program as p
 
 Shapes = list[tuple[int, ...]]
@@ -63,10 +65,12 @@ class _Draft:
 # -- rules that Shardy does not have -----------------------------------------------------------------------
 
 
-def elementwise(operands: Shapes, results: Shapes) -> Rule:
-    """Every dim of the results' one shape is one factor; operands of another shape (scalars) stay whole."""
-    draft = _Draft(operands, results)
+def elementwise(operands: Shapes, results: Shapes, op: Any = None) -> Rule | None:
+    """Every dim of the results' one shape is one factor; operands are of that shape or scalars."""
     shape = results[0]
+    if any(other not in (shape, ()) for other in (*operands, *results)):
+        return None
+    draft = _Draft(operands, results)
     for dim in range(len(shape)):
         draft.factor((t, dim) for t, other in enumerate(draft.shapes) if other == shape)
     return draft.build()
@@ -90,8 +94,56 @@ def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
     return draft.build()
 
 
-def _broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule:
+def identity(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
+    """Operand i passes through as result i."""
+    sizes: list[int] = []
+    maps: list[list[tuple[int, ...]]] = []
+    for shape in operands:
+        maps.append([(len(sizes) + dim,) for dim in range(len(shape))])
+        sizes.extend(shape)
+    return Rule(sizes, [p.PASS] * len(sizes), maps, maps)
+
+
+def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") -> Rule:
+    """A factor of its own for every dim of every tensor."""
+    sizes: list[int] = []
+
+    def take(shapes: Shapes) -> list[list[tuple[int, ...]]]:
+        maps: list[list[tuple[int, ...]]] = []
+        for shape in shapes:
+            maps.append([(len(sizes) + dim,) for dim in range(len(shape))])
+            sizes.extend(shape)
+        return maps
+
+    operand_maps, result_maps = take(operands), take(results)
+    return Rule(sizes, [role] * len(sizes), operand_maps, result_maps, missing)
+
+
+def all_pass(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
+    """Every dim can be cut on its own: what is made of nothing can be made piece by piece."""
+    return separate(operands, results, p.PASS)
+
+
+def top_k(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
+    """``chlo.top_k``: the sorted dim, which is the last, stays whole."""
+    return all_but(operands, results, len(operands[0]) - 1)
+
+
+def broadcast(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
+    """``broadcast``: new dims come first."""
+    if op is None:
+        return None
+    draft = _Draft(operands, results)
+    new = len(results[0]) - len(operands[0])
+    for dim in range(len(results[0])):
+        draft.factor([(1, dim)] + ([(0, dim - new)] if dim >= new else []))
+    return draft.build()
+
+
+def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     """``chlo.broadcast_*``: operands are aligned at their last dims, or as ``broadcast_dimensions`` say."""
+    if op is None:
+        return None
     draft = _Draft(operands, results)
     shape = results[0]
     given = ints(op, "broadcast_dimensions")
@@ -103,16 +155,18 @@ def _broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule:
             row = rows[dim] if rows is not None else len(shape) - len(other) + dim
             if other[dim] == shape[row]:
                 places[row].append((t, dim))
-    for found in places:
-        draft.factor(found)
+    for tied in places:
+        draft.factor(tied)
     return draft.build()
 
 
-def _ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
+def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     """``chlo.ragged_dot``: which rows meet which group depends on all group sizes, so ragged and group dims stay whole.
 
     Batch dims pass, the contraction (unless ragged) is a reduction, the free dim of each side passes.
     """
+    if op is None:
+        return None
 
     def dims(name: str) -> list[int]:
         return ragged_dims(op, name)
@@ -177,9 +231,9 @@ _WHY_WHOLE = (
 
 def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     """The rule of a call whose target we know: element by element, a top-k, or matrices in batch dims; else None."""
-    target = call_target(op)
-    if not results:
+    if op is None:
         return None
+    target = call_target(op)
     if target in _ELEMENTWISE_CALLS and all(s == results[0] for s in (*operands, *results)):
         return elementwise(operands, results)
     if target in _TOP_K_CALLS and operands:
@@ -194,6 +248,8 @@ def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
 def call_target(op: Any) -> str:
     """The name of what a ``custom_call`` calls."""
+    from toast_lab._jaxlib import ir
+
     return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
@@ -214,64 +270,22 @@ def _sorted_dim(op: Any, rank: int) -> int:
     return rank - 1
 
 
-def refuse_per_device(kind: str, op: Any) -> None:
-    """Refuse ops that make sense only in a program that is split over devices by hand.
-
-    Raises:
-        UnsupportedOp: this is one of them.
-    """
-    if kind in kinds.PER_DEVICE:
-        where = f" ({str(op.location)[:200]})" if op is not None else ""
-        raise UnsupportedOp(
-            f"{kind}{where}: the program is already split over devices by hand (shard_map, pmap); "
-            "give the function before that."
-        )
-
-
-def own(kind: str, op: Any, operands: Shapes, results: Shapes) -> Rule | None:
-    """Our rule for an op of ``kind``, None if we have none.  ``op`` is the MLIR operation.
-
-    Without it (None), only ops whose attributes do not matter have a rule.
-    """
-    if not results or (op is None and (kind in ("custom_call", "chlo.ragged_dot") or "broadcast" in kind)):
-        return None
-    if kind == "custom_call":
-        return custom_call(operands, results, op)
-    if kind == "chlo.top_k":  # the sorted dim is the last
-        return all_but(operands, results, len(operands[0]) - 1)
-    if kind == "chlo.ragged_dot":
-        return _ragged_dot(operands, results, op)
-    if kind.startswith("chlo.broadcast_"):
-        return _broadcasting(operands, results, op)
-    if kind in kinds.ELEMENTWISE_WITHOUT_RULE and all(s in (results[0], ()) for s in (*operands, *results)):
-        return elementwise(operands, results)
-    if kind == "broadcast":  # new dims come first
-        draft = _Draft(operands, results)
-        new = len(results[0]) - len(operands[0])
-        for dim in range(len(results[0])):
-            draft.factor([(1, dim)] + ([(0, dim - new)] if dim >= new else []))
-        return draft.build()
-    return None
-
-
 def known_whole(op: Any) -> bool:
     """Is this ``custom_call`` one that stays whole whatever a rule on it says?"""
     return any(pattern.search(call_target(op)) for pattern, _ in _WHY_WHOLE)
 
 
-def why_missing(kind: str, op: Any) -> str:
-    """Why an op of ``kind`` stays replicated, for the coverage report."""
-    if kind == "custom_call" and op is not None:
-        target = call_target(op)
-        reason = next((text for pattern, text in _WHY_WHOLE if pattern.search(target)), "")
-        return f"no sharding rule for custom_call @{target}" + (f": {reason}" if reason else "")
-    if kind == "reshape":  # Shardy's only gap
-        return "no sharding rule for a reshape of an array without elements"
-    if kind == "rng":
-        return "no sharding rule for rng: each shard would draw numbers of its own"
-    return f"no sharding rule for {kind}"
+def call_without_rule(op: Any) -> str:
+    """``custom_call @Eigh: XLA's compiler for TPU gathers ...``: what has no rule, and why if that is known."""
+    if op is None:
+        return "custom_call"
+    target = call_target(op)
+    reason = next((text for pattern, text in _WHY_WHOLE if pattern.search(target)), "")
+    return f"custom_call @{target}" + (f": {reason}" if reason else "")
 
 
 def ints(op: Any, key: str) -> list[int] | None:
     """An attribute of integers, None if the op does not carry it."""
+    from toast_lab._jaxlib import ir
+
     return [int(x) for x in ir.DenseI64ArrayAttr(op.attributes[key])] if key in op.attributes else None

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
-from toast_lab.ir import attributes, canonical, kinds, rules, source_names, unsupported, walk
+from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
 from toast_lab.ir import program as p
 from toast_lab.ir.build import Builder, finish
+from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
 
@@ -169,7 +170,7 @@ def _read_op(build: Builder, numbers: dict[Any, int], known: _Known, item: walk.
     shapes = [build.tensor[v].shape for v in operands]
     made_shapes = [r.shape for r in results]
     owner, monoid, flops, detail = -1, 0, 0.0, ""
-    if kind in kinds.CONTROL:
+    if is_control(kind):
         rule = rules.handed_on(shapes, made_shapes, shared=item.shares >= 0)
         owner = n_arguments + item.shares if item.shares >= 0 else -1
     else:
@@ -177,9 +178,12 @@ def _read_op(build: Builder, numbers: dict[Any, int], known: _Known, item: walk.
         if captured := _captured(operation, numbers):
             rule = rules.with_captured(rule, [build.tensor[v].shape for v in captured], kind)
             operands = operands + captured
-        monoid = attributes.monoid(kind, operation)
-        flops = attributes.flops(kind, operation, rule, results)
-        detail = attributes.detail(kind, operation)
+        facts, monoid_name = op_kind(kind), rules.monoid(kind, operation)
+        monoid = p.MONOIDS.index(monoid_name)
+        if facts.flops is not None:
+            flops = facts.flops(operation, rule, results)
+        if facts.detail is not None:
+            detail = facts.detail(operation, monoid_name)
     place = known.place(operation)
     made = build.add(
         kind,
@@ -202,7 +206,7 @@ def _read_op(build: Builder, numbers: dict[Any, int], known: _Known, item: walk.
 
 def _variable(kind: str, place: _Place) -> str:
     # A derivative carries its primal's line, yet it is not the value that the variable holds.
-    if not place.ranges or kind in kinds.CONSTANTS or "transpose(" in place.name_stack:
+    if not place.ranges or is_constant(kind) or "transpose(" in place.name_stack:
         return ""
     return source_names.variable(place.ranges[0])
 

@@ -1,18 +1,22 @@
 """Sharding rules: Shardy's where it has one, ours where it has none on purpose.
 
 A rule says, for one op, which factors there are and which factors make up each dim of each operand and
-result.  Our own rules stand in ``own_rules``, where Shardy's are narrowed in ``narrowing``.  An op with no rule at all
-gets a factor of its own for every dim, none of which may be sharded.
+result.  Our own rules stand in ``own_rules``, Shardy's are narrowed in ``narrowing``, and ``op_kinds`` says which kind
+needs what.  An op with no rule at all gets a factor of its own for every dim, none of which may be sharded.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from toast_lab.ir import kinds, narrowing, own_rules
+from toast_lab.errors import UnsupportedOp
+from toast_lab.ir import narrowing
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.own_rules import Rule as Rule
 from toast_lab.ir.own_rules import Shapes as Shapes
+from toast_lab.ir.own_rules import separate as separate
 
 
 def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
@@ -50,31 +54,6 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
     return Rule(sizes, classes, mapped_operands, mapped_results)
 
 
-def identity(operands: Shapes) -> Rule:
-    """Operand i passes through as result i (``optimization_barrier``)."""
-    sizes: list[int] = []
-    maps: list[list[tuple[int, ...]]] = []
-    for shape in operands:
-        maps.append([(len(sizes) + i,) for i in range(len(shape))])
-        sizes.extend(shape)
-    return Rule(sizes, [p.PASS] * len(sizes), maps, maps)
-
-
-def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") -> Rule:
-    """A factor of its own for every dim of every tensor."""
-    sizes: list[int] = []
-
-    def take(shapes: Shapes) -> list[list[tuple[int, ...]]]:
-        out: list[list[tuple[int, ...]]] = []
-        for shape in shapes:
-            out.append([(len(sizes) + i,) for i in range(len(shape))])
-            sizes.extend(shape)
-        return out
-
-    ops, res = take(operands), take(results)
-    return Rule(sizes, [role] * len(sizes), ops, res, missing)
-
-
 def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
     """A value that control flow hands on as it is: one factor a dim, its own or (``shared``) those of another op."""
     dims: list[list[tuple[int, ...]]] = [[(i,) for i in range(len(shape))] for shape in (*operands, *results)]
@@ -103,14 +82,45 @@ def rule_for(kind: str, shardy: Rule | None, operands: Shapes, results: Shapes, 
     Raises:
         UnsupportedOp: the op belongs to a program that is already split over devices.
     """
-    own_rules.refuse_per_device(kind, operation)
+    facts = op_kind(kind)
+    if facts.per_device:
+        place = f" ({str(operation.location)[:200]})" if operation is not None else ""
+        raise UnsupportedOp(
+            f"{kind}{place}: the program is already split over devices by hand (shard_map, pmap); "
+            "give the function before that."
+        )
     if shardy is not None:
-        return narrowing.narrow(kind, shardy, operation)
-    if kind in kinds.CONSTANTS:
-        return separate(operands, results, p.PASS)
-    if kind == "optimization_barrier":
-        return identity(operands)
-    rule = own_rules.own(kind, operation, operands, results)
+        return narrow(kind, shardy, operation)
+    rule = facts.rule(operands, results, operation) if facts.rule is not None and results else None
     if rule is not None:
         return rule
-    return separate(operands, results, p.NEED_REPLICATION, own_rules.why_missing(kind, operation))
+    return separate(operands, results, p.NEED_REPLICATION, why_missing(kind, operation))
+
+
+def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
+    """Shardy's ``rule`` without the factors that are not local: these need replication."""
+    facts = op_kind(kind)
+    classes = list(rule.classes)
+    narrowing.keep_what_results_carry(rule, classes, facts.generates)
+    if operation is None:
+        return dataclasses.replace(rule, classes=classes)
+    if facts.narrow is not None:
+        facts.narrow(rule, classes, operation, monoid(kind, operation))
+    if facts.stays_whole is not None and facts.stays_whole(operation):
+        whole = [p.NEED_REPLICATION] * len(classes)
+        return dataclasses.replace(rule, classes=whole, missing=why_missing(kind, operation))
+    return dataclasses.replace(rule, classes=classes)
+
+
+def why_missing(kind: str, operation: Any = None) -> str:
+    """Why an op of ``kind`` stays replicated, for the coverage report."""
+    subject = op_kind(kind).without_rule or kind
+    return f"no sharding rule for {subject if isinstance(subject, str) else subject(operation)}"
+
+
+def monoid(kind: str, operation: Any) -> str:
+    """How partial results of an op are combined, one of ``program.MONOIDS``; "none" if they cannot be."""
+    facts = op_kind(kind)
+    if facts.combiner_region is None:
+        return facts.monoid
+    return op_kind(narrowing.combiner(operation.regions[facts.combiner_region])).as_combiner

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from toast_lab.ir.op_kinds import op_kind
+
 if TYPE_CHECKING:
     from toast_lab.ir.build import Builder
-
-_PICKS = ("dynamic_slice", "dynamic_update_slice")
 
 
 def stacked_factors(build: Builder) -> list[int]:
@@ -43,9 +43,9 @@ def _stacked(build: Builder, uses: dict[int, list[tuple[int, int]]], enter: int)
             kind = build.kind[op]
             if kind == "while.next" and build.owner[op] == enter:
                 continue
-            if kind not in _PICKS or use != build.use_ptr[op]:
+            if not op_kind(kind).picks_slice or use != build.use_ptr[op]:
                 return []
-            update = kind == "dynamic_update_slice"
+            update = op_kind(kind).brings >= 0
             piece = build.tensor[build.use_value[use + 1] if update else build.result_ptr[op]].shape
             whole = build.tensor[build.use_value[use]].shape
             sliced.update(dim for dim, (a, b) in enumerate(zip(piece, whole, strict=True)) if a != b)

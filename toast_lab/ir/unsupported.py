@@ -19,10 +19,9 @@ from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.ir import source_names
 from toast_lab.ir.dead import operations
+from toast_lab.ir.op_kinds import op_kind
 
 DIALECTS = frozenset({"stablehlo", "chlo", "sdy", "func", "builtin"})
-_HOST = frozenset({"infeed", "outfeed", "send", "recv"})
-_TOKENS = frozenset({"create_token", "after_all"})
 _CALLBACK = re.compile(r'"(?:[^"]*/)?(debug_print|debug_callback|io_callback|pure_callback):?"')
 _DYNAMIC = re.compile(r"tensor<[^>]*\?[^>]*>+")
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/toast_lab/frontends/")
@@ -79,14 +78,14 @@ def _fault(operation: Any) -> tuple[str, str]:
     dynamic = list(dict.fromkeys(found for text in types for found in _DYNAMIC.findall(text)))
     if dynamic:
         return "dynamic", f"dynamic shape {', '.join(dynamic)}"
-    if dialect == "stablehlo" and name in _HOST:
+    if dialect == "stablehlo" and op_kind(name).host:
         return "host", "it exchanges data with the host"
     if name == "custom_call" and "callback" in _target(operation) and "python" in _target(operation):
         primitive = _primitive(operation)
         if not primitive.startswith("debug") and (primitive or types):
             return "host", f"{primitive or 'a callback'} runs Python code on the host"
         return ("ordered", "its order is part of the program") if types else ("print", "")
-    if name in _TOKENS and not any(True for result in operation.results for _ in result.uses):
+    if op_kind(name).token and not any(True for result in operation.results for _ in result.uses):
         return "", ""  # dead, and dropped with the other dead ops
     if any("!stablehlo.token" in text for text in types):
         return "host", "it makes or takes a token, which orders side effects"

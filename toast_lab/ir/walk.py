@@ -22,7 +22,6 @@ from toast_lab.ir.program import Region
 from toast_lab.ir.trips import trip_count
 
 BRANCHES = ("case", "if")
-CONTROL = frozenset(("while", *BRANCHES))
 
 
 class Item(NamedTuple):

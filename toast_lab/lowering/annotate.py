@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
-from toast_lab.ir import canonical, fourier, kinds, walk
+from toast_lab.ir import canonical, fourier, op_kinds, walk
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps
@@ -230,7 +230,7 @@ class Writer:
     def results(self, number: int, item: walk.Item) -> None:
         """Constraints behind the op's results."""
         program, operation = self.plan.program, item.operation
-        control = item.kind in kinds.CONTROL
+        control = op_kinds.is_control(item.kind)
         if not control:
             forget_annotations(operation.attributes)
         values = program.results(number)

@@ -16,8 +16,9 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.step_kinds import COMPUTE, PERMUTE, SLICE, STEP_KINDS
 
-_PRINTED = {st.PERMUTE: "collective_permute"}
+_PRINTED = {PERMUTE: "collective_permute"}
 
 
 class ListingLine(NamedTuple):
@@ -107,10 +108,10 @@ class _Listing:
             value, kind = int(s.value[row]), int(s.kind[row])
             name = last if last is not None and i == len(rows) - 1 else self.fresh(self.program.value_name[value])
             self.copy_name[row] = name
-            verb = _PRINTED.get(kind, st.STEP_KINDS[kind])
+            verb = _PRINTED.get(kind, STEP_KINDS[kind])
             op, dims = int(s.op[row]), self.shape(value, int(s.after[row]))
             right = f"{verb} {self.axes(int(s.axes[row]))} {source}"
-            self.lines.append(ListingLine(op, self.depth[op], name, dims, right, kind != st.SLICE))
+            self.lines.append(ListingLine(op, self.depth[op], name, dims, right, kind != SLICE))
             source = name
         return source
 
@@ -127,17 +128,17 @@ class _Listing:
             op = int(s.op[i])
             labels = self.labels.get(op, ())
             self.lines.extend(ListingLine(op, depth, "", "", text, False) for depth, text in labels)
-            while i < n and s.kind[i] != st.COMPUTE:  # copies for this op's operands
+            while i < n and s.kind[i] != COMPUTE:  # copies for this op's operands
                 use = int(s.use[i])
                 rows = [i]
-                while i + 1 < n and s.kind[i + 1] != st.COMPUTE and s.use[i + 1] == use:
+                while i + 1 < n and s.kind[i + 1] != COMPUTE and s.use[i + 1] == use:
                     i += 1
                     rows.append(i)
                 self.chain(rows, program.value_name[int(s.value[rows[0]])], None)
                 i += 1
             i += 1  # the compute step
             after: dict[int, list[int]] = {}
-            while i < n and s.op[i] == op and s.kind[i] != st.COMPUTE and s.use[i] < 0:
+            while i < n and s.op[i] == op and s.kind[i] != COMPUTE and s.use[i] < 0:
                 after.setdefault(int(s.value[i]), []).append(i)
                 i += 1
             if op in shown:

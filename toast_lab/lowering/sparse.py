@@ -10,7 +10,7 @@ from typing import Any
 
 from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
-from toast_lab.ir import kinds, walk
+from toast_lab.ir import op_kinds, walk
 from toast_lab.ir.annotations import CONSTRAINT
 from toast_lab.lowering.annotate import MESH_NAME, Writer, forget_annotations
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -63,7 +63,7 @@ class _Sparse(Writer):
 
     def results(self, number: int, item: walk.Item) -> None:
         """Constraints behind the values that have one."""
-        if item.kind not in kinds.CONTROL:
+        if not op_kinds.is_control(item.kind):
             forget_annotations(item.operation.attributes)
         if item.operation.name == CONSTRAINT:
             self._own(item.operation)

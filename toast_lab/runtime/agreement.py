@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import REDUCTION, Program
 from toast_lab.runtime import inputs
 
 MOST = 0.25  #: beyond it results that lack half of a sum would pass
-_WIDER = ("dot", "dot_general", "convolution")
 
 
 def tolerance(program: Program) -> float:
@@ -33,7 +33,7 @@ def tolerance(program: Program) -> float:
         first, end = int(program.factor_ptr[op]), int(program.factor_ptr[op + 1])
         terms = math.prod(summed[first:end].tolist())
         results = program.results(op)
-        if terms <= 1 or not results or program.kind[op] in _WIDER:
+        if terms <= 1 or not results or op_kind(program.kind[op]).sums_wider:
             continue
         eps = unit.get(program.value_dtype[results[0]], 0.0)
         found = max(found, min(MOST, eps * math.sqrt(terms)))

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable
 
 from toast_lab import isolate
-from toast_lab.cost.calibrate_fit import Fit, fit, nearest
 from toast_lab.errors import InvalidProblem, RunFailed
+from toast_lab.machines.calibrate_fit import Fit, fit, nearest
 from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import CONTROL, PASS, Program
 
 _NUMPY = {
@@ -125,7 +126,7 @@ def index_bounds(program: Program) -> dict[int, int]:
 def _follow_indices(program: Program, reaches: list[frozenset[int]], bounds: dict[int, int]) -> None:
     for op in program.ops():
         operands = program.operands(op)
-        if program.kind[op] in ("gather", "scatter") and operands:
+        if op_kind(program.kind[op]).looks_up and operands:
             index = 1 if program.kind[op] == "gather" else (len(operands) - 1) // 2
             size = _indexed_size(program, op, index)
             for argument in reaches[operands[index]]:
@@ -159,21 +160,14 @@ def _handed_on(program: Program) -> dict[int, list[int]]:
 
 def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[int, int]]:
     """(start index value, number of places at which the slice lies inside) of the dims that a dynamic slice cuts."""
-    if program.kind[op] == "dynamic_slice":
-        window, first = program.dims(program.results(op)[0]), 1
-    elif program.kind[op] == "dynamic_update_slice":
-        window, first = program.dims(operands[1]), 2
-    else:
+    facts = op_kind(program.kind[op])
+    if facts.first_start < 0:
         return []
+    piece = program.results(op)[0] if facts.brings < 0 else operands[facts.brings]
+    window = program.dims(piece)
     whole = program.dims(operands[0])
     # A dim that is taken whole has one place only, and must not force the same on an index shared with others.
-    return [(v, n - w + 1) for v, n, w in zip(operands[first:], whole, window, strict=True) if n > w]
-
-
-_LINEAR = frozenset(
-    "add subtract convert reshape broadcast_in_dim transpose slice concatenate pad reverse reduce select "
-    "optimization_barrier maximum minimum while.enter while.next while.result case.yield case.result".split()
-)
+    return [(v, n - w + 1) for v, n, w in zip(operands[facts.first_start :], whole, window, strict=True) if n > w]
 
 
 def under_roots(program: Program) -> frozenset[int]:
@@ -194,25 +188,23 @@ def under_roots(program: Program) -> frozenset[int]:
 def _follow_roots(program: Program, wanted: set[int]) -> None:
     for op in reversed(range(program.n_arguments, program.n_ops)):
         operands = program.operands(op)
-        if program.kind[op] in ("sqrt", "rsqrt", "log", "cbrt", "log_plus_one", "chlo.lgamma", "chlo.digamma"):
+        facts = op_kind(program.kind[op])
+        if facts.needs_positive:
             wanted.update(operands)
         elif wanted.isdisjoint(_given(program, op)):
             continue
-        elif program.kind[op] in _LINEAR:
+        elif facts.keeps_sign:
             wanted.update(operands)
-        elif program.kind[op] in ("multiply", "divide"):
-            left, right = operands
-            if _is_scalar(program, right):
-                wanted.add(left)
-            if _is_scalar(program, left) and program.kind[op] == "multiply":
-                wanted.add(right)
+        for position in facts.linear_in:
+            if _is_scalar(program, operands[1 - position]):
+                wanted.add(operands[position])
 
 
 def _is_scalar(program: Program, value: int) -> bool:
     """Is this one number, possibly spread out, or made of constants?"""
     while not program.value_is_constant[value] and program.dims(value):
         op = int(program.value_op[value])
-        if program.kind[op] not in ("broadcast_in_dim", "reshape", "convert"):
+        if not op_kind(program.kind[op]).keeps_number:
             return False
         value = program.operands(op)[0]
     return True

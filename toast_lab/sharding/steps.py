@@ -30,9 +30,8 @@ import numpy as np
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import BoolArray, Float64Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
+from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COMPUTE, PERMUTE, REDUCE_SCATTER, SLICE
 
-STEP_KINDS = ("compute", "slice", "reduce_scatter", "all_reduce", "permute", "all_to_all", "all_gather")
-COMPUTE, SLICE, REDUCE_SCATTER, ALL_REDUCE, PERMUTE, ALL_TO_ALL, ALL_GATHER = range(len(STEP_KINDS))
 SHARED = -2  #: in a folded program: the copy that an earlier use made, whose row depends on the layer
 LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up to 30, axes up to 8
 

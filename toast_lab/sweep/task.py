@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from toast_lab import checks
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machines import machine as find_machine
 from toast_lab.errors import FrontendError, InvalidProblem, ToastError, did_you_mean, join_offenders
+from toast_lab.machines.catalogue import machine as find_machine
+from toast_lab.machines.topology import lay_out
 from toast_lab.models import registry
 from toast_lab.search.methods import METHODS, no_method
 from toast_lab.sharding.mesh import make_mesh

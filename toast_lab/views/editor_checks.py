@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.cost import machine_file
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machine_model import Machine
 from toast_lab.errors import InvalidProblem, ToastError
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import few
 from toast_lab.views.compare_table import bytes_text
@@ -103,7 +102,7 @@ def check_machine(text: str) -> Checked:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Checked(False, (f"This is no TOML: {error}",))
     try:
-        machine = machine_file.parse(data, "machine")
+        machine = Machine.from_data(data, "machine")
     except InvalidProblem as error:
         found = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
         return Checked(False, tuple(_with_line(text, line) for line in found))

@@ -26,6 +26,7 @@ from toast_lab.runtime import _jax_private, hlo
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.step_kinds import STEP_KINDS
 
 MEANING = {
     ("gather", "reduction"): "indices are clamped to the whole operand and lowered by the shard's offset; "
@@ -326,7 +327,7 @@ def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
     if wrong:
         return f"compiled: {wrong}"
     steps = st.lower(program, plan.op_axis, plan.value_axis, np.asarray([ways]))
-    priced = sorted({st.STEP_KINDS[k] for k in steps.kind} - {"compute"})
+    priced = sorted({STEP_KINDS[k] for k in steps.kind} - {"compute"})
     seen = sorted({c.kind for c in hlo.collectives(_jax_private.optimised_hlo(executable), {"a": ways})})
     if not set(seen) <= set(priced):
         return f"{MORE} {', '.join(seen)}, priced as {', '.join(priced) or 'no collective'}"

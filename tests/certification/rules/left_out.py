@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toast_lab.ir import kinds
+from toast_lab.ir.op_kinds import kinds_where
 
 _CONTROL = "control flow: its factors are those of its values; certified with whole plans"
 _CONSTANT = "made of nothing: every use has a copy of its own, so no plan shards it"
@@ -21,7 +21,7 @@ LEFT_OUT: dict[str, str] = {
         ),
         _DYNAMIC,
     ),
-    **dict.fromkeys(kinds.PER_DEVICE, _HANDS),
+    **dict.fromkeys(kinds_where("per_device"), _HANDS),
     **dict.fromkeys(("infeed", "outfeed", "send", "recv", "after_all", "async_start", "async_done"), _HOST),
     **dict.fromkeys(
         (

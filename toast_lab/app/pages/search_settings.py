@@ -12,8 +12,8 @@ from toast_lab.app import look
 from toast_lab.app.checked import Checked, number
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
-from toast_lab.cost.machines import MACHINES
 from toast_lab.errors import ToastError
+from toast_lab.machines.catalogue import MACHINES
 from toast_lab.search.methods import METHODS, method_named
 from toast_lab.sharding.mesh import Mesh, make_mesh
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from toast_lab.cost import kernel
-from toast_lab.cost.problem import Problem, Totals
+from toast_lab.cost.problem import Problem
+from toast_lab.cost.program_prices import Totals
 from toast_lab.search.alpa.integer_program import Bytes
 from toast_lab.search.alpa.strategies import Choices
 from toast_lab.search.alpa.strategy_prices import make_bench, use_costs

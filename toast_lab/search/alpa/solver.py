@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toast_lab.cost.problem import Problem, Quick, Totals
+from toast_lab.cost.problem import Problem, Quick
+from toast_lab.cost.program_prices import Totals
 from toast_lab.errors import RunFailed
 from toast_lab.isolate import Cancelled, run_in_child
 from toast_lab.search.alpa import integer_program as ip

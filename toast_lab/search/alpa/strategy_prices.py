@@ -18,7 +18,8 @@ from toast_lab.cost.problem import Problem
 from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.packs import Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
+from toast_lab.sharding.step_kinds import COMPUTE
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
 
 
 @packed

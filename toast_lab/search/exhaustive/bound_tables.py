@@ -17,7 +17,8 @@ from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Matrix, Int32Matrix, Int64Array
 from toast_lab.search.exhaustive.bound import Bound, least_of_groups, scratch_of
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.steps import COMPUTE, LAYOUT_BITS, Steps, Tables
+from toast_lab.sharding.step_kinds import COMPUTE
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
 
 MOST_ENTRIES = 30_000_000  # of all tables: 240 MB
 ROUNDS = 60  # of diffusion

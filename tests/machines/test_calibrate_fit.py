@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toast_lab.cost import calibrate_fit as cf
-from toast_lab.cost.machines import MACHINES, Link, Machine
+from toast_lab.machines import calibrate_fit as cf
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime.calibrate_child import COLLECTIVES, Point
 
 SIDES = (64, 128, 256, 512, 1024, 2048)

@@ -15,7 +15,7 @@ permute         everybody sends to the farthest: h hops, twice the    one hop, B
                 all_to_all's load; no less than B over one link
 ==============  ====================================================  ==============================================
 
-A torus dim that does not wrap around is a line: half the rate (``layout.py`` says so in ``rate``), n-1 hops.
+A torus dim that does not wrap around is a line: half the rate (``topology.py`` says so in ``rate``), n-1 hops.
 
 Several axes at once, the best of
 
@@ -43,7 +43,8 @@ import math
 
 import numpy as np
 
-from toast_lab.cost.layout import (
+from toast_lab.kernels import compiled, helper
+from toast_lab.machines.topology import (
     GROUP,
     GROUP_HOPS,
     GROUP_PERMUTED,
@@ -54,9 +55,8 @@ from toast_lab.cost.layout import (
     SPREAD,
     WAYS,
 )
-from toast_lab.kernels import compiled, helper
 from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
-from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
 _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
 
@@ -75,7 +75,8 @@ def axis_time_s(
 ) -> float:
     """Seconds of one collective over one axis of ``n`` devices; ``local_bytes`` is the larger side.
 
-    ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in ``layout.HOPS`` and below.
+    ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in
+    ``topology.HOPS`` and below.
     """
     if n <= 1:
         return 0.0
@@ -113,7 +114,7 @@ def collective_time_s(
     """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
 
     ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis, ``shape`` [A, 9] one row
-    (its columns: ``layout.HOPS`` and below).
+    (its columns: ``topology.HOPS`` and below).
     """
     count, last, total = 0, 0, 1.0
     for a in range(axis_size.shape[0]):

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from tests.helpers import from_python
-from toast_lab.cost import collectives as co
-from toast_lab.cost.layout import GROUP_RATE, lay_out
-from toast_lab.cost.machines import MACHINES, Link, Machine
+from toast_lab.machines import collectives as co
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import GROUP_RATE, lay_out
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.steps import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
 KINDS = [ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE]
 W = 2.0  # a torus dim's bytes/s, so that one link one way carries 1

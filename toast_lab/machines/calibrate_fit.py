@@ -3,9 +3,10 @@
 * FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: a larger dot is not slower a
   flop, unless noise says so) and its largest value taken.
 * Memory: a line through the times of the largest sizes, those that no cache holds.
-* Links: the two numbers, latency and bytes/s, with which ``cost/collectives.py`` comes closest to all measured times of
-  all collectives over all numbers of devices, in ratios and with outliers damped.  Times are made monotone in the size
-  before.  What the formulas cannot express stays visible as a ratio for each collective.
+* Links: the two numbers, latency and bytes/s, with which ``collectives.py`` comes closest to all
+  measured times of all collectives over all numbers of devices, in ratios and with outliers damped.
+  Times are made monotone in the size first.  What the formulas cannot express stays visible as a ratio
+  for each collective.
 * Overhead and overlap: medians.
 
 A number that was not measured is taken from the table's nearest machine, and its source says so.
@@ -25,12 +26,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.optimize import isotonic_regression, least_squares
 
-from toast_lab.cost.collectives import collective_time_s
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machine_model import Link, Machine
-from toast_lab.cost.machine_table import MACHINES
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.collectives import collective_time_s
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.steps import STEP_KINDS
+from toast_lab.sharding.step_kinds import STEP_KINDS
 
 
 class Measured(Protocol):
@@ -51,7 +53,7 @@ class Measured(Protocol):
 
 
 class Residual(NamedTuple):
-    """How a fit stands to what it was made from."""
+    """How far a fit is from the measurements that it was made from."""
 
     what: str  #: "dot f32", "memory", "all_reduce over 8"
     points: int
@@ -61,7 +63,7 @@ class Residual(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fit:
-    """A machine and how well it tells the measured times."""
+    """A machine, and how well it predicts the measured times."""
 
     machine: Machine
     residuals: tuple[Residual, ...]
@@ -75,8 +77,9 @@ def nearest(platform: str, kind: str) -> Machine:
         "h100": "h100", "h200": "h100", "p100": "p100",
     }  # fmt: skip
     fallback = {"cpu": "cpu", "tpu": "tpu-v5e"}.get(platform, "a100")
-    found = next((name for word, name in words.items() if word in kind.lower()), fallback)
-    return MACHINES[found if platform != "cpu" else "cpu"]
+    if platform == "cpu":
+        return MACHINES["cpu"]
+    return MACHINES[next((name for word, name in words.items() if word in kind.lower()), fallback)]
 
 
 def fit(
@@ -123,10 +126,19 @@ def fit(
         missing.append("memory_bytes")
     sources = {"all": "Measured by toast-lab calibrate, see provenance."}
     sources |= {key: f"Not measured: that of {base.name}." for key in missing}
-    made = Machine(
-        name, dict(sorted(flops.items())), memory_bytes or base.memory_bytes, memory_rate, links, overhead_s, overlap,
-        sources, dict(provenance), base.tile, base.compiler,
-    )  # fmt: skip
+    machine = Machine(
+        name=name,
+        flops=dict(sorted(flops.items())),
+        memory_bytes=memory_bytes or base.memory_bytes,
+        memory_bytes_per_s=memory_rate,
+        links=links,
+        op_overhead_s=overhead_s,
+        overlap=overlap,
+        sources=sources,
+        provenance=dict(provenance),
+        tile=base.tile,
+        compiler=base.compiler,
+    )
     for dtype, some in dots.items():
         pairs = [(p, max(p.flops / flops[dtype], p.size_bytes / memory_rate) + overhead_s) for p in some]
         residuals.append(_residual(f"dot {dtype}", pairs))
@@ -136,8 +148,8 @@ def fit(
         groups = sorted({(p.what, p.devices) for p in comm})
         for kind, devices in groups:
             some = [p for p in comm if (p.what, p.devices) == (kind, devices)]
-            residuals.append(_residual(f"{kind} over {devices}", [(p, collective_of(made, p)) for p in some]))
-    return Fit(made, tuple(residuals), tuple(missing))
+            residuals.append(_residual(f"{kind} over {devices}", [(p, collective_of(machine, p)) for p in some]))
+    return Fit(machine, tuple(residuals), tuple(missing))
 
 
 def _residual(what: str, pairs: Sequence[tuple[Measured, float]]) -> Residual:
@@ -171,19 +183,19 @@ class _Smooth:
 
 def monotone(points: Sequence[Measured]) -> list[Measured]:
     """The same points, times of each collective over as many devices made to grow with the size (in logarithms)."""
-    found: list[Measured] = []
+    smoothed: list[Measured] = []
     for kind, devices in sorted({(p.what, p.devices) for p in points}):
         some = sorted((p for p in points if (p.what, p.devices) == (kind, devices)), key=lambda p: p.size_bytes)
         times = np.exp(isotonic_regression(np.log([p.time_s for p in some])).x)
-        found += [
+        smoothed += [
             _Smooth(p.what, p.dtype, p.devices, p.size_bytes, p.flops, float(t))
             for p, t in zip(some, times, strict=True)
         ]
-    return found
+    return smoothed
 
 
 def collective_of(machine: Machine, point: Measured) -> float:
-    """What ``cost/collectives.py`` says to a measured collective."""
+    """Seconds that ``collectives.py`` gives for a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
     links = lay_out(machine, mesh)
     in_bytes = point.size_bytes / (point.devices if point.what == "all_gather" else 1)

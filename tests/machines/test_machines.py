@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import analysed, plan
-from toast_lab.cost import machine_file
-from toast_lab.cost.layout import lay_out
-from toast_lab.cost.machine_model import COMPILERS
-from toast_lab.cost.machines import MACHINES, Link, Machine, machine
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, NotSaved
+from toast_lab.machines import catalogue, machine_file
+from toast_lab.machines.catalogue import MACHINES, machine
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_checks import COMPILERS
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
 NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu"]
@@ -37,6 +39,30 @@ def laid(name: str, mesh: str):
 
 def test_the_table_has_the_machines_of_the_design():
     assert sorted(MACHINES) == sorted(NAMES)
+
+
+def test_every_built_in_machine_is_a_file_and_every_file_is_listed():
+    assert sorted(path.name for path in catalogue.BUILTIN_FOLDER.iterdir()) == sorted(f"{n}.toml" for n in MACHINES)
+    assert [machine.name for machine in MACHINES.values()] == list(MACHINES)
+
+
+def test_a_built_in_machine_is_read_when_it_is_first_asked_for(tmp_path):
+    (tmp_path / "good.toml").write_text(machine_file.text(PLAIN))
+    (tmp_path / "bad.toml").write_text("name = 5")
+    machines = catalogue.MachineCatalogue(tmp_path, ("good", "bad"))
+    assert list(machines) == ["good", "bad"]
+    assert "bad" in machines
+    assert machines["good"] == PLAIN
+    assert machines["good"] is machines["good"]
+    with pytest.raises(InvalidProblem, match=r"(?s)bad\.toml: .*memory_bytes is missing"):
+        machines["bad"]
+    with pytest.raises(KeyError):
+        machines["other"]
+
+
+def test_a_whole_side_of_a_matrix_unit_is_written_as_one():
+    assert "tile = 128\n" in machine_file.text(MACHINES["tpu-v5e"])
+    assert "tile = 256\n" in machine_file.text(MACHINES["tpu-v6e"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -253,7 +279,7 @@ def test_any_text_survives_a_file(name, key, value):
     import tomllib
 
     there = dataclasses.replace(PLAIN, name=name, sources={key: value})
-    assert machine_file.parse(tomllib.loads(machine_file.text(there)), "f.toml") == there
+    assert Machine.from_data(tomllib.loads(machine_file.text(there)), "f.toml") == there
 
 
 def test_a_problem_takes_a_machine_file(tmp_path):

@@ -7,7 +7,7 @@ At JAX's default precision a product of f32 tensors is one pass in bfloat16.  Th
 
 ``high`` and ``highest`` precision take three and six passes and none of this.
 
-Found in what libtpu makes of the built-in models, see ``docs/accuracy.md``.
+Found by reading what libtpu makes of the built-in models, see ``docs/accuracy.md``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fusion import SOFT_KINDS, Fusion
+from toast_lab.cost.fusion import Fusion
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import ops_where
 
 PASSES = {"": 1.0, "high": 3.0, "highest": 6.0}
 
 
-class Narrow(NamedTuple):
+class Bfloat16Factors(NamedTuple):
     """Factors on sizes and times; all 1 where nothing is narrowed."""
 
     kept: np.ndarray  #: [V] of the bytes of a value in memory
@@ -31,12 +32,17 @@ class Narrow(NamedTuple):
     passes: np.ndarray  #: [O] of the matrix unit for one product
 
 
-def plain(program: p.Program) -> Narrow:
+def no_factors(program: p.Program) -> Bfloat16Factors:
     """Nothing is narrowed: any compiler but a TPU's."""
-    return Narrow(np.ones(program.n_values), np.ones(program.n_values), np.ones(program.n_uses), np.ones(program.n_ops))
+    return Bfloat16Factors(
+        kept=np.ones(program.n_values),
+        moved=np.ones(program.n_values),
+        sent=np.ones(program.n_uses),
+        passes=np.ones(program.n_ops),
+    )
 
 
-def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
+def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> Bfloat16Factors:
     """Work out the factors.
 
     Args:
@@ -44,16 +50,16 @@ def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
         fusion: what is written.
         output: [V] bool: results of the program keep their type.
     """
-    found = plain(program)
+    factors = no_factors(program)
     product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    detail, kind = program.detail, program.kind
+    detail = program.detail
     f32 = [dtype == "f32" for dtype in program.value_dtype]
     single = [bool(product[op]) and not detail[op] for op in range(program.n_ops)]
     for op in np.flatnonzero(product).tolist():
         if any(f32[v] for v in program.operands(op)):
-            found.passes[op] = PASSES.get(detail[op], 1.0)
+            factors.passes[op] = PASSES.get(detail[op], 1.0)
     n_ops = program.n_ops
-    moves = [program.op_class[op] == p.VIEW or kind[op] in SOFT_KINDS for op in range(n_ops)]
+    moves = (program.op_class == p.VIEW) | ops_where(program.kind, "moves_elements")
     only_products = [False] * program.n_values
     for v in reversed(range(program.n_values)):
         # The cast is moved up through ops that only move elements.
@@ -64,9 +70,9 @@ def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
     for v in range(program.n_values):
         maker = int(program.value_op[v])
         if f32[v] and only_products[v] and maker >= program.n_arguments and not output[v]:
-            found.moved[v] = 0.5
+            factors.moved[v] = 0.5
             if fusion.written[v]:
-                found.kept[v] = 0.5
+                factors.kept[v] = 0.5
     first = program.use_ptr
     for op in range(program.n_arguments, n_ops):
         for i, v in enumerate(program.operands(op)):
@@ -74,5 +80,5 @@ def narrow(program: p.Program, fusion: Fusion, output: np.ndarray) -> Narrow:
             if not f32[v]:
                 continue
             if single[op] or (moves[op] and all(only_products[r] for r in program.results(op))):
-                found.sent[use] = 0.5
-    return found
+                factors.sent[use] = 0.5
+    return factors

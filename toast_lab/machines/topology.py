@@ -35,8 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.machine_model import Link, Machine
 from toast_lab.errors import InvalidProblem
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.mesh import Mesh
 
 #: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a switch, in units of
@@ -49,7 +50,7 @@ N_COLUMNS = 9
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisLinks:
-    """The links under each of A mesh axes, as the formulas of ``cost/collectives.py`` want them."""
+    """The links under each of A mesh axes, as the formulas of ``machines/collectives.py`` want them."""
 
     bytes_per_s: np.ndarray  #: [A] float64, sent by one device
     latency_s: np.ndarray  #: [A] float64, one hop
@@ -109,10 +110,13 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
             _join_groups(group, group_path, spans, link, slice_, wraps)
         else:
             for a in range(n_axes):
-                if sizes[a] > 1:
-                    paths[a].append((sizes[a], _own_ring(link, sizes[a]) if link.topology == "ring" else _switch(
-                        link, sizes[a], len(machine.links) > 1 and level > 0, mesh.sizes[a] // sizes[a]
-                    )))  # fmt: skip
+                if sizes[a] <= 1:
+                    continue
+                if link.topology == "ring":
+                    path = _own_ring(link, sizes[a])
+                else:
+                    path = _switch(link, sizes[a], outside=level > 0, others=mesh.sizes[a] // sizes[a])
+                paths[a].append((sizes[a], path))
             whole = [a for a in range(n_axes) if sizes[a] > 1 and sizes[a] == mesh.sizes[a]]
             if link.topology == "switch":
                 for a in whole:
@@ -124,18 +128,19 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         ways = math.prod(mesh.sizes[b] for b in same)
         together = group_path.get(int(group[a])) if len(same) > 1 and not path.switched else path
         if together is None or any(len(paths[b]) > 1 for b in same):
-            ways, together = 0, path  # 0: the group never acts as one axis
+            # 0: the group never acts as one axis.
+            ways, together = 0, path
         shape[a] = (
             path.hops, path.spread, path.permuted, group[a],
             ways, together.rate, together.hops, together.spread, together.permuted,
         )  # fmt: skip
     return AxisLinks(
-        np.asarray([p.rate for p in chosen]),
-        np.asarray([p.latency_s for p in chosen]),
-        np.asarray([p.switched for p in chosen]),
-        shape,
-        tuple(p.where for p in chosen),
-        slice_,
+        bytes_per_s=np.asarray([path.rate for path in chosen]),
+        latency_s=np.asarray([path.latency_s for path in chosen]),
+        switched=np.asarray([path.switched for path in chosen]),
+        shape=shape,
+        where=tuple(path.where for path in chosen),
+        slice=slice_,
     )
 
 
@@ -148,20 +153,21 @@ def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
         outermost = level == len(machine.links) - 1
         room = None if outermost or link.devices is None else link.devices // inside
         inside = link.devices or inside
-        here = [1] * len(left)
+        sizes = [1] * len(left)
         for a in reversed(range(len(left))):
             part = left[a] if room is None else _largest_divisor(left[a], room)
-            here[a] = part
+            sizes[a] = part
             left[a] //= part
             if room is not None:
                 room //= part
                 if left[a] > 1:
-                    room = 1  # what is left of this axis is outside, so are all axes outside it
-        parts.append(here)
+                    # What is left of this axis is outside, and so are all axes outside it.
+                    room = 1
+        parts.append(sizes)
     return parts
 
 
-def _switch(link: Link, n: int, outside: bool, others: int) -> _Path:
+def _switch(link: Link, n: int, *, outside: bool, others: int) -> _Path:
     where = f"{link.name} between {n} groups" if outside else f"{link.name}, {n} devices"
     if outside and others > 1:
         where = f"{link.name} between {n} groups of {others}"
@@ -206,7 +212,8 @@ def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, .
     extents = link.extents
     axes = [a for a, s in enumerate(sizes) if s > 1]
     tried = [_own_dims(axes, sizes, extents, n) for n in range(min(len(axes), len(extents)), 0, -1)]
-    factors = next((f for f in [*tried, _poured(axes, sizes, extents)] if f is not None), None)
+    candidates = [*tried, _poured(axes, sizes, extents)]
+    factors = next((candidate for candidate in candidates if candidate is not None), None)
     spans: list[list[Span]] = [[] for _ in sizes]
     if factors is None:  # one long path, axes nested in it, minor first
         stride = 1
@@ -253,14 +260,15 @@ def _own_dims(axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bun
     lengths = [math.prod(part for _, part in dim) for dim in wanted]
     if any(n > e for n, e in zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)):
         return None
-    found: _Factors = [[] for _ in extents]
+    by_dim: _Factors = [[] for _ in extents]
     free = sorted(range(len(extents)), key=lambda d: extents[d])
     if extents == tuple(sorted(extents)) and all(n <= extents[0] for n in lengths):
-        found[: len(wanted)] = wanted  # in mesh order where any order fits
-        return found
+        # In mesh order where any order fits.
+        by_dim[: len(wanted)] = wanted
+        return by_dim
     for i in sorted(range(len(wanted)), key=lambda i: -lengths[i]):
-        found[free.pop()] = wanted[i]
-    return found
+        by_dim[free.pop()] = wanted[i]
+    return by_dim
 
 
 @functools.lru_cache(maxsize=1024)
@@ -284,19 +292,19 @@ def _near_square(n: int, k: int) -> tuple[int, ...]:
 
 def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Factors | None:
     """Minor axes fill the dims one after the other; None if something does not fit."""
-    found: _Factors = [[] for _ in extents]
+    by_dim: _Factors = [[] for _ in extents]
     room = list(extents)
     for a in reversed(axes):
         left = sizes[a]
         for dim in sorted(range(len(extents)), key=lambda d: (room[d] == extents[d], d)):
             part = _largest_divisor(left, room[dim])
             if part > 1:
-                found[dim].append((a, part))
+                by_dim[dim].append((a, part))
                 room[dim] //= part
                 left //= part
         if left > 1:
             return None
-    return found
+    return by_dim
 
 
 def _wraps(link: Link, slice_: tuple[int, ...]) -> list[bool]:

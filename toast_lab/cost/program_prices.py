@@ -1,0 +1,145 @@
+"""``ProgramPrices``: what prices need of a program on a mesh of a machine, whatever plans have to keep to.
+
+All of it is worked out when it is first asked for, once for a problem and every copy of it with other pins.
+
+Start reading at ``ProgramPrices.totals``.  Reference: TOAST section 4.5.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost import kernel
+from toast_lab.cost.facts import Facts, Memory, make_static
+from toast_lab.machines.machine_model import Machine
+from toast_lab.machines.topology import AxisLinks, lay_out
+from toast_lab.prepare import prepare
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.space import Space, build_space
+
+
+class Totals(NamedTuple):
+    """Price of a whole program, with its steps and what each of them costs."""
+
+    time_s: float
+    compute_s: float
+    comm_s: float
+    peak_bytes: float
+    overlapped_s: float
+    peak_op: int
+    #: The first ``n_steps`` rows.
+    steps: st.Steps
+    n_steps: int
+    each: kernel.StepPrices
+    #: [O + 2] bytes alive at each op.
+    live: np.ndarray
+    found: kernel.Prices
+    #: [V] bytes of each value as it is kept.
+    size: np.ndarray
+    #: [U] last op at which a copy brought for the use is needed.
+    last: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProgramPrices:
+    """An analysed program on a mesh of a machine, and what follows from these alone.
+
+    Raises:
+        InvalidProblem: the machine does not join as many devices as the mesh has.
+    """
+
+    analysis: Analysis
+    mesh: Mesh
+    machine: Machine
+    #: Price dot and convolution only, as the paper does.
+    paper_mode: bool
+    #: The links under each mesh axis.
+    links: AxisLinks = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        # Not lazily: a mesh that the machine cannot hold is refused at once.
+        object.__setattr__(self, "links", lay_out(self.machine, self.mesh))
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """The action space without pins."""
+        return build_space(self.analysis, self.mesh)
+
+    @functools.cached_property
+    def tables(self) -> st.Tables:
+        """The program as compiled code reads it."""
+        return st.tables(self.analysis.program)
+
+    @functools.cached_property
+    def static(self) -> tuple[Facts, Memory]:
+        """Facts of ops, uses and values on this machine, and live ranges."""
+        program = self.analysis.program
+        peak_flops = []
+        for op in range(program.n_ops):
+            values = [*program.operands(op), *program.results(op)]
+            dtype = program.value_dtype[values[0]] if values else "f32"
+            peak_flops.append(self.machine.peak_flops(dtype))
+        return make_static(program, self.tables, peak_flops, self.machine.compiler)
+
+    @functools.cached_property
+    def rates(self) -> kernel.Rates:
+        """The machine's numbers as compiled code reads them."""
+        return kernel.Rates(
+            self.machine.memory_bytes_per_s,
+            self.links.bytes_per_s,
+            self.links.latency_s,
+            self.links.switched,
+            self.links.shape,
+            self.machine.op_overhead_s,
+            self.paper_mode,
+            float(self.machine.tile),
+        )
+
+    @functools.cached_property
+    def baseline(self) -> tuple[float, float]:
+        """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
+        program, n_axes = self.analysis.program, len(self.mesh.axes)
+        whole_ops = np.full((program.n_ops, n_axes), -1, np.int32)
+        whole_values = np.full((program.n_values, n_axes), -1, np.int8)
+        prepare("price")
+        totals = self.totals(whole_ops, whole_values)
+        return totals.time_s, totals.peak_bytes
+
+    def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
+        """Price a sharding given by its arrays over the whole program, every op and step by itself."""
+        tables, axis_size = self.tables, self.mesh.array()
+        facts, memory = self.static
+        # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled twice.
+        op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
+        ops, steps = st.real_ops(tables), st.buffers(tables, len(axis_size))
+        each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
+        live = np.zeros(len(tables.op_row) + 2)
+        size = np.empty(len(tables.value_op))
+        last = np.empty(len(tables.use_op), np.int32)
+        n_steps = st.lower_all(tables, ops, op_axis, value_axis, axis_size, steps)
+        kernel.price_steps(facts, self.rates, tables, ops, steps, n_steps, op_axis, axis_size, each, prices)
+        compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
+        peak_bytes, peak_op = kernel.live_bytes(
+            facts, memory, tables, steps.layout, steps.wanted, prices, axis_size, size, last, live
+        )
+        return Totals(
+            time_s=compute_s + comm_s,
+            compute_s=compute_s,
+            comm_s=comm_s,
+            peak_bytes=peak_bytes,
+            overlapped_s=overlapped_s,
+            peak_op=peak_op,
+            steps=steps,
+            n_steps=n_steps,
+            each=each,
+            live=live,
+            found=prices,
+            size=size,
+            last=last,
+        )

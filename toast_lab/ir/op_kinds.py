@@ -1,0 +1,414 @@
+"""The registry of op kinds: everything that TOAST Lab knows about an op by its name, in one place.
+
+A kind is one entry of ``OP_KINDS``.  Each stage reads the fields that concern it, and keeps no table of its
+own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis and its listings
+(``paper_name`` and what stands below it), prices (``cost_class``, ``moves_elements``, ``reads_part``,
+``brings``) and drawing inputs (``keeps_sign`` and below).  To add a kind, add an entry and a certification case
+(``tests/certification/rules/cases.py``), which executes every factor that its rule offers.
+
+What no entry names is elementwise if it is StableHLO's, and opaque if it is of another dialect (``op_kind``).
+
+Names are StableHLO's without the dialect; other dialects keep theirs (``chlo.square``).  Pseudo-ops of loops
+and conditionals have names of their own, see ``walk``.
+
+Reference: TOAST sections 3.1 (identities I) and 4.5 (cost); Shardy's op sharding rule registry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from toast_lab.ir import attributes, narrowing, own_rules
+from toast_lab.ir import program as p
+from toast_lab.ir.own_rules import Rule, Shapes
+
+#: (operand shapes, result shapes, MLIR operation or None) -> a rule, or None where there is none.
+OwnRule = Callable[[Shapes, Shapes, Any], Rule | None]
+#: (rule, roles of its factors, MLIR operation, monoid); changes the roles in place.
+Narrowing = Callable[[Rule, list[int], Any, str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpKind:
+    """What is known of one kind of op; functions that take an ``op`` get the MLIR operation."""
+
+    #: How its cost behaves, an index into ``program.CLASSES``.
+    cost_class: int = p.ELEMENTWISE
+
+    # -- sharding rule ------------------------------------------------------------------------------
+    #: Our own rule, for where Shardy has none; without either, every dim stays whole.
+    rule: OwnRule | None = None
+    #: Takes back the factors of Shardy's rule that are not local; the reason stands above each function.
+    narrow: Narrowing | None = None
+    #: Dims are made out of nothing, so that each shard can make its own piece.
+    generates: bool = False
+    #: Does it stay whole, whatever a rule that is written on it says?
+    stays_whole: Callable[[Any], bool] | None = None
+    #: What "no sharding rule for ..." goes on with, if not the kind's name; a function gets the op or None.
+    without_rule: str | Callable[[Any], str] = ""
+    #: It makes sense only in a program that is already split over devices by hand, which is refused.
+    per_device: bool = False
+
+    # -- partial results, work, text ----------------------------------------------------------------
+    #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
+    monoid: str = "none"
+    #: Number of the region whose body says it instead, None if there is none.
+    combiner_region: int | None = None
+    #: The monoid of a reduction whose body is this op.
+    as_combiner: str = "none"
+    #: FLOPs of the whole op; None: it is counted by its bytes alone.
+    flops: Callable[[Any, Rule, list[attributes.Tensor]], float] | None = None
+    #: The attributes that matter to people, as listings print them behind the op: (op, monoid) -> text.
+    detail: Callable[[Any, str], str] | None = None
+
+    # -- control flow and effects -------------------------------------------------------------------
+    #: It holds regions that ``walk`` opens up.
+    control_flow: bool = False
+    #: It may do more than give results, and is kept even if nobody uses them.
+    side_effect: bool = False
+    #: It exchanges data with the host, which is refused.
+    host: bool = False
+    #: It makes a token, which orders side effects; refused where somebody uses it.
+    token: bool = False
+
+    # -- analysis and listings ----------------------------------------------------------------------
+    #: Its name in the paper's listings, if another one.
+    paper_name: str = ""
+    #: The whole line of a pseudo-op instead: {0} is its operand, {own} the value that it belongs to.
+    line: str = ""
+    #: What reports call the construct that a pseudo-op stands for.
+    construct: str = ""
+    #: The second half of its operands are initial values, which say nothing in a listing.
+    initial_values: bool = False
+    #: Its detail names the dims that are kept, where the paper writes those that are new.
+    detail_is_kept_dims: bool = False
+    #: A detail that goes without saying.
+    plain_detail: str = ""
+    #: If all elements of its first operand are one number, so are those of its result: the same number.
+    keeps_number: bool = False
+    #: It takes or writes a slice of its first operand, where indices say.
+    picks_slice: bool = False
+    #: It hands a stacked tensor on to a round of a loop, or takes that round's slice of it.
+    hands_on: bool = False
+
+    # -- prices -------------------------------------------------------------------------------------
+    #: It moves elements and computes nothing, so whoever needs a part of its result can make just that.
+    moves_elements: bool = False
+    #: It reads no more of its first operand than it delivers.
+    reads_part: bool = False
+    #: Number of the operand that is written into the first one, -1: the whole result is written.
+    brings: int = -1
+    #: Backends sum its terms in a wider type than that of its result.
+    sums_wider: bool = False
+
+    # -- drawing inputs -----------------------------------------------------------------------------
+    #: If its operands are not negative, neither is its result, differences left aside.
+    keeps_sign: bool = False
+    #: Operands in which it is linear while the others stay as they are.
+    linear_in: tuple[int, ...] = ()
+    #: It takes a root or logarithm, or is otherwise defined for positive numbers only.
+    needs_positive: bool = False
+    #: One of its operands holds indices into the first.
+    looks_up: bool = False
+    #: Number of the first operand that says where its slice starts, -1: it has none.
+    first_start: int = -1
+
+
+OP_KINDS: dict[str, OpKind] = {}
+
+
+def _kind(name: str, **fields: Any) -> None:
+    assert name not in OP_KINDS, name
+    OP_KINDS[name] = OpKind(**fields)
+
+
+def _kinds(names: str, **fields: Any) -> None:
+    for name in names.split():
+        _kind(name, **fields)
+
+
+# -- element by element ---------------------------------------------------------------------------------
+
+_kind("add", as_combiner="add", keeps_sign=True)
+_kind("and", as_combiner="and")
+_kind("or", as_combiner="or")
+_kind("maximum", as_combiner="max", paper_name="max", keeps_sign=True)
+_kind("minimum", as_combiner="min", paper_name="min", keeps_sign=True)
+_kind("multiply", as_combiner="mul", paper_name="mul", linear_in=(0, 1))
+_kind("divide", paper_name="div", linear_in=(0,))
+_kind("exponential", paper_name="exp")
+_kind("negate", paper_name="neg")
+_kind("subtract", paper_name="sub", keeps_sign=True)
+_kind("select", keeps_sign=True)
+_kind("compare", detail=attributes.detail_of("comparison_direction"))
+_kind("convert", detail=attributes.convert_detail, keeps_number=True, keeps_sign=True)
+_kinds("cbrt log log_plus_one rsqrt sqrt", needs_positive=True)
+_kinds(
+    "abs atan2 ceil clamp complex cosine count_leading_zeros exponential_minus_one floor imag is_finite logistic "
+    "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even shift_left "
+    "shift_right_arithmetic shift_right_logical sign sine tan tanh xor"
+)
+# Shardy has no rule for what applies a body to each element.
+_kind("map", rule=own_rules.elementwise)
+
+# -- element by element, of CHLO: these are to be expanded first, so Shardy has no rules for them -----------
+
+_kinds("chlo.digamma chlo.lgamma", rule=own_rules.elementwise, needs_positive=True)
+_kinds(
+    "chlo.square chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh "
+    "chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.next_after chlo.polygamma "
+    "chlo.sinh chlo.tan chlo.zeta chlo._asin_acos_kernel chlo.mulhi chlo.constant_like",
+    rule=own_rules.elementwise,
+)
+
+# -- products ---------------------------------------------------------------------------------------------
+
+_kind(
+    "dot_general",
+    cost_class=p.DOT,
+    monoid="add",
+    flops=attributes.dot_flops,
+    detail=attributes.precision,
+    paper_name="matmul",
+    sums_wider=True,
+)
+_kind("dot", cost_class=p.DOT, monoid="add", flops=attributes.dot_flops, sums_wider=True)
+_kind(
+    "chlo.ragged_dot",
+    cost_class=p.DOT,
+    rule=own_rules.ragged_dot,
+    monoid="add",
+    flops=attributes.ragged_dot_flops,
+)
+_kind(
+    "convolution",
+    cost_class=p.CONVOLUTION,
+    narrow=narrowing.narrow_convolution,
+    monoid="add",
+    flops=attributes.convolution_flops,
+    detail=attributes.precision,
+    sums_wider=True,
+)
+_kind("dynamic_conv", cost_class=p.CONVOLUTION, flops=attributes.convolution_flops)
+
+# -- reductions -------------------------------------------------------------------------------------------
+
+_kind(
+    "reduce",
+    cost_class=p.REDUCE,
+    narrow=narrowing.narrow_reduce,
+    combiner_region=0,
+    detail=attributes.reduce_detail,
+    initial_values=True,
+    keeps_sign=True,
+)
+_kind("reduce_window", cost_class=p.REDUCE, combiner_region=0)
+_kind("select_and_scatter", cost_class=p.REDUCE, combiner_region=1)
+
+# -- views ------------------------------------------------------------------------------------------------
+
+_kind(
+    "reshape",
+    cost_class=p.VIEW,
+    # Shardy's only gap.
+    without_rule="a reshape of an array without elements",
+    keeps_number=True,
+    hands_on=True,
+    keeps_sign=True,
+)
+_kind(
+    "broadcast_in_dim",
+    cost_class=p.VIEW,
+    generates=True,
+    detail=attributes.detail_of("broadcast_dimensions"),
+    paper_name="broadcast",
+    detail_is_kept_dims=True,
+    keeps_number=True,
+    keeps_sign=True,
+)
+_kind("broadcast", cost_class=p.VIEW, rule=own_rules.broadcast, generates=True)
+# Operand i passes through as result i.
+_kind("optimization_barrier", cost_class=p.VIEW, rule=own_rules.identity, keeps_sign=True)
+_kinds("bitcast_convert tuple get_tuple_element", cost_class=p.VIEW)
+
+# -- slices and indices -----------------------------------------------------------------------------------
+
+_kind(
+    "slice",
+    cost_class=p.INDEXING,
+    detail=attributes.slice_detail,
+    moves_elements=True,
+    reads_part=True,
+    keeps_sign=True,
+)
+_kind(
+    "dynamic_slice",
+    cost_class=p.INDEXING,
+    picks_slice=True,
+    hands_on=True,
+    reads_part=True,
+    first_start=1,
+)
+_kind(
+    "dynamic_update_slice",
+    cost_class=p.INDEXING,
+    narrow=narrowing.narrow_update,
+    picks_slice=True,
+    brings=1,
+    first_start=2,
+)
+# Each shard of a gather's operand delivers the rows that it holds, and zeros elsewhere.
+_kind("gather", cost_class=p.INDEXING, monoid="add", reads_part=True, looks_up=True)
+_kind(
+    "scatter",
+    cost_class=p.INDEXING,
+    narrow=narrowing.narrow_bitwise,
+    combiner_region=0,
+    brings=2,
+    looks_up=True,
+)
+_kind(
+    "concatenate",
+    cost_class=p.INDEXING,
+    detail=attributes.detail_of("dimension"),
+    moves_elements=True,
+    keeps_sign=True,
+)
+_kind("pad", cost_class=p.INDEXING, narrow=narrowing.narrow_pad, moves_elements=True, keeps_sign=True)
+_kind("reverse", cost_class=p.INDEXING, moves_elements=True, keeps_sign=True)
+_kind("dynamic_gather", cost_class=p.INDEXING)
+_kind(
+    "transpose",
+    cost_class=p.OTHER,
+    detail=attributes.detail_of("permutation"),
+    # Of a matrix there is only one.
+    plain_detail="1,0",
+    moves_elements=True,
+    keeps_sign=True,
+)
+
+# -- made of nothing: every use has a copy of its own -----------------------------------------------------
+
+_kind(
+    "constant",
+    cost_class=p.CONSTANT,
+    rule=own_rules.all_pass,
+    generates=True,
+    detail=attributes.constant_detail,
+)
+_kind(
+    "iota",
+    cost_class=p.CONSTANT,
+    rule=own_rules.all_pass,
+    generates=True,
+    detail=attributes.detail_of("iota_dimension"),
+)
+_kind("create_token", cost_class=p.CONSTANT, rule=own_rules.all_pass, token=True)
+# A piece of its stream depends on the state and the position alone, and XLA was seen to make just that
+# piece, without communication.
+_kind("rng_bit_generator", cost_class=p.OTHER, generates=True)
+
+# -- others -----------------------------------------------------------------------------------------------
+
+_kinds("sort fft cholesky dynamic_reshape", cost_class=p.OTHER)
+_kind("triangular_solve", cost_class=p.OTHER, narrow=narrowing.narrow_triangular_solve)
+_kind("chlo.top_k", cost_class=p.OTHER, rule=own_rules.top_k)
+_kind(
+    "custom_call",
+    cost_class=p.OPAQUE,
+    rule=own_rules.custom_call,
+    narrow=narrowing.narrow_call,
+    stays_whole=own_rules.known_whole,
+    without_rule=own_rules.call_without_rule,
+    detail=attributes.detail_of("call_target_name"),
+    side_effect=True,
+)
+_kind("composite", cost_class=p.OPAQUE, side_effect=True)
+_kind(
+    "rng",
+    cost_class=p.OPAQUE,
+    without_rule="rng: each shard would draw numbers of its own",
+    side_effect=True,
+)
+_kinds("infeed outfeed send recv", cost_class=p.OPAQUE, side_effect=True, host=True)
+_kind("after_all", token=True)
+_kind("func.call", cost_class=p.OPAQUE)
+_kind("sdy.propagation_barrier", cost_class=p.OPAQUE, rule=own_rules.elementwise)
+
+# -- loops and conditionals, and what they become ---------------------------------------------------------
+
+_kinds("while case if", cost_class=p.OPAQUE, control_flow=True)
+_kind("argument", cost_class=p.ARGUMENT)
+_kind(
+    "while.enter",
+    cost_class=p.CONTROL,
+    line="carry({0})",
+    construct="loop",
+    hands_on=True,
+    keeps_sign=True,
+)
+_kind("while.test", cost_class=p.CONTROL, line="test {0}")
+_kind("while.next", cost_class=p.CONTROL, line="next {own} = {0}", keeps_sign=True)
+_kind("while.result", cost_class=p.CONTROL, line="carried({own})", keeps_sign=True)
+_kind("case.index", cost_class=p.CONTROL, line="switch {0}", construct="conditional")
+_kind("case.yield", cost_class=p.CONTROL, line="yield {0}", keeps_sign=True)
+_kind(
+    "case.result",
+    cost_class=p.CONTROL,
+    line="one_of({yielded})",
+    construct="conditional",
+    keeps_sign=True,
+)
+
+# -- of programs that are split over devices by hand; their meaning depends on how many devices there are ----
+
+_kinds(
+    "partition_id replica_id all_gather all_reduce all_to_all reduce_scatter collective_permute "
+    "collective_broadcast collective_reduce cross-replica-sum",
+    per_device=True,
+)
+_kind("sdy.manual_computation", cost_class=p.OPAQUE, per_device=True)
+
+# -- kinds without an entry -------------------------------------------------------------------------------
+
+_STABLEHLO = OpKind()
+_BROADCASTING = OpKind(cost_class=p.OTHER, rule=own_rules.broadcasting)
+_CHLO = OpKind(cost_class=p.OTHER)
+_FOREIGN = OpKind(cost_class=p.OPAQUE)
+
+
+def op_kind(name: str) -> OpKind:
+    """The entry of a kind, or what its dialect tells: StableHLO's are elementwise, foreign ones opaque."""
+    if name in OP_KINDS:
+        return OP_KINDS[name]
+    if name.startswith("chlo.broadcast_"):
+        return _BROADCASTING
+    if name.startswith("chlo."):
+        return _CHLO
+    return _FOREIGN if "." in name else _STABLEHLO
+
+
+def kinds_where(field: str) -> frozenset[str]:
+    """Names of all kinds that have an entry and for which ``field`` is true."""
+    return frozenset(name for name, kind in OP_KINDS.items() if getattr(kind, field))
+
+
+def ops_where(kinds: Iterable[str], field: str) -> np.ndarray:
+    """[O] bool: for which of an array of ``kinds`` is ``field`` true?"""
+    answer = functools.cache(lambda name: bool(getattr(op_kind(name), field)))
+    return np.asarray([answer(name) for name in kinds], dtype=bool)
+
+
+def is_control(kind: str) -> bool:
+    """Is it a pseudo-op of a loop or conditional (see ``walk``)?"""
+    return op_kind(kind).cost_class == p.CONTROL
+
+
+def is_constant(kind: str) -> bool:
+    """Is its result made of nothing, so that every use can have a copy of its own?"""
+    return op_kind(kind).cost_class == p.CONSTANT

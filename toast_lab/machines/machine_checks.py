@@ -1,0 +1,68 @@
+"""What is impossible about the numbers of a machine, whether they come from a file or from code."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toast_lab.machines.links import Link, above_zero, at_least_zero
+
+COMPILERS = ("cpu", "gpu", "tpu")
+
+
+def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is impossible about the fields of a ``Machine``: (key, text) each.
+
+    Fields that have a default may be left out.
+    """
+    problems: list[tuple[str, str]] = []
+    positive = {
+        "memory_bytes": fields["memory_bytes"],
+        "memory_bytes_per_s": fields["memory_bytes_per_s"],
+        **{f"flops.{dtype}": rate for dtype, rate in fields["flops"].items()},
+    }
+    for key, value in positive.items():
+        if not above_zero(value):
+            problems.append((key, f"{key} = {value} (must be above 0)"))
+    for key in ("op_overhead_s", "tile"):
+        value = fields.get(key, 0.0)
+        if not at_least_zero(value):
+            problems.append((key, f"{key} = {value} (must not be below 0)"))
+    overlap = fields.get("overlap", 1.0)
+    if not 0 <= overlap <= 1:
+        problems.append(("overlap", f"overlap = {overlap} (must be from 0 to 1)"))
+    compiler = fields.get("compiler", COMPILERS[0])
+    if compiler not in COMPILERS:
+        problems.append(("compiler", f"compiler = {compiler!r} (one of {', '.join(COMPILERS)})"))
+    if "f32" not in fields["flops"]:
+        text = 'flops has no "f32" entry, which the types that are not listed fall back to'
+        problems.append(("flops", text))
+    problems.extend(_link_problems(fields["links"]))
+    return problems
+
+
+def _link_problems(links: tuple[Link, ...]) -> Iterator[tuple[str, str]]:
+    """Problems of each level, and of the levels together."""
+    if not links:
+        yield "links", "no level of links; give at least one"
+    for level, link in enumerate(links):
+        for text in link.problems():
+            yield f"links[{level}]", text
+    if any(link.devices is None for link in links[:-1]):
+        yield "links", "every level but the outermost must say how many devices it joins"
+    sizes = [link.devices for link in links if link.devices is not None]
+    nested = itertools.pairwise(sizes)
+    if any(inner < 1 or outer % inner or outer <= inner for inner, outer in nested):
+        yield "links", f"levels join {sizes} devices; each must join a multiple of the one inside it"
+    for level, link in enumerate(links):
+        if link.topology != "torus" or link.devices is None:
+            continue
+        if not link.extents or min(link.extents) <= 0:
+            continue
+        inside = links[level - 1].devices if level else 1
+        held = math.prod(link.extents) * (inside or 0)
+        if inside and held < link.devices:
+            text = f"extents {list(link.extents)} hold {held} devices"
+            yield f"links[{level}]", f"{text}, fewer than devices = {link.devices}"

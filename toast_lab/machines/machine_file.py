@@ -1,0 +1,253 @@
+"""Machine files: a machine as TOML, read with every mistake reported at once, written whole or not at all.
+
+A file is read into the fields of a ``Machine``; nothing here builds one (``Machine.from_toml`` does).
+
+    name = "my-machine"
+    memory_bytes = 16e9
+    memory_bytes_per_s = 900e9
+    op_overhead_s = 1e-6
+    overlap = 0.8                # optional, 1 if left out
+    tile = 128                   # optional: side of the matrix unit, to which local sizes are rounded up
+    compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
+    [flops]
+    f32 = 15e12
+    bf16 = 120e12
+    [[links]]                    # innermost level first
+    name = "NVLink"
+    topology = "switch"          # or "torus", "ring"
+    bytes_per_s = 150e9
+    latency_s = 3e-6
+    devices = 8                  # may be left out of the outermost level
+    # of a torus also: extents = [16, 16], wrap_multiple = 16, wrap_all = false
+    [sources]                    # optional texts: where the numbers are from
+    [provenance]                 # optional texts: what a measurement was made on
+
+``docs/machines.md`` says what each key means.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
+from toast_lab.files import write_whole
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_checks import machine_problems
+
+if TYPE_CHECKING:
+    from toast_lab.machines.machine_model import Machine
+
+#: Keys with a number; True: the file must have it.
+_NUMBERS = {
+    "memory_bytes": True,
+    "memory_bytes_per_s": True,
+    "op_overhead_s": True,
+    "overlap": False,
+    "tile": False,
+}
+#: Tables likewise.
+_TABLES = {"flops": True, "sources": False, "provenance": False}
+#: Keys of a level of links: must it be there, and what it is.
+_LINK_KEYS = {
+    "name": (True, "a text"),
+    "topology": (True, "a text"),
+    "bytes_per_s": (True, "a number"),
+    "latency_s": (True, "a number"),
+    "devices": (False, "a whole number"),
+    "extents": (False, "whole numbers"),
+    "wrap_multiple": (False, "a whole number"),
+    "wrap_all": (False, "true or false"),
+    "source": (False, "a text"),
+}
+#: A machine file is a page; anything larger is something else.
+LARGEST_BYTES = 4 * 2**20
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The fields of the ``Machine`` that a file describes.
+
+    Raises:
+        InvalidProblem: the file is missing, is not TOML or is wrong; every offending key is listed with
+            the file's name.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > LARGEST_BYTES:
+            raise InvalidProblem(f"{file}: {file.stat().st_size} bytes are too many for a machine file")
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidProblem(f"{file}: cannot read the machine file: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidProblem(f"{file}: this is no TOML: {error}") from None
+    return parse(data, str(file))
+
+
+def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
+    """The fields of a ``Machine`` from a file's data; ``file`` is its name in messages.
+
+    Raises:
+        InvalidProblem: as ``read`` does.
+    """
+    mistakes: list[str] = []
+    known = ["name", "compiler", "links", *_NUMBERS, *_TABLES]
+    for key in data:
+        if key not in known:
+            mistakes.append(f"{key}: no such key{did_you_mean(key, known)}")
+    name = data.get("name", Path(file).stem)
+    if not isinstance(name, str) or not name.strip():
+        mistakes.append(f"name = {name!r} is not a text")
+    numbers: dict[str, float] = {}
+    for key, needed in _NUMBERS.items():
+        if key in data:
+            _read_number(data[key], key, numbers, mistakes)
+        elif needed:
+            mistakes.append(f"{key} is missing")
+    tables: dict[str, dict[str, Any]] = {}
+    for key, needed in _TABLES.items():
+        tables[key] = data.get(key, {})
+        if not isinstance(tables[key], dict):
+            mistakes.append(f"{key} = {tables[key]!r} is not a table")
+            tables[key] = {}
+        elif needed and key not in data:
+            mistakes.append(f"[{key}] is missing")
+    rates: dict[str, float] = {}
+    for dtype, rate in tables["flops"].items():
+        _read_number(rate, f"flops.{dtype}", rates, mistakes)
+    flops = {key.removeprefix("flops."): rate for key, rate in rates.items()}
+    links = _read_links(data.get("links"), mistakes)
+    # Numbers that could not be read are replaced by possible ones: each mistake is reported once.
+    fields = {
+        "name": name,
+        "flops": flops,
+        "memory_bytes": 1.0,
+        "memory_bytes_per_s": 1.0,
+        "op_overhead_s": 0.0,
+        "links": links,
+        **numbers,
+        "sources": {key: str(text) for key, text in tables["sources"].items()},
+        "provenance": {key: str(text) for key, text in tables["provenance"].items()},
+    }
+    if "compiler" in data:
+        fields["compiler"] = data["compiler"]
+    # A machine's own checks come on top of what could be read, so that one round reports everything.
+    f32_reported = "flops" not in data or ("f32" in tables["flops"] and "f32" not in flops)
+    for key, text in machine_problems(fields):
+        if (key == "flops" and f32_reported) or (key == "links" and not links):
+            continue
+        mistakes.append(f"{key}.{text}" if key.startswith("links[") else text)
+    if mistakes:
+        title = f"{file}: {len(mistakes)} mistakes in this machine file:"
+        raise InvalidProblem(f"{title}\n{join_offenders(mistakes)}")
+    return fields
+
+
+def _read_number(value: Any, key: str, numbers: dict[str, float], mistakes: list[str]) -> None:
+    """Add the number to ``numbers``, or what is wrong with it to ``mistakes``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        mistakes.append(f"{key} = {value!r} is not a number")
+    elif key == "tile" and abs(value) <= 2**53:
+        # The side of a matrix unit is a whole number, and is written out as one.
+        numbers[key] = value
+    else:
+        numbers[key] = _as_float(value)
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        # A whole number of hundreds of digits; the checks refuse "inf" as impossible.
+        return float("inf")
+
+
+def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
+    """All levels of links; what cannot be read is added to ``mistakes`` and given a possible value."""
+    if not isinstance(data, list) or not data or not all(isinstance(link, dict) for link in data):
+        mistakes.append("[[links]] is missing; give at least one level of links")
+        return ()
+    links = []
+    for level, table in enumerate(data):
+        for key in table:
+            if key not in _LINK_KEYS:
+                mistakes.append(f"links[{level}].{key}: no such key{did_you_mean(key, _LINK_KEYS)}")
+        fields: dict[str, Any] = {
+            "name": f"links[{level}]",
+            "topology": "switch",
+            "bytes_per_s": 1.0,
+            "latency_s": 0.0,
+        }
+        for key, (needed, kind) in _LINK_KEYS.items():
+            if key not in table:
+                if needed:
+                    mistakes.append(f"links[{level}].{key} is missing")
+            elif not _is(table[key], kind):
+                mistakes.append(f"links[{level}].{key} = {table[key]!r} is not {kind}")
+                if key == "extents":
+                    # So that a torus is not reported as one without dims as well.
+                    fields["extents"] = (1,)
+            else:
+                fields[key] = tuple(table[key]) if key == "extents" else table[key]
+        fields["bytes_per_s"] = _as_float(fields["bytes_per_s"])
+        fields["latency_s"] = _as_float(fields["latency_s"])
+        links.append(Link(**fields))
+    return tuple(links)
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind == "a text":
+        return isinstance(value, str)
+    if kind == "true or false":
+        return isinstance(value, bool)
+    if kind == "whole numbers":
+        return isinstance(value, list) and all(_is(item, "a whole number") for item in value)
+    allowed = int if kind == "a whole number" else int | float
+    return isinstance(value, allowed) and not isinstance(value, bool)
+
+
+def write(machine: Machine, path: str | Path, comment: str = "") -> None:
+    """Write ``machine`` so that ``read`` gives its fields; ``comment`` goes to the end, line by line.
+
+    Raises:
+        NotSaved: it cannot be written; the file is as it was.
+    """
+    write_whole(path, text(machine, comment), "the machine file")
+
+
+def text(machine: Machine, comment: str = "") -> str:
+    """``machine`` as TOML."""
+    lines = [f"name = {_quoted(machine.name)}", f"compiler = {_quoted(machine.compiler)}"]
+    for key in _NUMBERS:
+        lines.append(f"{key} = {_plain(getattr(machine, key))}")
+    for key in _TABLES:
+        if table := getattr(machine, key):
+            lines += ["", f"[{key}]"]
+            lines += [f"{_quoted(k)} = {_plain(v)}" for k, v in table.items()]
+    for link in machine.links:
+        lines += ["", "[[links]]"]
+        for key in _LINK_KEYS:
+            value = getattr(link, key)
+            if value is not None and value != Link.__dataclass_fields__[key].default:
+                lines.append(f"{key} = {_plain(value)}")
+    if comment:
+        lines += ["", *(f"# {line}".rstrip() for line in comment.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_plain(v) for v in value) + "]"
+    return repr(value)
+
+
+def _quoted(value: str) -> str:
+    """A basic TOML string; control characters, which it may not hold, and quotes as escapes."""
+    escaped = "".join(
+        f"\\{c}" if c in '"\\' else f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c for c in value
+    )
+    return f'"{escaped}"'

@@ -1,0 +1,132 @@
+"""``Machine``: what one device can compute and hold, and the levels of links that join devices.
+
+Links come in levels, innermost first: the cores of a chip, then the torus; NVLink within a node, then
+the network.  ``topology.py`` lays a mesh onto them; ``catalogue.py`` has the built-in machines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toast_lab.errors import InvalidProblem
+from toast_lab.machines import machine_file
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_checks import machine_problems
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """One device and its links.  Rates per second, sizes in bytes, times in seconds.
+
+    Raises:
+        InvalidProblem: numbers are impossible; all of them are listed.
+    """
+
+    name: str
+    #: Peak FLOP/s of a dot or convolution by element type; "f32" is the fallback.
+    flops: Mapping[str, float]
+    #: Of each device.
+    memory_bytes: float
+    memory_bytes_per_s: float
+    #: Innermost level first.
+    links: tuple[Link, ...]
+    #: Fixed cost of starting one unfused op.
+    op_overhead_s: float
+    #: Share of a collective that can hide behind independent compute, 0 to 1.
+    overlap: float = 1.0
+    #: By field: where its numbers are from.
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Of a measured machine: when it was measured, and on what.
+    provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Side of the matrix unit, to which local sizes of products are rounded up; 0: they are not.
+    tile: float = 0.0
+    #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
+    compiler: str = "cpu"
+
+    def __post_init__(self) -> None:
+        problems = machine_problems(vars(self))
+        if problems:
+            texts = [f"{key}: {text}" if key.startswith("links") else text for key, text in problems]
+            raise InvalidProblem(f"machine {self.name}: impossible numbers: {'; '.join(texts)}")
+
+    @classmethod
+    def flat(
+        cls,
+        name: str,
+        flops: Mapping[str, float],
+        memory_bytes: float,
+        memory_bytes_per_s: float,
+        link_bytes_per_s: float,
+        link_latency_s: float,
+        topology: str,
+        op_overhead_s: float,
+        source: str,
+    ) -> Machine:
+        """A machine with one level of links, ``"ring"`` or ``"switch"``, for any number of devices."""
+        link = Link(
+            name="links",
+            topology=topology,
+            bytes_per_s=link_bytes_per_s,
+            latency_s=link_latency_s,
+            source=source,
+        )
+        return cls(
+            name=name,
+            flops=flops,
+            memory_bytes=memory_bytes,
+            memory_bytes_per_s=memory_bytes_per_s,
+            links=(link,),
+            op_overhead_s=op_overhead_s,
+            sources={"all": source},
+        )
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Machine:
+        """Read a machine file.  Raises InvalidProblem with every offending key."""
+        return cls(**machine_file.read(path))
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any], file: str) -> Machine:
+        """The machine that the TOML ``data`` of ``file`` describes.  Raises InvalidProblem likewise."""
+        return cls(**machine_file.parse(data, file))
+
+    def to_toml(self, path: str | Path, comment: str = "") -> None:
+        """Write a machine file, whole or not at all; ``comment`` goes to its end.
+
+        Raises:
+            NotSaved: it cannot be written; the file is as it was.
+        """
+        machine_file.write(self, path, comment)
+
+    @property
+    def max_devices(self) -> int | None:
+        """The most devices that its links join; None: any number."""
+        last = self.links[-1]
+        if last.topology != "torus":
+            return last.devices
+        inside = self.links[-2].devices or 1 if len(self.links) > 1 else 1
+        held = math.prod(last.extents) * inside
+        return held if last.devices is None else min(held, last.devices)
+
+    @property
+    def source(self) -> str:
+        """All sources in one text."""
+        texts = {**self.sources, **{link.name: link.source for link in self.links if link.source}}
+        return " ".join(f"{key}: {text}" for key, text in texts.items())
+
+    def peak_flops(self, dtype: str) -> float:
+        """Peak FLOP/s for an element type as StableHLO spells it."""
+        fallback = "bf16" if dtype == "f16" else "f32"
+        return self.flops.get(dtype, self.flops.get(fallback, self.flops["f32"]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as in a machine file."""
+        data = dataclasses.asdict(self)
+        data["flops"], data["sources"] = dict(self.flops), dict(self.sources)
+        for link in data["links"]:
+            link["extents"] = list(link["extents"])
+        return data
