@@ -81,5 +81,5 @@ def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) 
 
 def test_a_file_that_cannot_be_read_is_said_and_not_a_defect(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").mkdir()
-    with pytest.raises(StoreError, match=r"cannot keep rows in .*rows.jsonl: Is a directory; give another folder"):
+    with pytest.raises(StoreError, match=r"rows.jsonl: rows cannot be kept here: Is a directory; give another folder"):
         open_store(tmp_path)
