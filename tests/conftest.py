@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     asked = config.getoption("markexpr", "") or ""
     if "accelerator" not in asked or "not accelerator" in asked:
-        # Set before anything imports jax. Without it jax looks for devices that nobody asked for, and
-        # two runs on one GPU would fight for its memory. A value set by the caller wins.
+        # Set before anything imports jax. Without it jax looks for devices that nobody asked for,
+        # and two runs on one GPU would fight for its memory. A value set by the caller wins.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 

@@ -12,8 +12,15 @@ from toast_lab.sharding.plan import ShardingPlan
 
 # A Transformer small enough to enumerate and execute, with sizes that tell its dims apart.
 SMALL = {
-    "layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8, "sequence": 32,
-}  # fmt: skip
+    "layers": 1,
+    "d_model": 64,
+    "hidden": 128,
+    "heads": 4,
+    "key_size": 16,
+    "vocab": 256,
+    "batch": 8,
+    "sequence": 32,
+}
 
 
 @functools.lru_cache(maxsize=64)

@@ -41,7 +41,8 @@ def test_examples_in_docstrings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "last"), [(1, "  op 0"), (20, "  op 19"), (21, "  ... and 1 more"), (120, "  ... and 100 more")]
+    ("count", "last"),
+    [(1, "  op 0"), (20, "  op 19"), (21, "  ... and 1 more"), (120, "  ... and 100 more")],
 )
 def test_offenders_are_cut_at_the_limit(count: int, last: str) -> None:
     lines = errors.join_offenders(f"op {i}" for i in range(count)).splitlines()

@@ -53,8 +53,13 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
-def test_a_write_that_the_system_refuses_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    """In a process whose files may have 4096 bytes: the write fails as it does on a disk that is full."""
+def test_a_write_that_the_system_refuses_half_way_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    """In a process whose files may have 4096 bytes.
+
+    The write fails as it does on a disk that is full.
+    """
     path = tmp_path / "trace.npz"
     path.write_text("precious")
     code = (
@@ -64,8 +69,12 @@ def test_a_write_that_the_system_refuses_half_way_leaves_the_old_file_and_nothin
         "try: write_whole(sys.argv[1], 'x' * 100_000, 'the trace')\n"
         "except NotSaved as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{path}: the trace could not be written: File too large; raise the limit")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(
+        f"{path}: the trace could not be written: File too large; raise the limit"
+    )
     assert path.read_text() == "precious"
     assert os.listdir(tmp_path) == ["trace.npz"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096

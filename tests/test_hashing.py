@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from toast_lab import hashing
 
-ROWS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([0.0, 0.5]), st.lists(st.integers(0, 2), max_size=3)))
+ROWS = st.lists(
+    st.tuples(
+        st.integers(-2, 2), st.sampled_from([0.0, 0.5]), st.lists(st.integers(0, 2), max_size=3)
+    )
+)
 
 
 def ragged(rows):
@@ -20,8 +24,10 @@ def ragged(rows):
 @given(ROWS)
 def test_classes_are_those_of_equal_tuples(colliding, items):
     columns = (
-        np.asarray([i[0] for i in items], int), np.asarray([i[1] for i in items], float), ragged([i[2] for i in items]),
-    )  # fmt: skip
+        np.asarray([i[0] for i in items], int),
+        np.asarray([i[1] for i in items], float),
+        ragged([i[2] for i in items]),
+    )
     with pytest.MonkeyPatch.context() as patch:
         if colliding:
             patch.setattr(hashing, "mix", lambda x: x & np.uint64(1))

@@ -1,4 +1,7 @@
-"""What a user gets before any code runs: files that agree, a light import, nothing tied to one machine."""
+"""What a user gets before any code runs.
+
+Files that agree, a light import, nothing tied to one machine.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,18 @@ STAGES = [
     "bench",
     "app",
 ]
-HEAVY = ["jax", "jaxlib", "numba", "scipy", "networkx", "torch", "panel", "bokeh", "holoviews", "pandas"]
+HEAVY = [
+    "jax",
+    "jaxlib",
+    "numba",
+    "scipy",
+    "networkx",
+    "torch",
+    "panel",
+    "bokeh",
+    "holoviews",
+    "pandas",
+]
 # Written in two parts, so that this file does not name what it looks for.
 HOSTS = [
     "pypi" + ".org",
@@ -46,7 +60,9 @@ HOSTS = [
     "--index" + "-url",
     "--find" + "-links",
 ]
-MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(?:work|root|home/\w+|Users/\w+|opt/\w+|tmp/v)(?:/|\b(?![-\w]))")
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~$}/-])/(?:work|root|home/\w+|Users/\w+|opt/\w+|tmp/v)(?:/|\b(?![-\w]))"
+)
 
 
 @cache

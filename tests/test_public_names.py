@@ -8,9 +8,22 @@ import pytest
 import toast_lab as tl
 
 DESIGNED = [
-    "from_jax", "from_stablehlo", "from_torch", "load", "analyse", "Problem", "search", "Budget", "price", "Plan",
-    "listing", "run", "explore", "compare", "annotations",
-]  # fmt: skip
+    "from_jax",
+    "from_stablehlo",
+    "from_torch",
+    "load",
+    "analyse",
+    "Problem",
+    "search",
+    "Budget",
+    "price",
+    "Plan",
+    "listing",
+    "run",
+    "explore",
+    "compare",
+    "annotations",
+]
 
 
 @pytest.mark.parametrize("name", DESIGNED)
@@ -34,7 +47,9 @@ def test_search_is_both_a_stage_and_a_function(code):
         "\nr = tl.search(tl.Problem(analysed('xxt'), '2'), budget=tl.Budget(evaluations=20))"
         "\nassert type(r).__name__ == 'SearchResult'"
     )
-    done = subprocess.run([sys.executable, "-c", code + use], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code + use], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -11,14 +11,25 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-# As ``import jax`` sets it: XLA's notes on devices are let out or not from the moment that jaxlib is loaded.
+# As ``import jax`` sets it: XLA's notes on devices are let out or not from the moment that jaxlib
+# is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
-__all__ = ["chlo", "func", "ir", "make_context", "parse_module", "rule_of", "run_passes", "sdy", "stablehlo"]
+__all__ = [
+    "chlo",
+    "func",
+    "ir",
+    "make_context",
+    "parse_module",
+    "rule_of",
+    "run_passes",
+    "sdy",
+    "stablehlo",
+]
 
 
 Axes = tuple[str, ...]  # "m", or part of an axis as "m:(2)2"
@@ -39,7 +50,10 @@ def make_context() -> ir.Context:
 
 
 def inline_call(callee: Any, arguments: list[Any], location: Any) -> list[Any]:
-    """Copy the body of a single-block function to the current insertion point; gives its results."""
+    """Copy the body of a single-block function to the current insertion point.
+
+    Gives its results.
+    """
     return list(_jax_mlir_ext.inlined_func_call(callee, arguments, location))
 
 
@@ -57,7 +71,10 @@ def parse_module(context: ir.Context, text: str | bytes, file: str = "") -> ir.M
 
 
 def stablehlo_of_hlo(data: bytes) -> bytes:
-    """An HLO module as XLA dumps it (a serialised HloProto) as StableHLO bytecode.  Raises ValueError."""
+    """An HLO module as XLA dumps it (a serialised HloProto) as StableHLO bytecode.
+
+    Raises ValueError.
+    """
     from jaxlib import _jax
 
     at = 0
@@ -106,8 +123,9 @@ def rule_attribute(op: Any) -> Any:
 def rule_of(op: Any) -> dict[str, Any] | None:
     """The decoded sharding rule of ``op`` or None.
 
-    Keys: ``sizes`` (list of int), ``operands`` and ``results`` (per tensor, per dim, factor indices with
-    the major one first), ``reduction``, ``need_replication``, ``permutation``, ``blocked`` (factor indices).
+    Keys: ``sizes`` (list of int), ``operands`` and ``results`` (per tensor, per dim, factor indices
+    with the major one first), ``reduction``, ``need_replication``, ``permutation``, ``blocked``
+    (factor indices).
     """
     if "sdy.sharding_rule" not in op.attributes:
         return None
@@ -132,7 +150,9 @@ def constant_text(op: Any) -> str:
     try:
         return str(op.attributes["value"])
     except TypeError:  # the bindings have no Python class for complex elements
-        match = re.search(r"dense(?:_resource)?<.*> : tensor<.*>", op.get_asm(enable_debug_info=False))
+        match = re.search(
+            r"dense(?:_resource)?<.*> : tensor<.*>", op.get_asm(enable_debug_info=False)
+        )
         return match.group(0) if match else ""
 
 
@@ -142,15 +162,22 @@ def mesh_attribute(axes: Sequence[str], sizes: Sequence[int]) -> Any:
 
 
 def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
-    """``#sdy.sharding<@mesh, [{"d"}, {}]>`` with every dim closed; ``spec`` has mesh axes per dim."""
-    dims = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in spec]
+    """``#sdy.sharding<@mesh, [{"d"}, {}]>`` with every dim closed.
+
+    ``spec`` has mesh axes per dim.
+    """
+    dims = [
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in spec
+    ]
     return sdy.TensorShardingAttr.get(mesh_name, dims)
 
 
 def on_mesh(attribute: Any, mesh_name: str) -> Any:
     """The same ``sdy.sharding`` over the mesh of that name."""
     found = sdy.TensorShardingAttr(attribute)
-    return sdy.TensorShardingAttr.get(mesh_name, found.dimension_shardings, found.replicated_axes, found.unreduced_axes)
+    return sdy.TensorShardingAttr.get(
+        mesh_name, found.dimension_shardings, found.replicated_axes, found.unreduced_axes
+    )
 
 
 def manual_axes(axes: Sequence[str]) -> Any:
@@ -163,14 +190,17 @@ def sharding_per_value(shardings: Sequence[Any]) -> Any:
     return sdy.TensorShardingPerValueAttr.get(list(shardings))
 
 
-# -- shardings that a program came with -------------------------------------------------------------------
+# -- shardings that a program came with ------------------------------------------------------------
 
 MeshAxes = tuple[tuple[str, int], ...]
-_EXPORTED = "mhlo.frontend_attributes"  # where jax.export keeps Shardy's, which its format has no place for
+# Where jax.export keeps Shardy's, which its format has no place for
+_EXPORTED = "mhlo.frontend_attributes"
 
 
 def meshes(module: ir.Module) -> dict[str, MeshAxes]:
-    """Axes and sizes of every ``sdy.mesh`` of a module, and of those that jax.export keeps in an attribute."""
+    """Axes and sizes of every ``sdy.mesh`` of a module, and of those that jax.export keeps in an
+    attribute.
+    """
     found = {}
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":
@@ -218,13 +248,17 @@ def _sharding_in(attributes: Any, context: ir.Context) -> Any:
 
 def argument_shardings(main: Any) -> list[Any]:
     """The sharding attribute of each argument of a function, None where it has none."""
-    return _signature_shardings(main, "arg_attrs", len(main.operation.regions[0].blocks[0].arguments))
+    return _signature_shardings(
+        main, "arg_attrs", len(main.operation.regions[0].blocks[0].arguments)
+    )
 
 
 def output_shardings(main: Any) -> list[Any]:
     """The sharding attribute of each result of a function, None where it has none."""
     block = main.operation.regions[0].blocks[0]
-    return _signature_shardings(main, "res_attrs", len(block.operations[len(block.operations) - 1].operands))
+    return _signature_shardings(
+        main, "res_attrs", len(block.operations[len(block.operations) - 1].operands)
+    )
 
 
 def result_shardings(op: Any) -> list[Any]:
@@ -235,20 +269,35 @@ def result_shardings(op: Any) -> list[Any]:
 def sharding_parts(
     attribute: Any, known: dict[str, MeshAxes], rank: int
 ) -> tuple[MeshAxes, tuple[Axes, ...], Axes, str]:
-    """(mesh, axes per dim with ``"*"`` behind open ones, replicated axes, what no plan can say) of a sharding."""
+    """(mesh, axes per dim with ``"*"`` behind open ones, replicated axes, what no plan can say) of
+    a sharding.
+    """
     whole: tuple[Axes, ...] = ((),) * rank
     try:
         found = sdy.TensorShardingAttr(attribute)
     except ValueError:
         text = str(attribute)
-        return (), whole, (), "" if "replicated" in text and "last" not in text else f"it names no mesh axes: {text}"
+        return (
+            (),
+            whole,
+            (),
+            ""
+            if "replicated" in text and "last" not in text
+            else (f"it names no mesh axes: {text}"),
+        )
     at = found.mesh_or_ref
-    mesh = known.get(at.value, ()) if isinstance(at, ir.FlatSymbolRefAttr) else _mesh_axes(sdy.MeshAttr(at))
+    mesh = (
+        known.get(at.value, ())
+        if isinstance(at, ir.FlatSymbolRefAttr)
+        else _mesh_axes(sdy.MeshAttr(at))
+    )
     trouble, dims = [], []
     for part in found.dimension_shardings:
         dim = sdy.DimensionShardingAttr(part)
         refs = [sdy.AxisRefAttr(axis) for axis in dim.axes]
-        trouble += [f"it cuts over a part of axis {r.name}" for r in refs if r.sub_axis_info is not None]
+        trouble += [
+            f"it cuts over a part of axis {r.name}" for r in refs if r.sub_axis_info is not None
+        ]
         dims.append((*(str(r.name) for r in refs), *(() if dim.is_closed else ("*",))))
     if len(found.unreduced_axes):
         trouble.append("it leaves sums unreduced")
@@ -256,7 +305,7 @@ def sharding_parts(
     return mesh, tuple(dims) if len(dims) == rank else whole, replicated, "; ".join(trouble)
 
 
-# -- Shardy's own lowering, as an oracle ------------------------------------------------------------------
+# -- Shardy's own lowering, as an oracle -----------------------------------------------------------
 
 PROPAGATION = "sdy-propagation-pipeline"
 SHARDY_LOWERING = (
@@ -277,8 +326,12 @@ class RawCollective(NamedTuple):
     kind: str  #: "all_gather", "all_reduce", "all_slice", ...
     axes: Axes
     parent: int  #: the collective whose result it takes, -1: a value of the program
-    op: int  #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes put there
-    result: int  #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value i
+    #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes
+    #: put there
+    op: int
+    #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value
+    #: i
+    result: int
     before: tuple[Axes, ...]  #: axes per dim
     after: tuple[Axes, ...]
     shape: tuple[int, ...]
@@ -287,18 +340,24 @@ class RawCollective(NamedTuple):
 
 
 def lower_with_shardy(module: ir.Module) -> None:
-    """Turn an annotated module into one with explicit sdy collectives, in place.  May abort the process."""
+    """Turn an annotated module into one with explicit sdy collectives, in place.
+
+    May abort the process.
+    """
     for step in SHARDY_LOWERING:
         run_passes(module, f"builtin.module({step})")
 
 
 def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
-    """The sdy collectives in a function that ``lower_with_shardy`` went over, those inside regions included.
+    """The sdy collectives in a function that ``lower_with_shardy`` went over, those inside regions
+    included.
 
-    Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1, 2, ...
+    Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1,
+    2, ...
 
     Returns:
-        The collectives, and (op, which of its results) of every value that Shardy's canonicalizer reshapes by an op of
+        The collectives, and (op, which of its results) of every value that Shardy's canonicalizer
+            reshapes by an op of
         its own, as it is or after collectives.
     """
     found: list[RawCollective] = []
@@ -308,13 +367,19 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
     def visit(block: Any) -> None:
         for op in block.operations:
             name = op.operation.name
-            if name.startswith("sdy.") and ("all_" in name or name in ("sdy.reduce_scatter", "sdy.collective_permute")):
+            if name.startswith("sdy.") and (
+                "all_" in name or name in ("sdy.reduce_scatter", "sdy.collective_permute")
+            ):
                 _read_collective(op.operation, main, found, number, key)
             elif name == "stablehlo.reshape" and key not in op.operation.attributes:
                 row = number.get(op.operation.operands[0], -1)
                 while row >= 0 and found[row].parent >= 0:
                     row = found[row].parent
-                at_start = (found[row].op, found[row].result) if row >= 0 else _origin(op.operands[0], main, key)
+                at_start = (
+                    (found[row].op, found[row].result)
+                    if row >= 0
+                    else _origin(op.operands[0], main, key)
+                )
                 reshaped.append(at_start)
             for region in op.operation.regions:
                 for inner in region.blocks:
@@ -324,12 +389,15 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
     return found, [place for place in reshaped if place[0] >= 0]
 
 
-# -- Shardy's own propagation, as an oracle ---------------------------------------------------------------
+# -- Shardy's own propagation, as an oracle --------------------------------------------------------
 
 
 def open_sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
     """``sharding_attribute`` to which propagation may add axes."""
-    dims = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], False) for axes in spec]
+    dims = [
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], False)
+        for axes in spec
+    ]
     return sdy.TensorShardingAttr.get(mesh_name, dims)
 
 
@@ -349,7 +417,9 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
 
 
 def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
-    """Axes per dim in which every op that carries its number as integer attribute ``key`` reads its operands."""
+    """Axes per dim in which every op that carries its number as integer attribute ``key`` reads its
+    operands.
+    """
     return {
         (number, i): _dim_axes(_sharding_of(operand, main), _rank(operand))
         for number, operation in _numbered(main, key)
@@ -378,7 +448,9 @@ def propagate(module: ir.Module) -> None:
     run_passes(module, f"builtin.module({PROPAGATION})")
 
 
-def _read_collective(op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str) -> None:
+def _read_collective(
+    op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str
+) -> None:
     operand, result = op.operands[0], op.results[0]
     kind = op.name.removeprefix("sdy.")
     head = re.search(r"sdy\.\w+ (.*?)%", op.get_asm(enable_debug_info=False))
@@ -419,12 +491,15 @@ def _origin(value: Any, main: Any, key: str) -> tuple[int, int]:
 def _sharding_of(value: Any, main: Any) -> str:
     """The sharding that a value carries, as text; empty if it carries none."""
     if isinstance(value.owner, ir.Block):
-        if value.owner != main.operation.regions[0].blocks[0]:  # a loop's value has the sharding of the loop's result
+        # A loop's value has the sharding of the loop's result
+        if value.owner != main.operation.regions[0].blocks[0]:
             around = value.owner.owner
             return _result_sharding(around, ir.BlockArgument(value).arg_number)
         if "arg_attrs" not in main.attributes:
             return ""
-        attributes = ir.DictAttr(ir.ArrayAttr(main.attributes["arg_attrs"])[ir.BlockArgument(value).arg_number])
+        attributes = ir.DictAttr(
+            ir.ArrayAttr(main.attributes["arg_attrs"])[ir.BlockArgument(value).arg_number]
+        )
         return str(attributes["sdy.sharding"]) if "sdy.sharding" in attributes else ""
     op = value.owner.operation
     for key in ("out_sharding", "sharding"):
@@ -441,7 +516,8 @@ def _result_sharding(op: Any, result: int) -> str:
 
 def _dim_axes(text: str, rank: int) -> tuple[Axes, ...]:
     match = re.search(r"@\w+, \[(.*?)\]", text)
-    dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []  # an open dim has a "?" behind its axes
+    # An open dim has a "?" behind its axes
+    dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []
     return tuple(_axis_list(d) for d in dims) if len(dims) == rank else ((),) * rank
 
 

@@ -1,7 +1,10 @@
-"""Numbers that somebody gives: of the right kind, finite and within their range, or a sentence on what is wrong.
+"""Numbers that somebody gives.
 
-What a caller hands in may be anything; what is let through is a plain ``int`` or ``float``, so that no number of
-numpy's, no text and no NaN goes on to where it would fail with a word that helps nobody.
+Of the right kind, finite and within their range, or a sentence on what is wrong.
+
+What a caller hands in may be anything; what is let through is a plain ``int`` or ``float``, so that
+no number of numpy's, no text and no NaN goes on to where it would fail with a word that helps
+nobody.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ def whole_offence(value: Any, least: int | None = None, most: int | None = None)
 def number_offence(
     value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None
 ) -> str:
-    """What is wrong with a finite number from ``least`` (or above ``above``) to ``most``, empty if nothing is."""
+    """What is wrong with a finite number from ``least`` (or above ``above``) to ``most``, empty if
+    nothing is.
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return f"must be a number, got {_shown(value)}"
     try:
@@ -48,7 +53,10 @@ def whole(
     most: int | None = None,
     error: type[ToastError] = InvalidProblem,
 ) -> int:
-    """``value`` as an ``int`` from ``least`` to ``most``; raises ``error`` that names it if it is none."""
+    """``value`` as an ``int`` from ``least`` to ``most``.
+
+    Raises ``error`` that names it if it is none.
+    """
     if wrong := whole_offence(value, least, most):
         raise error(f"{name} {wrong}")
     return int(value)
@@ -63,7 +71,10 @@ def number(
     above: float | None = None,
     error: type[ToastError] = InvalidProblem,
 ) -> float:
-    """``value`` as a finite ``float``; raises ``error`` with the name and the number if it is none."""
+    """``value`` as a finite ``float``.
+
+    Raises ``error`` with the name and the number if it is none.
+    """
     if wrong := number_offence(value, least, most, above=above):
         raise error(f"{name} {wrong}")
     return float(value)
@@ -86,7 +97,11 @@ def _range_offence(value: Any, least: Any, most: Any) -> str:
 
 def _shown(value: Any) -> str:
     """A value for people; whatever somebody gives, it is short."""
-    if not isinstance(value, bool) and isinstance(value, numbers.Integral) and abs(int(value)) >= 10**4000:
+    if (
+        not isinstance(value, bool)
+        and isinstance(value, numbers.Integral)
+        and abs(int(value)) >= 10**4000
+    ):
         return "a whole number of thousands of digits"  # Python writes none of that length
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

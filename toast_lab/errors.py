@@ -1,8 +1,8 @@
 """Every error that TOAST Lab raises on purpose, and two helpers that make their messages useful.
 
-A message names the place, the cause and what to try, in this order. A check collects every offender before
-it raises, so that one round of fixing is enough. Outcomes that a search must expect, such as a program that
-does not fit into memory, are statuses of its result and not errors.
+A message names the place, the cause and what to try, in this order. A check collects every offender
+before it raises, so that one round of fixing is enough. Outcomes that a search must expect, such as
+a program that does not fit into memory, are statuses of its result and not errors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class UnsupportedOp(ToastError):
 
 
 class InvalidPlan(ToastError):
-    """A plan cannot be carried out: a size does not divide, or an axis is used twice or does not exist."""
+    """A plan cannot be carried out.
+
+    A size does not divide, or an axis is used twice or does not exist.
+    """
 
 
 class InvalidProblem(ToastError):
@@ -43,7 +46,9 @@ class InvalidProblem(ToastError):
 
 
 class InvalidInput(ToastError):
-    """A function was given something of another kind than it takes, or something that it does not have."""
+    """A function was given something of another kind than it takes, or something that it does not
+    have.
+    """
 
 
 class RunFailed(ToastError):

@@ -1,8 +1,11 @@
-"""Write a result to a file whole or not at all: a full disk costs neither the file that was there nor the result.
+"""Write a result to a file whole or not at all.
 
-The content goes to a file beside the target, is forced to disk, and takes the target's place at once.  Whoever reads
-meanwhile, or after a crash, sees the old content or the new one, never a part.  What cannot be written raises
-``NotSaved``, which says which path failed, why, and what to do.
+A full disk costs neither the file that was there nor the result.
+
+The content goes to a file beside the target, is forced to disk, and takes the target's place at
+once.  Whoever reads meanwhile, or after a crash, sees the old content or the new one, never a
+part.  What cannot be written raises ``NotSaved``, which says which path failed, why, and what to
+do.
 """
 
 from __future__ import annotations
@@ -33,18 +36,22 @@ WHAT_TO_DO = {
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes, what: str = "the file") -> None:
-    """Replace a file's content; texts are written as UTF-8.  Raises NotSaved, and leaves then what was there."""
+    """Replace a file's content; texts are written as UTF-8.
+
+    Raises NotSaved, and leaves then what was there.
+    """
     with whole_file(path, what) as out:
         out.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], what: str = "the file") -> Iterator[BinaryIO]:
-    """Gives a file to write to that becomes ``path`` when the block ends, and vanishes if the block raises.
+    """Gives a file to write to that becomes ``path`` when the block ends, and vanishes if the block
+    raises.
 
     Args:
-        path: the target.  Links are followed, and a file that is there keeps its permissions.  Into a device or a pipe
-            is written directly, since there is nothing to replace.
+        path: the target.  Links are followed, and a file that is there keeps its permissions.  Into
+            a device or a pipe is written directly, since there is nothing to replace.
         what: for messages: "the plan".
 
     Raises:

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-Ragged = tuple[np.ndarray, np.ndarray]  #: row starts [n+1] and the numbers that the rows are made of
+#: row starts [n+1] and the numbers that the rows are made of
+Ragged = tuple[np.ndarray, np.ndarray]
 
 
 def digest(*arrays: np.ndarray) -> bytes:
@@ -34,8 +35,9 @@ class Classes(NamedTuple):
 def classes(n: int, *columns: np.ndarray | Ragged) -> Classes:
     """Put those of ``n`` items into one class that agree in every column.
 
-    A column is an array of ``n`` numbers, or ragged: rows that agree if they have the same numbers in the same order.
-    Hashes only propose the classes; every item is then compared with the first one of its class, number by number.
+    A column is an array of ``n`` numbers, or ragged: rows that agree if they have the same numbers
+    in the same order.  Hashes only propose the classes; every item is then compared with the first
+    one of its class, number by number.
     """
     parts = [c if isinstance(c, tuple) else _bits(c) for c in columns]
     total = np.zeros(n, np.uint64)
@@ -87,7 +89,11 @@ def gather(ptr: np.ndarray, wanted: np.ndarray | Sequence[int]) -> np.ndarray:
     wanted = np.asarray(wanted, dtype=np.int64)
     length = np.diff(ptr)[wanted]
     starts = np.concatenate([[0], np.cumsum(length)])
-    return np.arange(starts[-1]) - np.repeat(starts[:-1], length) + np.repeat(np.asarray(ptr)[wanted], length)
+    return (
+        np.arange(starts[-1])
+        - np.repeat(starts[:-1], length)
+        + np.repeat(np.asarray(ptr)[wanted], length)
+    )
 
 
 def mix(x: np.ndarray) -> np.ndarray:
@@ -101,7 +107,9 @@ def mix(x: np.ndarray) -> np.ndarray:
 def numbers(texts: Sequence[str]) -> np.ndarray:
     """[n] uint64: texts as numbers, equal for equal texts."""
     number: dict[str, int] = {}
-    return np.fromiter((number.setdefault(t, len(number)) for t in texts), dtype=np.uint64, count=len(texts))
+    return np.fromiter(
+        (number.setdefault(t, len(number)) for t in texts), dtype=np.uint64, count=len(texts)
+    )
 
 
 def rows(ptr: np.ndarray, values: np.ndarray) -> np.ndarray:

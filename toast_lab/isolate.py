@@ -1,10 +1,11 @@
 """Run a function in a child process with a time limit, a cancel and progress events.
 
-Compiles, MLIR passes on foreign input and user code can crash or hang a process, so they never run in ours.
-A crash, a hang, running out of memory and an exception each become a clear error in the parent.
+Compiles, MLIR passes on foreign input and user code can crash or hang a process, so they never run
+in ours.  A crash, a hang, running out of memory and an exception each become a clear error in the
+parent.
 
-``run_in_child("package.module:function", ...)`` imports the function in the child, which may call ``report(event)``
-to send progress.  ``Worker`` is such a child that stays and takes commands.
+``run_in_child("package.module:function", ...)`` imports the function in the child, which may call
+``report(event)`` to send progress.  ``Worker`` is such a child that stays and takes commands.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def n_cores() -> int:
 
 
 def report(event: Any) -> None:
-    """Send a progress event to the parent; does nothing outside a child.  A text says what is done from now on."""
+    """Send a progress event to the parent; does nothing outside a child.
+
+    A text says what is done from now on.
+    """
     if isinstance(event, str):
         _DOING[:] = [event]
     if _CHANNEL is not None:
@@ -68,7 +72,10 @@ def meanwhile() -> Iterator[None]:
 
 
 def next_command() -> Any:
-    """The next thing that the parent's ``Worker.command`` says; None: there is no parent any more."""
+    """The next thing that the parent's ``Worker.command`` says; None.
+
+    There is no parent any more.
+    """
     return None if _COMMANDS is None else _receive(_COMMANDS)
 
 
@@ -97,11 +104,14 @@ def run_in_child(
         **kwargs: keyword arguments of the target.
 
     Raises:
-        ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of memory, Cancelled.
+        ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of
+            memory, Cancelled.
     """
     deadline = time.monotonic() + time_limit_s
     what = what or target
-    with Worker(target, *args, env=env, memory_limit_bytes=memory_limit_bytes, what=what, **kwargs) as worker:
+    with Worker(
+        target, *args, env=env, memory_limit_bytes=memory_limit_bytes, what=what, **kwargs
+    ) as worker:
         while True:
             for at, message in worker.arrived(0.1):
                 if at > deadline:  # too late, even if a busy machine let us look only now
@@ -124,8 +134,9 @@ def run_in_child(
 class Worker:
     """A child process that a target runs in, and that may be told things while it does.
 
-    The target reads commands with ``next_command`` and answers with ``report``; it ends with its result, or when it is
-    stopped.  ``run_in_child`` is the case without commands.  A context: leaving it kills what still runs.
+    The target reads commands with ``next_command`` and answers with ``report``; it ends with its
+    result, or when it is stopped.  ``run_in_child`` is the case without commands.  A context:
+    leaving it kills what still runs.
     """
 
     def __init__(
@@ -146,9 +157,13 @@ class Worker:
             request.seek(0)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "toast_lab.isolate", str(write_fd), str(command_fd)],
-                stdin=request, stdout=self._log, stderr=self._log, pass_fds=(write_fd, command_fd),
-                env=child_environment(env), start_new_session=True,
-            )  # fmt: skip
+                stdin=request,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(write_fd, command_fd),
+                env=child_environment(env),
+                start_new_session=True,
+            )
         os.close(write_fd)
         os.close(command_fd)
         self._messages: list[tuple[float, tuple[Any, ...]]] = []  # with the time of arrival
@@ -194,7 +209,8 @@ class Worker:
         """The error that an "error" or "end" message means."""
         if message[0] == "error":
             return _rebuild(message, self.what)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed, and it hangs all the same
+        # Its pipe is closed, and it hangs all the same
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         if self.process.poll() is None:
             self.stop_process()
@@ -218,7 +234,9 @@ class Worker:
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment in which a child finds this package even where only the parent's ``sys.path`` leads to it."""
+    """Environment in which a child finds this package even where only the parent's ``sys.path``
+    leads to it.
+    """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), home) if p)
     return {**os.environ, "PYTHONPATH": path, **(extra or {})}
@@ -241,7 +259,10 @@ def _death(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         if name == "SIGKILL":
-            return "its process was killed (SIGKILL), most likely because the machine ran out of memory"
+            return (
+                "its process was killed (SIGKILL), most likely because the machine ran out of "
+                "memory"
+            )
         return f"its process crashed ({name})"
     return f"its process ended early with exit status {code}"
 
@@ -275,7 +296,9 @@ def _receive(pipe: Any) -> Any:
 
 
 def end_with(parent: int) -> None:
-    """In a child: end when the parent is gone, however it ended, since nobody is left to stop the child."""
+    """In a child: end when the parent is gone, however it ended, since nobody is left to stop the
+    child.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -287,7 +310,8 @@ def end_with(parent: int) -> None:
 
 def _main() -> None:
     global _CHANNEL, _COMMANDS
-    # Under -m this file is a module of its own (__main__); report() must find the channel in the imported one.
+    # Under -m this file is a module of its own (__main__); report() must find the channel in the
+    # imported one.
     own = importlib.import_module("toast_lab.isolate")
     own.__dict__["_CHANNEL"] = _CHANNEL = os.fdopen(int(sys.argv[1]), "wb")
     own.__dict__["_COMMANDS"] = _COMMANDS = os.fdopen(int(sys.argv[2]), "rb")

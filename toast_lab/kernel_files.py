@@ -1,8 +1,10 @@
-"""Where compiled kernels are kept: files that may be missing, damaged, locked or not writable, and nothing breaks.
+"""Where compiled kernels are kept.
 
-The folder is ``NUMBA_CACHE_DIR`` where that is set, else the package's own ``__pycache__`` (gone with the package),
-else one in the user's cache folder, else a private one among the temporary files; the first that can be written to.
-Knows nothing of Numba, whose import takes long.
+Files that may be missing, damaged, locked or not writable, and nothing breaks.
+
+The folder is ``NUMBA_CACHE_DIR`` where that is set, else the package's own ``__pycache__`` (gone
+with the package), else one in the user's cache folder, else a private one among the temporary
+files; the first that can be written to.  Knows nothing of Numba, whose import takes long.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from typing import Any
 fcntl: Any
 try:
     import fcntl
-except ImportError:  # not on Windows: two processes may compile the same kernel, which costs time alone
+# Not on Windows: two processes may compile the same kernel, which costs time alone
+except ImportError:
     fcntl = None
 
 HOME = Path(__file__).parent
@@ -45,8 +48,15 @@ def _candidates() -> Iterator[Path]:
         yield Path(given) / "toast-lab"
     yield HOME / "__pycache__" / "kernels"
     with contextlib.suppress(RuntimeError):  # nobody's home is known
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toast-lab" / "kernels"
-    yield Path(tempfile.gettempdir()) / f"toast-lab-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+        yield (
+            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            / "toast-lab"
+            / "kernels"
+        )
+    yield (
+        Path(tempfile.gettempdir())
+        / f"toast-lab-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    )
 
 
 def _usable(path: Path) -> bool:
@@ -76,7 +86,10 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Keep ``data`` as a whole or not at all; older files of the same kernel go.  A full disk is only warned of."""
+    """Keep ``data`` as a whole or not at all; older files of the same kernel go.
+
+    A full disk is only warned of.
+    """
     made = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         try:
@@ -90,8 +103,11 @@ def write(path: Path, data: bytes) -> None:
             if other != path and other.name.rpartition("-")[0] == kernel:
                 remove(other)
     except OSError as error:
-        _warn_once(f"compiled kernels cannot be kept in {path.parent} ({error.strerror}): they are compiled anew in "
-                   "every process. Make room there, or name another folder in NUMBA_CACHE_DIR.")  # fmt: skip
+        _warn_once(
+            f"compiled kernels cannot be kept in {path.parent} ({error.strerror}): they "
+            "are compiled anew in "
+            "every process. Make room there, or name another folder in NUMBA_CACHE_DIR."
+        )
 
 
 @functools.cache
@@ -107,7 +123,10 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; whoever else wants it waits, at most ``WAIT_S``, and then goes on without."""
+    """Hold the lock of a file.
+
+    Whoever else wants it waits, at most ``WAIT_S``, and then goes on without.
+    """
     with contextlib.ExitStack() as stack:
         handle = _open_lock(path)
         if handle is not None:

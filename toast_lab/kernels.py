@@ -1,14 +1,18 @@
-"""Functions that Numba compiles: ``compiled`` ones are called from Python and kept on disk, ``helper``s by kernels.
+"""Functions that Numba compiles.
 
-Both are compiled once, for the types that their annotations say, whatever a caller has at hand that converts to them:
-so it is known what there is to compile before anything runs, and ``toast_lab.prepare`` does it ahead, on all cores.
-A helper becomes part of every kernel that calls it; a compiled function is called at its address, so that pricing,
-which eight others call, is optimised and translated once and not nine times.
-A parameter annotated as a plain ``np.ndarray`` is compiled for each type of array that it meets.
+``compiled`` ones are called from Python and kept on disk, ``helper``s by kernels.
 
-What is compiled is kept in one file each (see ``toast_lab.kernel_files``), named after a digest of all sources that
-it was made from.  Numba's own cache notices edits of a function's own file only, ends in errors where its folder is
-full or damaged, and lets two processes that start together compile everything twice.
+Both are compiled once, for the types that their annotations say, whatever a caller has at hand that
+converts to them: so it is known what there is to compile before anything runs, and
+``toast_lab.prepare`` does it ahead, on all cores.  A helper becomes part of every kernel that calls
+it; a compiled function is called at its address, so that pricing, which eight others call, is
+optimised and translated once and not nine times.  A parameter annotated as a plain ``np.ndarray``
+is compiled for each type of array that it meets.
+
+What is compiled is kept in one file each (see ``toast_lab.kernel_files``), named after a digest of
+all sources that it was made from.  Numba's own cache notices edits of a function's own file only,
+ends in errors where its folder is full or damaged, and lets two processes that start together
+compile everything twice.
 """
 
 from __future__ import annotations
@@ -34,20 +38,28 @@ from toast_lab import kernel_files
 from toast_lab.pack_types import PackType, array_type
 from toast_lab.packs import ArrayType, Pack, fields
 
-KERNELS: dict[str, Any] = {}  #: "package.module:function" of every ``compiled`` function that was imported
+#: "package.module:function" of every ``compiled`` function that was imported
+KERNELS: dict[str, Any] = {}
 #: "numpy": a division by 0 gives infinity, as in NumPy; checking each would be a tenth of the code.
 #: No wrappers that nobody calls: they are a tenth of what there is to compile.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _SCALARS = {
-    bool: numba.types.boolean, int: numba.types.int64, float: numba.types.float64, np.uint64: numba.types.uint64,
-}  # fmt: skip
+    bool: numba.types.boolean,
+    int: numba.types.int64,
+    float: numba.types.float64,
+    np.uint64: numba.types.uint64,
+}
 
 
 class _Helper(CPUDispatcher):  # type: ignore[misc]
-    """Refuses calls from Python, which would jump to the address of a wrapper that was not compiled."""
+    """Refuses calls from Python, which would jump to the address of a wrapper that was not
+    compiled.
+    """
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"{name_of(self)} is called by kernels only: decorate it with ``compiled`` for Python")
+        raise TypeError(
+            f"{name_of(self)} is called by kernels only: decorate it with ``compiled`` for Python"
+        )
 
 
 def helper(function: Any) -> Any:
@@ -59,7 +71,9 @@ def helper(function: Any) -> Any:
 
 
 def compiled(function: Any) -> Any:
-    """Compile a function that Python calls, at its first call or by ``make_ready``, and keep it on disk."""
+    """Compile a function that Python calls, at its first call or by ``make_ready``, and keep it on
+    disk.
+    """
     kernel = _once(numba.njit(**_OPTIONS)(function))
     kernel._cache = _Kept(kernel)
     KERNELS[name_of(kernel)] = kernel
@@ -97,10 +111,16 @@ def _once(dispatcher: Any) -> Any:
 
     def types_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
         declared = annotated(dispatcher.py_func)
-        wrong = [f"{other}, not {own}" for own, other in zip(declared, given, strict=True) if not _fits(other, own)]
+        wrong = [
+            f"{other}, not {own}"
+            for own, other in zip(declared, given, strict=True)
+            if not _fits(other, own)
+        ]
         if wrong:
             raise TypeError(f"{name_of(dispatcher)} is called with {'; '.join(wrong)}")
-        return tuple(own or numba.types.unliteral(other) for own, other in zip(declared, given, strict=True))
+        return tuple(
+            own or numba.types.unliteral(other) for own, other in zip(declared, given, strict=True)
+        )
 
     template, compile_ = dispatcher.get_call_template, dispatcher.compile
 
@@ -112,11 +132,17 @@ def _once(dispatcher: Any) -> Any:
         wanted = types_of(signature)
         if wanted in dispatcher.overloads:
             return dispatcher.overloads[wanted].entry_point
-        # Always in this order: a thread that holds the file's lock must not wait for one that waits for the file.
-        with compiler_lock.global_compiler_lock, getattr(dispatcher._cache, "alone", contextlib.nullcontext)():
+        # Always in this order: a thread that holds the file's lock must not wait for one that waits
+        # for the file.
+        with (
+            compiler_lock.global_compiler_lock,
+            getattr(dispatcher._cache, "alone", contextlib.nullcontext)(),
+        ):
             entry_point = compile_(wanted)
             if isinstance(dispatcher._cache, _Kept):
-                _call_at_address(dispatcher, dispatcher.overloads[wanted], dispatcher._cache.path.stem)
+                _call_at_address(
+                    dispatcher, dispatcher.overloads[wanted], dispatcher._cache.path.stem
+                )
             return entry_point
 
     dispatcher.get_call_template = get_call_template
@@ -125,7 +151,10 @@ def _once(dispatcher: Any) -> Any:
 
 
 def _call_at_address(dispatcher: Any, result: Any, symbol: str) -> None:
-    """Let other kernels call what was compiled instead of containing it; ``symbol``: the name that they know it by."""
+    """Let other kernels call what was compiled instead of containing it; ``symbol``.
+
+    The name that they know it by.
+    """
     llvm.add_symbol(symbol, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
     callee = copy.copy(result.fndesc)
     callee.mangled_name = symbol
@@ -134,14 +163,19 @@ def _call_at_address(dispatcher: Any, result: Any, symbol: str) -> None:
 
 
 def _fits(given: Any, declared: Any) -> bool:
-    """May compiled code take one for the other?  Numba itself does not look again at what it was told."""
+    """May compiled code take one for the other?
+
+    Numba itself does not look again at what it was told.
+    """
     if declared is None or isinstance(declared, numba.types.Number | numba.types.Boolean):
         return True
     if not isinstance(declared, numba.types.Array):
         return bool(given == declared)
     return isinstance(given, numba.types.Array) and (given.dtype, given.ndim, given.layout) == (
-        declared.dtype, declared.ndim, "C",
-    )  # fmt: skip
+        declared.dtype,
+        declared.ndim,
+        "C",
+    )
 
 
 @functools.cache
@@ -153,7 +187,9 @@ def annotated(function: Any) -> list[Any]:
 
 def _type(hint: Any) -> Any:
     for extra in getattr(hint, "__metadata__", ()):
-        return array_type(extra) if isinstance(extra, ArrayType) else numba.from_dtype(np.dtype(extra))
+        return (
+            array_type(extra) if isinstance(extra, ArrayType) else numba.from_dtype(np.dtype(extra))
+        )
     if hint in _SCALARS:
         return _SCALARS[hint]
     if isinstance(hint, type) and issubclass(hint, Pack):
@@ -163,7 +199,10 @@ def _type(hint: Any) -> Any:
 
 @helper
 def copy_row(target: np.ndarray, source: np.ndarray) -> None:
-    """``target[:] = source`` for arrays [N]: assigning slices makes Numba compile how its errors are worded."""
+    """``target[:] = source`` for arrays [N].
+
+    Assigning slices makes Numba compile how its errors are worded.
+    """
     for i in range(source.shape[0]):
         target[i] = source[i]
 
@@ -176,7 +215,7 @@ def copy_rows(target: np.ndarray, source: np.ndarray) -> None:
             target[i, j] = source[i, j]
 
 
-# -- on disk -------------------------------------------------------------------------------------------
+# -- on disk ---------------------------------------------------------------------------------------
 
 
 class _NotThere(Exception):
@@ -216,7 +255,9 @@ class _Kept(caching._Cache):  # type: ignore[misc]
         data = kernel_files.read(self.path)
         if data is not None:
             try:
-                found = numba.core.compiler.CompileResult._rebuild(target_context, *pickle.loads(data))
+                found = numba.core.compiler.CompileResult._rebuild(
+                    target_context, *pickle.loads(data)
+                )
             except Exception:  # whatever is wrong with it, it can be compiled anew
                 kernel_files.remove(self.path)
             else:
@@ -227,7 +268,9 @@ class _Kept(caching._Cache):  # type: ignore[misc]
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        assert not result.library.has_dynamic_globals, f"{self.path}: addresses of this process cannot be kept"
+        assert not result.library.has_dynamic_globals, (
+            f"{self.path}: addresses of this process cannot be kept"
+        )
         kernel_files.write(self.path, serialize.dumps(result._reduce()))
 
     def enable(self) -> None: ...
@@ -249,7 +292,11 @@ def _digest(kernel: Any) -> str:
 
 def _sources(kernel: Any) -> set[Path]:
     """Files of a kernel, of all that it calls, and of the packs that these take."""
-    found: set[Path] = {Path(__file__), Path(inspect.getfile(PackType)), Path(inspect.getfile(Pack))}
+    found: set[Path] = {
+        Path(__file__),
+        Path(inspect.getfile(PackType)),
+        Path(inspect.getfile(Pack)),
+    }
     for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
         found.add(Path(inspect.getfile(dispatcher.py_func)))
         for hint in annotated(dispatcher.py_func):
@@ -260,11 +307,18 @@ def _sources(kernel: Any) -> set[Path]:
 
 def _callees(kernel: Any) -> list[Any]:
     """The kernels that one calls, itself or by the helpers that are part of it."""
-    return [found for found in _reached(kernel, through_kernels=False) if isinstance(found._cache, _Kept)]
+    return [
+        found
+        for found in _reached(kernel, through_kernels=False)
+        if isinstance(found._cache, _Kept)
+    ]
 
 
 def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
-    """The helpers and kernels that one calls, and those that these call; past other kernels or up to them."""
+    """The helpers and kernels that one calls, and those that these call.
+
+    Past other kernels or up to them.
+    """
     found: dict[int, Any] = {}
     waiting = [kernel]
     while waiting:
@@ -286,7 +340,9 @@ def _files_of(pack: type) -> Iterator[Path]:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """What the globals are that a function names, those reached through modules included (``st.ways``)."""
+    """What the globals are that a function names, those reached through modules included
+    (``st.ways``).
+    """
     names = function.__code__.co_names
     for name in names:
         value = function.__globals__.get(name)

@@ -1,7 +1,9 @@
-"""How Numba sees packs: a pointer whose fields are read where they are used (see ``toast_lab.packs``).
+"""How Numba sees packs.
 
-Loads from the buffer are marked as invariant, so that the compiler moves them out of loops; arrays made from them
-belong to Python, and no references to them are counted.
+A pointer whose fields are read where they are used (see ``toast_lab.packs``).
+
+Loads from the buffer are marked as invariant, so that the compiler moves them out of loops; arrays
+made from them belong to Python, and no references to them are counted.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def field_type(field: Field) -> Any:
     """Numba's type of a field."""
     if field.pack is not None:
         return PackType(field.pack)
-    return getattr(numba.types, str(field.scalar)) if field.array is None else array_type(field.array)
+    return (
+        getattr(numba.types, str(field.scalar)) if field.array is None else array_type(field.array)
+    )
 
 
 @typeof_impl.register(Pack)

@@ -1,19 +1,21 @@
 """Packs: named tuples of arrays that compiled code takes as one pointer.
 
-Kernels read dozens of arrays.  Numba passes a named tuple by value, so that every array becomes seven or more
-arguments of every function that the tuple goes through, with its references counted at every call: compiling that
-took most of a minute, and running it several times as long as the work itself.  A class decorated with ``packed`` is
-still a named tuple for Python.  For compiled code it is the address of a buffer that says where each array is and how
-large, and what its numbers are; the field names work there as they do in Python.
+Kernels read dozens of arrays.  Numba passes a named tuple by value, so that every array becomes
+seven or more arguments of every function that the tuple goes through, with its references counted
+at every call: compiling that took most of a minute, and running it several times as long as the
+work itself.  A class decorated with ``packed`` is still a named tuple for Python.  For compiled
+code it is the address of a buffer that says where each array is and how large, and what its numbers
+are; the field names work there as they do in Python.
 
     @packed
     class Rows(NamedTuple):
         begin: Int64Array
         item: Int32Array
 
-The annotations hold: a pack with an array of another type is refused, so that every kernel is compiled for one set of
-types, which is known before anything runs (see ``toast_lab.kernels``).  Arrays must be C-contiguous.  Fields may be
-packs themselves; their buffers are part of the outer one.
+The annotations hold: a pack with an array of another type is refused, so that every kernel is
+compiled for one set of types, which is known before anything runs (see ``toast_lab.kernels``).
+Arrays must be C-contiguous.  Fields may be packs themselves; their buffers are part of the outer
+one.
 
 This module knows nothing of Numba, whose import takes long.
 """
@@ -67,7 +69,10 @@ class Field(NamedTuple):
 
 @functools.cache
 def fields(pack: type) -> tuple[Field, ...]:
-    """The fields of a packed class in order.  An array takes 1 + rank slots, a number one, a pack as many as it has."""
+    """The fields of a packed class in order.
+
+    An array takes 1 + rank slots, a number one, a pack as many as it has.
+    """
     found, slot = [], 0
     for name, hint in get_type_hints(pack, include_extras=True).items():
         field = _field(pack, name, slot, hint)
@@ -113,12 +118,16 @@ class Pack:
 
     @property
     def _address_(self) -> int:
-        """Address of the buffer, made at the first use; the instance keeps it and the arrays alive."""
+        """Address of the buffer, made at the first use.
+
+        The instance keeps it and the arrays alive.
+        """
         kept = self.__dict__.get("_buffer_")
         if kept is None:
             buffer = np.zeros(size(type(self)), np.int64)
             _write(self, type(self), buffer, 0)
-            # Threads that come here together must agree on one: the other's would be freed under its kernel.
+            # Threads that come here together must agree on one: the other's would be freed under
+            # its kernel.
             kept = self.__dict__.setdefault("_buffer_", (buffer.ctypes.data, buffer))
         return int(kept[0])
 
@@ -132,10 +141,15 @@ def _write(values: Any, pack: type, buffer: np.ndarray, begin: int) -> None:
         if field.pack is not None:
             _write(value, field.pack, buffer, at)
         elif field.array is not None:
-            if value.dtype != field.array.dtype or value.ndim != field.array.ndim or not value.flags.c_contiguous:
+            if (
+                value.dtype != field.array.dtype
+                or value.ndim != field.array.ndim
+                or not value.flags.c_contiguous
+            ):
                 raise TypeError(
                     f"{pack.__name__}.{field.name} is {value.dtype} of shape {value.shape}"
-                    f"{'' if value.flags.c_contiguous else ', not contiguous'}; kernels are compiled for "
+                    f"{'' if value.flags.c_contiguous else ', not contiguous'}; kernels are "
+                    "compiled for "
                     f"contiguous {field.array.dtype} of rank {field.array.ndim}"
                 )
             buffer[at] = value.ctypes.data

@@ -1,9 +1,10 @@
 """Prepare kernels: what a search needs is compiled ahead, on all cores, once on a machine.
 
-``prepare("price", "mcts")`` gives once all kernels of these needs are loaded.  Those that were never compiled on this
-machine are compiled by a crew of child processes, which leave them on disk; whoever waits is told how many are there.
-The crew goes on with the kernels of all other needs, at low priority, until it is done or this process ends.
-``start_early`` sets a crew to work and does not wait: while a model is traced, its cores have nothing else to do.
+``prepare("price", "mcts")`` gives once all kernels of these needs are loaded.  Those that were
+never compiled on this machine are compiled by a crew of child processes, which leave them on disk;
+whoever waits is told how many are there.  The crew goes on with the kernels of all other needs, at
+low priority, until it is done or this process ends.  ``start_early`` sets a crew to work and does
+not wait: while a model is traced, its cores have nothing else to do.
 
 Where children cannot run or nothing can be written, kernels are compiled in this process.
 """
@@ -29,22 +30,58 @@ from typing import Any
 
 from toast_lab import isolate, kernel_files
 
-#: Modules whose kernels somebody needs: to price plans, for each search, and for what only follows in a search.
+#: Modules whose kernels somebody needs: to price plans, for each search, and for what only follows
+#: in a search.
 NEEDS = {
-    "price": ("cost.reprice", "cost.fold", "cost.kernel", "sharding.state", "sharding.steps", "conflicts.graph"),
-    "mcts": ("search.mcts.selection", "search.mcts.rollout", "search.mcts.backup", "search.mcts.tree"),
+    "price": (
+        "cost.reprice",
+        "cost.fold",
+        "cost.kernel",
+        "sharding.state",
+        "sharding.steps",
+        "conflicts.graph",
+    ),
+    "mcts": (
+        "search.mcts.selection",
+        "search.mcts.rollout",
+        "search.mcts.backup",
+        "search.mcts.tree",
+    ),
     "refine": ("search.mcts.refine", "search.alpa.strategy_prices"),
     "alpa": ("search.alpa.strategy_prices",),
     "automap": ("search.automap", "sharding.propagate"),
-    "exhaustive": ("search.exhaustive.exhaustive", "search.exhaustive.bound", "search.exhaustive.bound_tables"),
-}  # fmt: skip
+    "exhaustive": (
+        "search.exhaustive.exhaustive",
+        "search.exhaustive.bound",
+        "search.exhaustive.bound_tables",
+    ),
+}
 FIRST = ("price", "mcts", "refine")  #: what a first search needs
-#: What others are made of and what is waited for first goes first, so that all cores end at about the same time.
+#: What others are made of and what is waited for first goes first, so that all cores end at about
+#: the same time.
 _ORDER = (
-    "collective_time_s", "lower_into", "price_steps", "kept_layouts_into", "live_bytes", "wanted_layouts", "reprice",
-    "apply_move", "legal_pairs", "_earlier_sets", "_hash_rows", "_take_rows", "clocks", "has_path", "natural_layouts",
-    "select", "evaluate", "back_up", "anneal", "_fill_one", "use_costs",
-)  # fmt: skip
+    "collective_time_s",
+    "lower_into",
+    "price_steps",
+    "kept_layouts_into",
+    "live_bytes",
+    "wanted_layouts",
+    "reprice",
+    "apply_move",
+    "legal_pairs",
+    "_earlier_sets",
+    "_hash_rows",
+    "_take_rows",
+    "clocks",
+    "has_path",
+    "natural_layouts",
+    "select",
+    "evaluate",
+    "back_up",
+    "anneal",
+    "_fill_one",
+    "use_costs",
+)
 _LOOK_EVERY_S = 0.05
 _MOST_CHILDREN = 8
 
@@ -64,12 +101,15 @@ def progress_text(done: int, total: int) -> str:
     return f"preparing kernels, once on this machine: {done} of {total}"
 
 
-def prepare(*needs: str, listener: Listener | None = None, cancel: Callable[[], bool] | None = None) -> None:
+def prepare(
+    *needs: str, listener: Listener | None = None, cancel: Callable[[], bool] | None = None
+) -> None:
     """Load all kernels of ``needs``, or compile them.
 
     Args:
         needs: of ``NEEDS``; methods that need no kernels of their own are let pass.
-        listener: told (kernels there, kernels) if some have to be compiled; by default a line is shown.
+        listener: told (kernels there, kernels) if some have to be compiled; by default a line is
+            shown.
         cancel: polled; True ends the wait, not the crew.
 
     Raises:
@@ -90,7 +130,10 @@ def prepare(*needs: str, listener: Listener | None = None, cancel: Callable[[], 
 
 
 def start_early(*needs: str) -> None:
-    """Let a crew compile what is missing for ``needs`` (by default, a first search), and all else; does not wait."""
+    """Let a crew compile what is missing for ``needs`` (by default, a first search), and all else.
+
+    Does not wait.
+    """
     if isolate.in_child() or _all_there():
         return
     with _lock:
@@ -141,7 +184,7 @@ def _names(needs: Iterable[str]) -> list[str]:
     return sorted(names, key=rank)
 
 
-# -- the crew ------------------------------------------------------------------------------------------
+# -- the crew --------------------------------------------------------------------------------------
 
 
 def _muster(needs: Sequence[str]) -> None:
@@ -154,11 +197,14 @@ def _muster(needs: Sequence[str]) -> None:
         _crew.extend(
             subprocess.Popen(
                 [sys.executable, "-m", "toast_lab.prepare", "--parent", str(os.getpid()), *needs],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env=isolate.child_environment(), start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=isolate.child_environment(),
+                start_new_session=True,
             )
             for _ in range(count)
-        )  # fmt: skip
+        )
     if _crew:
         _dismiss_at_exit()
 
@@ -209,12 +255,15 @@ def _all_there() -> bool:
     return _stamp().exists()
 
 
-# -- telling -------------------------------------------------------------------------------------------
+# -- telling ---------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _shown(listener: Listener | None) -> Iterator[Listener]:
-    """How to tell of progress: to the listener, the parent of a child, the cell of a notebook, or a terminal."""
+    """How to tell of progress.
+
+    To the listener, the parent of a child, the cell of a notebook, or a terminal.
+    """
     if listener is not None:
         yield listener
     elif isolate.in_child() and not isolate.says_what_it_does():
@@ -227,7 +276,9 @@ def _shown(listener: Listener | None) -> Iterator[Listener]:
         yield lambda done, total: handle.update(_Text(progress_text(done, total)))
         handle.update(_Text(""))
     elif sys.stderr is not None and sys.stderr.isatty():
-        yield lambda done, total: print(f"\r{progress_text(done, total)}", end="", file=sys.stderr, flush=True)
+        yield lambda done, total: print(
+            f"\r{progress_text(done, total)}", end="", file=sys.stderr, flush=True
+        )
         print(f"\r{'':60}\r", end="", file=sys.stderr, flush=True)
     else:
         began = time.monotonic()
@@ -256,7 +307,10 @@ def _notebook() -> Any:
 
 
 def main(words: Sequence[str]) -> int:
-    """``python -m toast_lab.prepare``: compile all kernels; with ``--parent PID NEEDS`` as one of a crew."""
+    """``python -m toast_lab.prepare``.
+
+    Compile all kernels; with ``--parent PID NEEDS`` as one of a crew.
+    """
     if words and words[0] == "--parent":
         isolate.end_with(int(words[1]))
         _work([need for need in words[2:] if need in NEEDS])

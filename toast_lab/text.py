@@ -1,6 +1,7 @@
 """Plain-text tables and units, for the reports that ``str()`` prints.
 
-Commands and the explorer have renderers of their own; this is what a Python prompt and a log file get.
+Commands and the explorer have renderers of their own; this is what a Python prompt and a log file
+get.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 from toast_lab.files import write_whole
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40, rest: str = "") -> str:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40, rest: str = ""
+) -> str:
     """Columns of text, two blanks apart; a column whose title starts with ">" is set to the right.
 
     Beyond ``limit`` rows the rest is counted; ``rest`` says where it is.
@@ -42,7 +45,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int =
 
 
 def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
-    """The first lines as a text; beyond ``limit`` of them the rest is counted, and ``rest`` says where it is.
+    """The first lines as a text.
+
+    Beyond ``limit`` of them the rest is counted, and ``rest`` says where it is.
 
     >>> print(bounded(["a", "b", "c"], 2, ": letters has all"))
     a
@@ -54,7 +59,10 @@ def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
 
 
 def as_html(report: object) -> str:
-    """A report for a notebook, which would show a ``repr``: its ``str``, every column where it belongs."""
+    """A report for a notebook, which would show a ``repr``.
+
+    Its ``str``, every column where it belongs.
+    """
     return f"<pre>{html.escape(str(report))}</pre>"
 
 
@@ -62,7 +70,11 @@ def bytes_text(size: float) -> str:
     """``512 B``, ``4 KiB``, ``1.25 GiB``."""
     for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(size) >= scale:
-            return f"{size / scale:.3g} {unit}" if size / scale < 1000 else f"{size / scale:.0f} {unit}"
+            return (
+                f"{size / scale:.3g} {unit}"
+                if size / scale < 1000
+                else (f"{size / scale:.0f} {unit}")
+            )
     return f"{size:.0f} B"
 
 
@@ -76,7 +88,9 @@ def line_text(location: str) -> str:
 
 
 def place_text(location: str, most: int = 3) -> str:
-    """A location with the lines that call it, innermost first: what a line within a library is there for.
+    """A location with the lines that call it, innermost first.
+
+    What a line within a library is there for.
 
     >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
     'linear.py:422 < model.py:31 < train.py:7'
@@ -115,8 +129,12 @@ def gap_text(gap: float | None) -> str:
         return ""
     if gap < 1e-9:
         return "Proven: no plan that this method can make scores lower."
-    lower = gap / (1 + gap)  # the gap is a share of the bound, the sentence tells it as one of the plan found
-    return f"Proven: no plan that this method can make scores more than {math.ceil(lower * 1000) / 10:.1f}% lower."
+    # The gap is a share of the bound, the sentence tells it as one of the plan found
+    lower = gap / (1 + gap)
+    return (
+        "Proven: no plan that this method can make scores more than "
+        f"{math.ceil(lower * 1000) / 10:.1f}% lower."
+    )
 
 
 def few(items: Iterable[object], limit: int = 3) -> str:
@@ -126,7 +144,9 @@ def few(items: Iterable[object], limit: int = 3) -> str:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table, whole or not at all; None is an empty cell, and keys that are no columns are left out.
+    """Write a table, whole or not at all.
+
+    None is an empty cell, and keys that are no columns are left out.
 
     Raises:
         NotSaved: it cannot be written.

@@ -1,6 +1,9 @@
-"""How well our prices agree with the TPU compiler.  ``python -m tests.accuracy`` says what there is to run.
+"""How well our prices agree with the TPU compiler.
 
-``cases``: which models, sizes, meshes and plans.  ``dataset``: compiles them for slices of TPUs that need not be there,
-into ``compiled.csv`` and ``cycles.csv``, which are committed: prices are judged against them without libtpu.
-``judge``: our prices beside the compiled programs.  ``report``: table and scatter for the documentation.
+``python -m tests.accuracy`` says what there is to run.
+
+``cases``: which models, sizes, meshes and plans.  ``dataset``: compiles them for slices of TPUs
+that need not be there, into ``compiled.csv`` and ``cycles.csv``, which are committed: prices are
+judged against them without libtpu.  ``judge``: our prices beside the compiled programs.
+``report``: table and scatter for the documentation.
 """

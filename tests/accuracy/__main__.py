@@ -12,7 +12,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.accuracy", description="Our prices against the TPU compiler."
     )
     parser.add_argument("command", nargs="?", choices=("compile", "report"), default="report")
-    parser.add_argument("--full", action="store_true", help="compile all plans of each case, not the first 6")
+    parser.add_argument(
+        "--full", action="store_true", help="compile all plans of each case, not the first 6"
+    )
     args = parser.parse_args(arguments)
     if args.command == "compile":
         from tests.accuracy import dataset

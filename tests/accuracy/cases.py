@@ -1,8 +1,9 @@
 """Models, sizes, slices and plans of the accuracy run.
 
-Layers are few, so that one compile takes seconds; tensors are as large as in use (thousands of positions, channels or
-edges), since efficiency depends on local shapes and not on depth.  Plans are what experts use, a few that leave most
-of the program whole (large memory), and random action sequences, all different shardings.
+Layers are few, so that one compile takes seconds; tensors are as large as in use (thousands of
+positions, channels or edges), since efficiency depends on local shapes and not on depth.  Plans are
+what experts use, a few that leave most of the program whole (large memory), and random action
+sequences, all different shardings.
 """
 
 from __future__ import annotations
@@ -53,30 +54,54 @@ class Draft(NamedTuple):
 
 CASES = (
     Case("mlp", "mlp", {"batch": 16384, "inputs": 8192, "hidden": 32768, "outputs": 8192}),
-    Case("attention", "attention", {"sequence": 16384, "d_model": 4096, "key": 1024, "value": 2048}),
+    Case(
+        "attention", "attention", {"sequence": 16384, "d_model": 4096, "key": 1024, "value": 2048}
+    ),
     Case(
         "transformer",
         "transformer",
         {
-            "layers": 1, "d_model": 2048, "hidden": 8192, "heads": 8, "key_size": 256, "vocab": 16384, "batch": 64,
-            "sequence": 1024, "mode": "gradient",
+            "layers": 1,
+            "d_model": 2048,
+            "hidden": 8192,
+            "heads": 8,
+            "key_size": 256,
+            "vocab": 16384,
+            "batch": 64,
+            "sequence": 1024,
+            "mode": "gradient",
         },
     ),
-    Case("gns", "gns", {"steps": 1, "nodes": 16384, "edges": 262144, "hidden_layers": 1, "mode": "forward"}),
+    Case(
+        "gns",
+        "gns",
+        {"steps": 1, "nodes": 16384, "edges": 262144, "hidden_layers": 1, "mode": "forward"},
+    ),
     Case(
         "itx",
         "itx",
         {
-            "layers": 1, "batch": 64, "prompt": 1024, "sequence": 2048, "key_size": 256, "vocab": 16384,
+            "layers": 1,
+            "batch": 64,
+            "prompt": 1024,
+            "sequence": 2048,
+            "key_size": 256,
+            "vocab": 16384,
             "mode": "prefill",
         },
     ),
-    # So large that many plans do not fit: who is refused, and by how much.  Too few plans to be ranked.
+    # So large that many plans do not fit: who is refused, and by how much.  Too few plans to be
+    # ranked.
     Case(
         "itx-large",
         "itx",
         {
-            "layers": 1, "batch": 128, "prompt": 1024, "sequence": 2048, "key_size": 256, "vocab": 16384,
+            "layers": 1,
+            "batch": 128,
+            "prompt": 1024,
+            "sequence": 2048,
+            "key_size": 256,
+            "vocab": 16384,
             "mode": "prefill",
         },
         3,
@@ -85,12 +110,19 @@ CASES = (
         "transformer-large",
         "transformer",
         {
-            "layers": 1, "d_model": 2048, "hidden": 8192, "heads": 8, "key_size": 256, "vocab": 16384, "batch": 128,
-            "sequence": 1024, "mode": "gradient",
+            "layers": 1,
+            "d_model": 2048,
+            "hidden": 8192,
+            "heads": 8,
+            "key_size": 256,
+            "vocab": 16384,
+            "batch": 128,
+            "sequence": 1024,
+            "mode": "gradient",
         },
         2,
     ),
-)  # fmt: skip
+)
 SLICES = (
     Slice("tpu:v5e:4x4", {"d": 4, "m": 4}, "tpu-v5e"),
     Slice("tpu:v3:4x4", {"d": 8, "m": 4}, "tpu-v3"),
@@ -128,7 +160,11 @@ def digest(name: str) -> str:
 def problem_of(name: str, topology: str) -> Problem:
     """The problem of a case on a slice."""
     model, where = model_of(name), slice_of(topology)
-    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), where.mesh, where.machine)
+    return Problem(
+        analyse_program(model.program, model.dim_names, trees=model.trees),
+        where.mesh,
+        where.machine,
+    )
 
 
 def drafts(name: str, topology: str) -> list[Draft]:
@@ -188,7 +224,9 @@ def _random(name: str, problem: Problem, found: dict[int, Draft]) -> Iterator[Dr
 
 
 def _worthwhile(state: State) -> list[Action]:
-    """Legal actions on at least 10 names, as the search takes them (TOAST section 4.2); all of them in tiny programs.
+    """Legal actions on at least 10 names, as the search takes them (TOAST section 4.2).
+
+    All of them in tiny programs.
 
     The others hardly change a price, and plans that differ in nothing have no ranks.
     """

@@ -1,8 +1,9 @@
-"""Compile the cases and keep what came out, row by row, so that a run that was stopped goes on where it was.
+"""Compile the cases and keep what came out, row by row, so that a run that was stopped goes on
+where it was.
 
-``compiled.csv``: a row for each plan on each slice.  ``cycles.csv``: the compiler's estimated cycles of each by op of
-the program.  Lists and tables inside of a cell are JSON.  Rows are found again by case, topology, plan name and the
-digest of the program: a changed model is compiled anew.
+``compiled.csv``: a row for each plan on each slice.  ``cycles.csv``: the compiler's estimated
+cycles of each by op of the program.  Lists and tables inside of a cell are JSON.  Rows are found
+again by case, topology, plan name and the digest of the program: a changed model is compiled anew.
 """
 
 from __future__ import annotations
@@ -26,17 +27,42 @@ from toast_lab.runtime.compiled import Compiled
 FOLDER = Path(__file__).parent
 COMPILED, CYCLES = FOLDER / "compiled.csv", FOLDER / "cycles.csv"
 COLUMNS = (
-    "case", "program", "topology", "mesh", "plan", "kind", "actions", "fits", "peak_bytes", "argument_bytes",
-    "output_bytes", "alias_bytes", "temp_bytes", "code_bytes", "needed_bytes", "limit_bytes", "needed_temporaries_only",
-    "cycles", "clock_hz", "compute_s", "bytes_by_kind", "collectives", "loops", "rematerialised", "compile_s",
-    "versions", "error",
-)  # fmt: skip
+    "case",
+    "program",
+    "topology",
+    "mesh",
+    "plan",
+    "kind",
+    "actions",
+    "fits",
+    "peak_bytes",
+    "argument_bytes",
+    "output_bytes",
+    "alias_bytes",
+    "temp_bytes",
+    "code_bytes",
+    "needed_bytes",
+    "limit_bytes",
+    "needed_temporaries_only",
+    "cycles",
+    "clock_hz",
+    "compute_s",
+    "bytes_by_kind",
+    "collectives",
+    "loops",
+    "rematerialised",
+    "compile_s",
+    "versions",
+    "error",
+)
 CYCLE_COLUMNS = ("case", "topology", "plan", "op", "kind", "cycles")
 COLLECTIVE_FIELDS = ("kind", "axes", "group_size", "bytes", "dtype", "times", "op")
 
 
 def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
-    """Compile what is not there yet; models and slices take turns, so that a part is as good a sample as the whole.
+    """Compile what is not there yet.
+
+    Models and slices take turns, so that a part is as good a sample as the whole.
 
     Args:
         full: all plans of every case; else the first 6 of each.
@@ -49,7 +75,9 @@ def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
             continue
         started = time.perf_counter()
         try:
-            made = compile_plan(cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, cache=True)
+            made = compile_plan(
+                cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, cache=True
+            )
         except ToastError as error:
             print(f"{name} {topology} {draft.name}: {error}", file=sys.stderr)
             row = {"error": str(error)[:300]}
@@ -58,9 +86,14 @@ def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
             _append(CYCLES, CYCLE_COLUMNS, _cycles(name, topology, draft.name, made))
         plan = draft.plan
         head = {
-            "case": name, "program": program, "topology": topology, "mesh": str(plan.mesh), "plan": draft.name,
-            "kind": draft.kind, "actions": json.dumps(list(plan.actions)),
-        }  # fmt: skip
+            "case": name,
+            "program": program,
+            "topology": topology,
+            "mesh": str(plan.mesh),
+            "plan": draft.name,
+            "kind": draft.kind,
+            "actions": json.dumps(list(plan.actions)),
+        }
         _append(COMPILED, COLUMNS, [{**head, **row}])
         print(f"{time.perf_counter() - started:6.1f} s  {name} {topology} {draft.name}", flush=True)
 
@@ -71,7 +104,10 @@ def rows() -> list[dict[str, str]]:
 
 
 def is_current(row: dict[str, str]) -> bool:
-    """Was the row compiled from the program of today?  Another jax traces another text, so then it is believed."""
+    """Was the row compiled from the program of today?
+
+    Another jax traces another text, so then it is believed.
+    """
     if json.loads(row["versions"] or "{}").get("jax") != importlib.metadata.version("jax"):
         return True
     return row["program"] == cases.digest(row["case"])
@@ -116,9 +152,18 @@ def _order(full: bool) -> Iterator[tuple[str, str, cases.Draft, str]]:
 
 def _row(made: Compiled) -> dict[str, Any]:
     plain = (
-        "peak_bytes", "argument_bytes", "output_bytes", "alias_bytes", "temp_bytes", "code_bytes", "needed_bytes",
-        "limit_bytes", "clock_hz", "compute_s", "cycles",
-    )  # fmt: skip
+        "peak_bytes",
+        "argument_bytes",
+        "output_bytes",
+        "alias_bytes",
+        "temp_bytes",
+        "code_bytes",
+        "needed_bytes",
+        "limit_bytes",
+        "clock_hz",
+        "compute_s",
+        "cycles",
+    )
     return {
         **{key: "" if getattr(made, key) is None else getattr(made, key) for key in plain},
         "fits": int(made.fits),
@@ -133,7 +178,10 @@ def _row(made: Compiled) -> dict[str, Any]:
 
 
 def _collectives(made: Compiled) -> list[list[Any]]:
-    """Rows of COLLECTIVE_FIELDS, a merged collective's parts one by one; equal ones of one op are added up."""
+    """Rows of COLLECTIVE_FIELDS, a merged collective's parts one by one.
+
+    Equal ones of one op are added up.
+    """
     found: collections.Counter[tuple[Any, ...]] = collections.Counter()
     for c in made.collectives:
         axes = None if c.axes is None else ",".join(c.axes)
@@ -145,7 +193,13 @@ def _collectives(made: Compiled) -> list[list[Any]]:
 def _cycles(name: str, topology: str, plan: str, made: Compiled) -> list[dict[str, Any]]:
     program = cases.model_of(name).program
     return [
-        {"case": name, "topology": topology, "plan": plan, "op": op, "kind": program.kind[op] if op >= 0 else "",
-         "cycles": round(cycles)}
+        {
+            "case": name,
+            "topology": topology,
+            "plan": plan,
+            "op": op,
+            "kind": program.kind[op] if op >= 0 else "",
+            "cycles": round(cycles),
+        }
         for op, cycles in sorted(made.cycles_by_op.items())
-    ]  # fmt: skip
+    ]

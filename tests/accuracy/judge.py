@@ -1,14 +1,18 @@
-"""Our prices beside the compiled programs, plan by plan; needs ``compiled.csv`` and neither libtpu nor a compiler.
+"""Our prices beside the compiled programs, plan by plan.
 
-The time that prices are judged by is put together from two parts, since the compiler estimates only one of them:
+Needs ``compiled.csv`` and neither libtpu nor a compiler.
 
-* compute: its ``estimated_cycles`` times rounds of loops over the clock of the cores.  These cover fusions, matrix
-  products and copies; gathers, scatters and sorts run in custom fusions without an estimate.
-* communication: the collectives that are really in the compiled program, priced with our own model of the links.  No
-  estimate of them is to be found in what libtpu returns.
+The time that prices are judged by is put together from two parts, since the compiler estimates only
+one of them:
 
-So the ranking tests our compute prices and which collectives we expect, not our model of the links; ``compute_s``
-alone is compared too.
+* compute: its ``estimated_cycles`` times rounds of loops over the clock of the cores.  These cover
+  fusions, matrix products and copies; gathers, scatters and sorts run in custom fusions without an
+  estimate.
+* communication: the collectives that are really in the compiled program, priced with our own model
+  of the links.  No estimate of them is to be found in what libtpu returns.
+
+So the ranking tests our compute prices and which collectives we expect, not our model of the links;
+``compute_s`` alone is compared too.
 """
 
 from __future__ import annotations
@@ -47,14 +51,19 @@ class Judged(NamedTuple):
     compute_s: float | None
     comm_s: float | None
     peak_bytes: float | None  #: or what a refused one needs, if that is known in full
-    least_bytes: float | None  #: what a refused one needs at least: the compiler may name its temporaries alone
+    #: what a refused one needs at least: the compiler may name its temporaries alone
+    least_bytes: float | None
     limit_bytes: float | None  #: of a refused one
     differences: diff.CompiledDiff | None
 
     @property
     def memory_error(self) -> float | None:
         """|priced - compiled| / compiled."""
-        return None if not self.peak_bytes else abs(self.cost.peak_bytes - self.peak_bytes) / self.peak_bytes
+        return (
+            None
+            if not self.peak_bytes
+            else abs(self.cost.peak_bytes - self.peak_bytes) / self.peak_bytes
+        )
 
     @property
     def wrongly_fits(self) -> bool:
@@ -98,26 +107,48 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
     theirs = [
         side
         for kind, axes, _, size, dtype, times, op in json.loads(row["collectives"])
-        for side in _sides(kind, axes, float(size), dtype, times, op, once=op in in_loops or kind.endswith("permute"))
+        for side in _sides(
+            kind,
+            axes,
+            float(size),
+            dtype,
+            times,
+            op,
+            once=op in in_loops or kind.endswith("permute"),
+        )
     ]
     differences = None
     if fits:
         ours = diff.predicted(problem, plan)
-        differences = diff.compare(plan.program, plan.mesh, ours, [s for s in theirs if s.axes != ()])
+        differences = diff.compare(
+            plan.program, plan.mesh, ours, [s for s in theirs if s.axes != ()]
+        )
     comm_s = sum(link_s(problem, side) for side in theirs) if fits else None
     needed = None if int(row["needed_temporaries_only"]) else _number(row["needed_bytes"])
     return Judged(
-        row["case"], row["topology"], row["plan"], row["kind"], price(problem, plan), fits,
-        None if compute_s is None or comm_s is None else compute_s + comm_s, compute_s, comm_s,
-        _number(row["peak_bytes"]) if fits else needed, _number(row["needed_bytes"]), _number(row["limit_bytes"]),
+        row["case"],
+        row["topology"],
+        row["plan"],
+        row["kind"],
+        price(problem, plan),
+        fits,
+        None if compute_s is None or comm_s is None else compute_s + comm_s,
+        compute_s,
+        comm_s,
+        _number(row["peak_bytes"]) if fits else needed,
+        _number(row["needed_bytes"]),
+        _number(row["limit_bytes"]),
         differences,
-    )  # fmt: skip
+    )
 
 
 def _sides(
     kind: str, axes: str | None, size: float, dtype: str, times: float, op: int, *, once: bool
 ) -> list[diff.Side]:
-    """Collectives of a row, whose equal ones of one op were added up; ``once``: it is a loop that repeats it."""
+    """Collectives of a row, whose equal ones of one op were added up; ``once``.
+
+    It is a loop that repeats it.
+    """
     names = None if axes is None else tuple(a for a in axes.split(",") if a)
     if once or times != int(times):
         return [diff.Side(op, kind, names, size, times, "", dtype)]
@@ -129,7 +160,10 @@ def _number(text: str) -> float | None:
 
 
 def link_s(problem: Problem, side: diff.Side) -> float:
-    """Seconds that our model of the links gives a compiled collective; groups that are no axes count as all of them."""
+    """Seconds that our model of the links gives a compiled collective.
+
+    Groups that are no axes count as all of them.
+    """
     axes = problem.mesh.axes if side.axes is None else side.axes
     mask = sum(1 << i for i, axis in enumerate(problem.mesh.axes) if axis in axes)
     kind = "permute" if side.kind == "collective_permute" else side.kind
@@ -139,13 +173,23 @@ def link_s(problem: Problem, side: diff.Side) -> float:
     rates = problem._rates
     sent = side.bytes / size if kind == "all_gather" else side.bytes
     if kind == "permute" and side.times > 1:
-        # A ring around a matrix product: neighbours pass pieces on.  Others may go to the farthest device.
-        a = min((i for i in range(len(problem.mesh.axes)) if mask >> i & 1), key=lambda i: rates.link_bytes_per_s[i])
+        # A ring around a matrix product: neighbours pass pieces on.  Others may go to the farthest
+        # device.
+        a = min(
+            (i for i in range(len(problem.mesh.axes)) if mask >> i & 1),
+            key=lambda i: rates.link_bytes_per_s[i],
+        )
         return float(rates.link_latency_s[a] + side.bytes / rates.link_bytes_per_s[a]) * side.times
     once = collective_time_s(
-        STEP_KINDS.index(kind), mask, sent, problem.mesh.array(), rates.link_bytes_per_s, rates.link_latency_s,
-        rates.switched, rates.link_shape,
-    )  # fmt: skip
+        STEP_KINDS.index(kind),
+        mask,
+        sent,
+        problem.mesh.array(),
+        rates.link_bytes_per_s,
+        rates.link_latency_s,
+        rates.switched,
+        rates.link_shape,
+    )
     return float(once) * side.times
 
 
@@ -160,25 +204,35 @@ def ranked(judged: Iterable[Judged]) -> list[Ranked]:
         errors = [one.memory_error for one in here if one.memory_error is not None]
         found.append(
             Ranked(
-                case, topology, len(here),
+                case,
+                topology,
+                len(here),
                 spearman([one.cost.time_s for one in timed], [one.time_s or 0.0 for one in timed]),
-                spearman([one.cost.compute_s for one in timed], [one.compute_s or 0.0 for one in timed]),
+                spearman(
+                    [one.cost.compute_s for one in timed], [one.compute_s or 0.0 for one in timed]
+                ),
                 statistics.median(errors) if errors else float("nan"),
-                sum(not one.fits for one in here), sum(one.wrongly_fits for one in here),
+                sum(not one.fits for one in here),
+                sum(one.wrongly_fits for one in here),
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Rank correlation; nan for fewer than FEWEST plans, or if one side is the same for all of them."""
+    """Rank correlation.
+
+    Nan for fewer than FEWEST plans, or if one side is the same for all of them.
+    """
     if len(ours) < FEWEST or len(set(ours)) < 2 or len(set(theirs)) < 2:
         return float("nan")
     return float(stats.spearmanr(ours, theirs).statistic)
 
 
 def collective_errors(judged: Iterable[Judged]) -> dict[str, list[float]]:
-    """By kind |priced - compiled| / compiled bytes of each plan that has the kind (1: only one side has it)."""
+    """By kind |priced - compiled| / compiled bytes of each plan that has the kind (1: only one side
+    has it).
+    """
     found: dict[str, list[float]] = collections.defaultdict(list)
     for one in judged:
         if one.differences is None:
@@ -202,13 +256,17 @@ def collective_sums(judged: Iterable[Judged]) -> dict[str, tuple[float, float]]:
 
 
 def reasons(judged: Iterable[Judged]) -> list[tuple[str, int, float]]:
-    """(reason, rows, bytes by which the two sides differ) of every difference in collectives, largest first."""
+    """(reason, rows, bytes by which the two sides differ) of every difference in collectives,
+    largest first.
+    """
     rows: collections.Counter[str] = collections.Counter()
     off: collections.Counter[str] = collections.Counter()
     for one in judged:
         for row in one.differences.different if one.differences else ():
             name = f"{row.status}: {row.reason or 'no reason found'}"
             rows[name] += 1
-            ours, theirs = (side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled))
+            ours, theirs = (
+                side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled)
+            )
             off[name] += abs(ours - theirs)  # type: ignore[assignment]
     return [(name, rows[name], float(count)) for name, count in off.most_common()]

@@ -25,7 +25,8 @@ def svg(panels: Sequence[Panel]) -> str:
     colours = {group: COLOURS[i % len(COLOURS)] for i, group in enumerate(groups)}
     width, height = len(panels) * (SIZE + 2 * MARGIN), SIZE + 2 * MARGIN + 20
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
@@ -51,21 +52,29 @@ def _panel(panel: Panel, left: float, top: float, colours: dict[str, str]) -> li
     bottom = top + SIZE
     parts = [
         f'<rect x="{left}" y="{top}" width="{SIZE}" height="{SIZE}" fill="none" stroke="#888"/>',
-        f'<line x1="{left}" y1="{bottom}" x2="{left + SIZE}" y2="{top}" stroke="#888" stroke-dasharray="4 3"/>',
-        f'<text x="{left + SIZE / 2}" y="{top - 8}" text-anchor="middle">{html.escape(panel.title)}</text>',
+        f'<line x1="{left}" y1="{bottom}" x2="{left + SIZE}" y2="{top}" stroke="#888" '
+        'stroke-dasharray="4 3"/>',
+        f'<text x="{left + SIZE / 2}" y="{top - 8}" '
+        f'text-anchor="middle">{html.escape(panel.title)}</text>',
         f'<text x="{left + SIZE / 2}" y="{bottom + 36}" text-anchor="middle">compiled</text>',
         f'<text x="{left - 40}" y="{top + SIZE / 2}" text-anchor="middle" '
         f'transform="rotate(-90 {left - 40} {top + SIZE / 2})">priced</text>',
     ]
     for tick in _ticks(low, high):
-        parts.append(f'<text x="{across(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>')
-        parts.append(f'<text x="{left - 6}" y="{down(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
         parts.append(
-            f'<path d="M{across(tick):.1f} {top}V{bottom}M{left} {down(tick):.1f}H{left + SIZE}" stroke="#ddd"/>'
+            f'<text x="{across(tick):.1f}" y="{bottom + 16}" text-anchor="middle">{tick:g}</text>'
+        )
+        parts.append(
+            f'<text x="{left - 6}" y="{down(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>'
+        )
+        parts.append(
+            f'<path d="M{across(tick):.1f} {top}V{bottom}M{left} {down(tick):.1f}H{left + SIZE}" '
+            'stroke="#ddd"/>'
         )
     for group, x, y, title in panel.points:
         parts.append(
-            f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="4" fill="{colours[group]}" fill-opacity="0.7">'
+            f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="4" fill="{colours[group]}" '
+            'fill-opacity="0.7">'
             f"<title>{html.escape(title)}</title></circle>"
         )
     return parts
@@ -77,4 +86,6 @@ def _ticks(low: float, high: float) -> list[float]:
     if len(whole) > 2:
         return whole
     exponents = range(math.floor(low), math.ceil(high) + 1)
-    return [m * 10.0**n for n in exponents for m in (1, 2, 5) if low <= math.log10(m * 10.0**n) <= high]
+    return [
+        m * 10.0**n for n in exponents for m in (1, 2, 5) if low <= math.log10(m * 10.0**n) <= high
+    ]

@@ -1,4 +1,7 @@
-"""The accuracy run on its committed data: that it judges today's programs, and its arithmetic on small numbers."""
+"""The accuracy run on its committed data.
+
+That it judges today's programs, and its arithmetic on small numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,17 @@ def rows_of(case: str) -> list[dict[str, str]]:
 
 
 def test_every_model_has_plans_enough_on_both_slices() -> None:
-    counts = collections.Counter((row["case"], row["topology"]) for row in dataset.rows() if not row["error"])
+    counts = collections.Counter(
+        (row["case"], row["topology"]) for row in dataset.rows() if not row["error"]
+    )
     ranked = [c for c in cases.CASES if c.most > judge.FEWEST]
     assert len({c.model for c in ranked}) >= 5
-    few = {(c.name, s.topology): counts[c.name, s.topology] for c in ranked for s in cases.SLICES
-           if counts[c.name, s.topology] < 15}  # fmt: skip
+    few = {
+        (c.name, s.topology): counts[c.name, s.topology]
+        for c in ranked
+        for s in cases.SLICES
+        if counts[c.name, s.topology] < 15
+    }
     assert not few
 
 
@@ -34,8 +43,13 @@ def test_rows_are_of_todays_programs_and_plans(name: str) -> None:
     assert rows
     assert all(dataset.is_current(row) for row in rows)
     for where in cases.SLICES:
-        today = {draft.name: json.dumps(list(draft.plan.actions)) for draft in cases.drafts(name, where.topology)}
-        assert {row["plan"]: row["actions"] for row in rows if row["topology"] == where.topology} == today
+        today = {
+            draft.name: json.dumps(list(draft.plan.actions))
+            for draft in cases.drafts(name, where.topology)
+        }
+        assert {
+            row["plan"]: row["actions"] for row in rows if row["topology"] == where.topology
+        } == today
 
 
 def test_cycles_add_up_to_those_of_the_plan() -> None:
@@ -46,7 +60,9 @@ def test_cycles_add_up_to_those_of_the_plan() -> None:
     assert total.keys() == rows.keys()
     for key, row in rows.items():
         assert total[key] == pytest.approx(float(row["cycles"]), abs=len(rows))
-        assert float(row["compute_s"]) == pytest.approx(float(row["cycles"]) / float(row["clock_hz"]))
+        assert float(row["compute_s"]) == pytest.approx(
+            float(row["cycles"]) / float(row["clock_hz"])
+        )
 
 
 def test_spearman_counts_ranks_and_needs_plans_enough() -> None:
@@ -64,10 +80,18 @@ def test_a_collective_that_is_priced_as_compiled_takes_the_same_time() -> None:
     for one in judge.judge():
         if (one.case, one.topology) == ("mlp", where):
             ours = [
-                Side(c.op, "collective_permute" if c.kind == "permute" else c.kind, c.axes, c.local_bytes, 1.0)
+                Side(
+                    c.op,
+                    "collective_permute" if c.kind == "permute" else c.kind,
+                    c.axes,
+                    c.local_bytes,
+                    1.0,
+                )
                 for c in one.cost.collectives
             ]
-            assert sum(judge.link_s(problem, side) for side in ours) == pytest.approx(one.cost.comm_s)
+            assert sum(judge.link_s(problem, side) for side in ours) == pytest.approx(
+                one.cost.comm_s
+            )
 
 
 def test_a_refused_plan_that_we_call_fitting_is_found() -> None:
@@ -77,7 +101,9 @@ def test_a_refused_plan_that_we_call_fitting_is_found() -> None:
     fitting = refused._replace(cost=dataclasses.replace(refused.cost, peak_bytes=1.0))
     assert fitting._replace(least_bytes=1.11 * refused.limit_bytes).wrongly_fits
     assert not fitting._replace(least_bytes=1.09 * refused.limit_bytes).wrongly_fits
-    assert not refused._replace(cost=dataclasses.replace(refused.cost, peak_bytes=1e12)).wrongly_fits
+    assert not refused._replace(
+        cost=dataclasses.replace(refused.cost, peak_bytes=1e12)
+    ).wrongly_fits
 
 
 def test_misses_are_those_of_the_table() -> None:
@@ -93,5 +119,9 @@ def test_the_scatter_is_well_formed_and_has_every_point() -> None:
     titles = [title.text for title in root.iter(f"{space}title")]
     assert titles == ["x & y", "z", "w", "x & y"]
     circles = [c for c in root.iter(f"{space}circle") if len(c)]
-    assert float(circles[0].get("cx", 0)) < float(circles[1].get("cx", 0)) < float(circles[2].get("cx", 0))
+    assert (
+        float(circles[0].get("cx", 0))
+        < float(circles[1].get("cx", 0))
+        < float(circles[2].get("cx", 0))
+    )
     assert float(circles[0].get("cy", 0)) > float(circles[2].get("cy", 0)), "up is more"

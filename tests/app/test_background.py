@@ -41,7 +41,11 @@ def test_the_result_is_that_of_a_search_in_the_foreground(problem: tl.Problem) -
     assert found.plan.actions == expected.plan.actions
     assert np.array_equal(found.plan.op_axis, expected.plan.op_axis)
     assert found.cost.time_s == expected.cost.time_s
-    assert (found.status, found.evaluations, found.actions) == (expected.status, expected.evaluations, expected.actions)
+    assert (found.status, found.evaluations, found.actions) == (
+        expected.status,
+        expected.evaluations,
+        expected.actions,
+    )
     assert len(found.trace.simulations) == len(expected.trace.simulations) == run.simulations
     assert [p.simulation for p in run.points] == [s.index for s in expected.trace.improvements()]
     assert run.state == "done"
@@ -68,7 +72,8 @@ def test_pause_go_on_and_stop(problem: tl.Problem) -> None:
     run.stop()
     found = run.result(PATIENCE_S)
     assert found.status is tl.Status.CANCELLED
-    assert found.cost.score == pytest.approx(run.best.score)  # the curve is priced op class by op class
+    # The curve is priced op class by op class
+    assert found.cost.score == pytest.approx(run.best.score)
     assert not run.running
 
 
@@ -136,7 +141,10 @@ def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:
 def test_race(problem: tl.Problem) -> None:
     small = tl.Problem(analysed("attention"), {"s": 4})
     run = tl.start_race(
-        small, ["mcts", "beam"], tl.Budget(seconds=None, evaluations=50), options={"beam": {"width": 4}}
+        small,
+        ["mcts", "beam"],
+        tl.Budget(seconds=None, evaluations=50),
+        options={"beam": {"width": 4}},
     )
     found = run.result(PATIENCE_S)
     assert [r.method for r in found.rows] == ["mcts", "beam"]
@@ -185,7 +193,9 @@ print(*found, flush=True)
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(600)"])
 def test_no_process_outlives_ours(end: str, tmp_path: Path) -> None:
-    """Neither after a normal end nor after a kill, though the search stands still and reports nothing."""
+    """Neither after a normal end nor after a kill, though the search stands still and reports
+    nothing.
+    """
     script = tmp_path / "child.py"
     script.write_text(CHILD.replace("{end}", end))
     here = str(Path(__file__).parents[2])

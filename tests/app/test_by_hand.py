@@ -19,7 +19,8 @@ from toast_lab.cost.problem import price  # noqa: E402
 from toast_lab.sharding.plan import ShardingPlan  # noqa: E402
 from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+# How Panel 2 will call buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def resolution(session: Session) -> int:
     return session.analysis.compatibility_sets[0].resolution
 
 
-# -- the session ----------------------------------------------------------------------------------------
+# -- the session -----------------------------------------------------------------------------------
 
 
 def test_a_trail_undoes_and_redoes_whole_versions() -> None:
@@ -116,7 +117,9 @@ def test_there_is_nothing_to_keep_of_an_empty_plan(session: Session) -> None:
     assert len(session.plans) == n
 
 
-def test_another_machine_prices_the_plan_anew_and_another_mesh_has_its_own(session: Session) -> None:
+def test_another_machine_prices_the_plan_anew_and_another_mesh_has_its_own(
+    session: Session,
+) -> None:
     session.choose_side(resolution(session), "data", 0)
     before = session.plan_named(MANUAL)
     session.set_problem(machine="a100")
@@ -160,21 +163,27 @@ def test_the_best_that_a_search_found_is_of_this_mesh_and_fits(session: Session)
     assert session.best_found() is None
 
 
-# -- the page -------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def test_a_row_of_the_board_selects_its_names_and_a_name_its_row(page: HandPage) -> None:
     session, board = page.session, page.board
     board._clicked(types.SimpleNamespace(row=1))
     sets = board.board.disputes[0].sets
-    assert session.conflicts == tuple(k for s in sets for k in session.analysis.compatibility_sets[s].conflicts)
+    assert session.conflicts == tuple(
+        k for s in sets for k in session.analysis.compatibility_sets[s].conflicts
+    )
     assert board.table.selection == [0, 1]
     session.select(())
     assert board.row is None
     assert board.table.selection == []
     session.select((session.analysis.conflicts[3].sides[1],))
     assert board.row == 0
-    quiet = next(n for n in range(session.analysis.dims.n) if not any(n in c.sides for c in session.analysis.conflicts))
+    quiet = next(
+        n
+        for n in range(session.analysis.dims.n)
+        if not any(n in c.sides for c in session.analysis.conflicts)
+    )
     session.select((quiet,))
     assert board.row is None
 

@@ -1,4 +1,7 @@
-"""``tl.views`` without a browser: what it takes, what it shows without a kernel, and that its numbers are the API's."""
+"""``tl.views`` without a browser.
+
+What it takes, what it shows without a kernel, and that its numbers are the API's.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,20 @@ pn = pytest.importorskip("panel")
 import toast_lab as tl  # noqa: E402
 from tests.helpers import analysed, small_transformer, traced  # noqa: E402
 from toast_lab.app import frames  # noqa: E402
-from toast_lab.app.cells.program import BoardCell, ColoursCell, ConflictsCell, GraphCell, ListingCell  # noqa: E402
+from toast_lab.app.cells.program import (
+    BoardCell,
+    ColoursCell,
+    ConflictsCell,
+    GraphCell,
+    ListingCell,
+)  # noqa: E402
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402
 from toast_lab.search.search_child import Outcome, Point  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+# How Panel 2 will call buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +69,23 @@ class Tags(HTMLParser):
 
     def count(self, tag: str, **wanted: str) -> int:
         return sum(
-            1 for t, a in self.found if t == tag and all(a.get(k.replace("_", "-")) == v for k, v in wanted.items())
+            1
+            for t, a in self.found
+            if t == tag and all(a.get(k.replace("_", "-")) == v for k, v in wanted.items())
         )
 
 
-# -- program ----------------------------------------------------------------------------------------
+# -- program ---------------------------------------------------------------------------------------
 def test_graph(attention: tl.Analysis) -> None:
     view = tl.views.graph(attention)
     assert repr(view) == "toast_lab.views.graph: attn, 31 names, 5 conflicts in 1 compatibility set"
     assert len(view.table) == int((attention.dims.size > 1).sum())
     tags = Tags(view.to_html())
-    red = [a for t, a in tags.found if t == "polyline" and a["stroke"] == "#d62839" and a["stroke-dasharray"] == "6 3"]
+    red = [
+        a
+        for t, a in tags.found
+        if t == "polyline" and a["stroke"] == "#d62839" and a["stroke-dasharray"] == "6 3"
+    ]
     assert len(red) == len(attention.conflicts)
     titles = sum(1 for t, _ in tags.found if t == "title")
     assert titles == len(view.table)
@@ -111,7 +127,9 @@ def test_listing(attention: tl.Analysis) -> None:
 
 def test_conflicts_of_an_analysis_and_of_a_problem(attention: tl.Analysis) -> None:
     view = tl.views.conflicts(attention)
-    assert view.table["side 0"].tolist() == [attention.name_text[c.sides[0]] for c in attention.conflicts]
+    assert view.table["side 0"].tolist() == [
+        attention.name_text[c.sides[0]] for c in attention.conflicts
+    ]
     cell: ConflictsCell = view._make()
     cell.clicked(2)
     assert cell.session.conflicts == (2,)
@@ -136,25 +154,34 @@ def test_colours(problem: tl.Problem) -> None:
     cell: ColoursCell = view._make()
     cell.clicked(0)
     assert len(cell.session.names) == sum(
-        len(analysis.colours[c].names) for c in analysis.groups[analysis.group_index(view.table["colour"][0])].colours
+        len(analysis.colours[c].names)
+        for c in analysis.groups[analysis.group_index(view.table["colour"][0])].colours
     )
 
 
 def test_names_are_escaped() -> None:
     evil = "<img src=x onerror=alert(1)>"
-    analysis = traced(lambda x: x @ x.T, jax.ShapeDtypeStruct((8, 4), "float32"), dim_names={"x": (evil, "T")})
+    analysis = traced(
+        lambda x: x @ x.T, jax.ShapeDtypeStruct((8, 4), "float32"), dim_names={"x": (evil, "T")}
+    )
     problem = tl.Problem(analysis, {"s": 2})
     plan = tl.Plan.from_actions(problem, [(evil, "s", 0)])
     for view in (
-        tl.views.graph(analysis), tl.views.listing(analysis), tl.views.conflicts(analysis), tl.views.conflicts(problem),
-        tl.views.colours(analysis), tl.views.compare({evil: plan}, problem), tl.views.memory({evil: plan}, problem),
-        tl.views.tiles(plan), tl.views.tree(tl.search(problem, budget=tl.Budget(evaluations=5)), problem),
-    ):  # fmt: skip
+        tl.views.graph(analysis),
+        tl.views.listing(analysis),
+        tl.views.conflicts(analysis),
+        tl.views.conflicts(problem),
+        tl.views.colours(analysis),
+        tl.views.compare({evil: plan}, problem),
+        tl.views.memory({evil: plan}, problem),
+        tl.views.tiles(plan),
+        tl.views.tree(tl.search(problem, budget=tl.Budget(evaluations=5)), problem),
+    ):
         assert not Tags(view.to_html()).count("img"), view
         assert not Tags(view._repr_html_()).count("img"), view
 
 
-# -- search -----------------------------------------------------------------------------------------
+# -- search ----------------------------------------------------------------------------------------
 def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
     view = tl.views.search(result)
     assert "best " in repr(view)
@@ -169,7 +196,8 @@ def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
     cell: SearchCell = view._make()
     assert list(cell.curves.source.data["simulation"])[-1] == len(result.trace.simulations)
     assert cell.score.lines["mcts"].data["y"][-1] == pytest.approx(result.cost.score)
-    unsharded = cell.curves.time.center  # the level line is the unsharded time, as the problem has it
+    # The level line is the unsharded time, as the problem has it
+    unsharded = cell.curves.time.center
     spans = [m.location for m in unsharded if type(m).__name__ == "Span"]
     assert spans[0] * cell.curves.time_scale == pytest.approx(problem.baseline[0])
 
@@ -206,7 +234,9 @@ def test_search_live(problem: tl.Problem) -> None:
         time.sleep(0.05)
     assert grown == sorted(grown)
     # However long it runs, what is drawn stays small and keeps every improvement.
-    cell._drawn = [p._replace(improved=False) for p in cell._drawn] * (2 * MAX_POINTS // len(cell._drawn) + 2)
+    cell._drawn = [p._replace(improved=False) for p in cell._drawn] * (
+        2 * MAX_POINTS // len(cell._drawn) + 2
+    )
     cell._drawn[7] = cell._drawn[7]._replace(improved=True, tried_s=12.5)
     seen = run.simulations
     while run.simulations == seen:
@@ -235,8 +265,21 @@ def point(elapsed_s: float, score: float) -> Point:
 
 def test_race(problem: tl.Problem) -> None:
     outcomes = (
-        Outcome("mcts", "CONVERGED", "ok", (point(0.1, 0.9), point(0.4, 0.5)), 40, 1.0, 0.1, None, ("a->b",), None),
-        Outcome("beam", "CRASHED", "it died", (point(0.2, 0.7),), None, 0.5, None, None, ("a->b",), None),
+        Outcome(
+            "mcts",
+            "CONVERGED",
+            "ok",
+            (point(0.1, 0.9), point(0.4, 0.5)),
+            40,
+            1.0,
+            0.1,
+            None,
+            ("a->b",),
+            None,
+        ),
+        Outcome(
+            "beam", "CRASHED", "it died", (point(0.2, 0.7),), None, 0.5, None, None, ("a->b",), None
+        ),
     )
     view = tl.views.race(tl.Race(problem, 0, outcomes))
     assert view.table["best C(s)"].tolist() == ["0.5000", "0.7000"]
@@ -249,7 +292,7 @@ def test_race(problem: tl.Problem) -> None:
     assert "mcts" in "".join(Tags(view.to_html()).text)
 
 
-# -- plans ------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 def test_compare_and_memory(result: tl.SearchResult, problem: tl.Problem) -> None:
     plan = tl.Plan.from_actions(problem, ["batch->data"])
     plans = {"searched": result, "data": plan}
@@ -281,12 +324,20 @@ def comparison(problem: tl.Problem, plan: tl.Plan) -> tl.Comparison:
     assert "kind" in Collective._fields
     row = Row(
         **{
-            **fields, "name": "data", "status": "ok", "batches_s": ((0.01, 0.03, 0.02),), "devices": "cpu:4",
-            "peak_bytes": 2**20, "collectives": (sent,) * 3, "plan": plan.to_json(),
+            **fields,
+            "name": "data",
+            "status": "ok",
+            "batches_s": ((0.01, 0.03, 0.02),),
+            "devices": "cpu:4",
+            "peak_bytes": 2**20,
+            "collectives": (sent,) * 3,
+            "plan": plan.to_json(),
             "certificate": Certificate({"loss": 3e-7}, None, 1e-4, (), ()),
-            "predicted": Predicted("tpu-v5e", cost.time_s, cost.overlapped_s, cost.peak_bytes, {"all_reduce": 7}),
+            "predicted": Predicted(
+                "tpu-v5e", cost.time_s, cost.overlapped_s, cost.peak_bytes, {"all_reduce": 7}
+            ),
         }
-    )  # fmt: skip
+    )
     return tl.Comparison("m", "d", (row,), None, "normal", 0, "in turns")
 
 
@@ -305,7 +356,10 @@ def test_compare_takes_what_was_measured(problem: tl.Problem) -> None:
     assert not Tags(bare.to_html()).count("svg")
     with pytest.raises(InvalidInput, match="give the problem as well"):
         tl.views.memory(measured)
-    assert tl.views.memory(measured, problem).table["peak_bytes"][0] == tl.price(problem, plan).peak_bytes
+    assert (
+        tl.views.memory(measured, problem).table["peak_bytes"][0]
+        == tl.price(problem, plan).peak_bytes
+    )
 
 
 def test_tiles(problem: tl.Problem) -> None:
@@ -322,24 +376,36 @@ def test_tiles(problem: tl.Problem) -> None:
     assert tl.views.tiles(plan, result_path) is not None
     cell = view._make()
     cell.pick(
-        problem.analysis.program.value_name.index("tokens") if "tokens" in problem.analysis.program.value_name else 0
+        problem.analysis.program.value_name.index("tokens")
+        if "tokens" in problem.analysis.program.value_name
+        else 0
     )
     assert len(cell.table.value) == 4
 
 
-# -- wrong input ------------------------------------------------------------------------------------
-def test_wrong_input_is_refused_with_what_is_taken(result: tl.SearchResult, problem: tl.Problem) -> None:
+# -- wrong input -----------------------------------------------------------------------------------
+def test_wrong_input_is_refused_with_what_is_taken(
+    result: tl.SearchResult, problem: tl.Problem
+) -> None:
     model = tl.load("attention")
     for name in ("graph", "listing", "conflicts", "colours"):
         with pytest.raises(
-            InvalidInput, match=rf"views.{name} takes an Analysis or a Problem, not a Model. .*tl.analyse"
+            InvalidInput,
+            match=rf"views.{name} takes an Analysis or a Problem, not a Model. .*tl.analyse",
         ):
             getattr(tl.views, name)(model)
-    with pytest.raises(InvalidInput, match=r"no level is called 'nams' \(did you mean \"names\"\?\)"):
+    with pytest.raises(
+        InvalidInput, match=r"no level is called 'nams' \(did you mean \"names\"\?\)"
+    ):
         tl.views.graph(problem, level="nams")
-    with pytest.raises(InvalidInput, match=r"takes a SearchResult of tl.search or a RunningSearch .*, not a Problem"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"takes a SearchResult of tl.search or a RunningSearch .*, not a Problem",
+    ):
         tl.views.search(problem)
-    with pytest.raises(InvalidInput, match="takes a Problem as second argument, not a ShardingPlan"):
+    with pytest.raises(
+        InvalidInput, match="takes a Problem as second argument, not a ShardingPlan"
+    ):
         tl.views.tree(result, result.plan)
     with pytest.raises(InvalidInput, match="takes a Race"):
         tl.views.race(result)
@@ -357,7 +423,7 @@ def test_wrong_input_is_refused_with_what_is_taken(result: tl.SearchResult, prob
         tl.views.tiles(problem.analysis)
 
 
-# -- frames -----------------------------------------------------------------------------------------
+# -- frames ----------------------------------------------------------------------------------------
 def get(url: str, **headers: str) -> tuple[int, str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -386,7 +452,9 @@ def test_one_server_serves_all_views_to_our_own_pages_only(attention: tl.Analysi
     assert get(second.url.replace("/?", "/alive?"))[0] == 204
 
 
-def test_an_output_holds_the_static_picture_and_asks_before_it_shows_a_frame(attention: tl.Analysis) -> None:
+def test_an_output_holds_the_static_picture_and_asks_before_it_shows_a_frame(
+    attention: tl.Analysis,
+) -> None:
     view = tl.views.graph(attention)
     output = view._repr_html_()
     assert view.to_html() in output
@@ -424,12 +492,14 @@ def test_explore_in_a_notebook_is_a_frame_of_the_same_server(
     assert get(cell.url.replace("/?", "/alive?"))[0] == 404
 
 
-# -- names ------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "code",
     [
-        "import toast_lab as tl; import sys; assert 'panel' not in sys.modules; tl.views.tiles; print('ok')",
-        "import toast_lab.views.tiles as t, toast_lab as tl; assert t.parts and callable(tl.views.tiles); print('ok')",
+        "import toast_lab as tl; import sys; assert 'panel' not in sys.modules; tl.views.tiles; "
+        "print('ok')",
+        "import toast_lab.views.tiles as t, toast_lab as tl; assert t.parts and "
+        "callable(tl.views.tiles); print('ok')",
         "import toast_lab as tl, sys; tl.views; assert not {'panel', 'bokeh'} & set(sys.modules);"
         "assert {'graph', 'tree'} <= set(dir(tl.views)); print('ok')",
     ],

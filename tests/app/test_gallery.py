@@ -20,7 +20,11 @@ from toast_lab.sharding.plan import ShardingPlan
 def holds(name: str) -> None:
     analysis, card = analysed(name), CARDS[name]
     program = analysis.program
-    found = (program.n_ops - program.n_arguments, program.n_values, int((analysis.dims.size > 1).sum()))
+    found = (
+        program.n_ops - program.n_arguments,
+        program.n_values,
+        int((analysis.dims.size > 1).sum()),
+    )
     assert found == (card.ops, card.values, card.names)
     assert len(analysis.conflicts) == card.conflicts
     facts = registry.FACTS.get(name)
@@ -41,7 +45,9 @@ def test_cards_of_large_models(name: str) -> None:
 
 def test_every_model_has_a_card() -> None:
     assert list(CARDS) == list(registry.MODELS)
-    assert card_text("t2b").endswith("2.51 billion parameters · 11,598 ops · 24,640 names · 504 conflicts")
+    assert card_text("t2b").endswith(
+        "2.51 billion parameters · 11,598 ops · 24,640 names · 504 conflicts"
+    )
     assert CARDS["transformer"].parameters == load("transformer").parameter_count
 
 

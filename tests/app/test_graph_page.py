@@ -13,7 +13,8 @@ from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+# How Panel 2 will call buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 def page_of(size: int) -> GraphPage:
@@ -40,7 +41,9 @@ def test_a_click_on_a_button_of_a_colour_that_is_no_longer_selected_shards_nothi
     session = Session(jobs=Registry())
     session.load("mlp")
     page = GraphPage(session)
-    first, second = (session.analysis.colours[session.analysis.colour_name.index(c)].names for c in ("B", "U"))
+    first, second = (
+        session.analysis.colours[session.analysis.colour_name.index(c)].names for c in ("B", "U")
+    )
     session.select(tuple(map(int, first)))
     late = [page.inspector.actions.list.group, *page.inspector.actions.list.rows[0][:2], 1]
     session.select(tuple(map(int, second)))

@@ -15,7 +15,8 @@ from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
 from toast_lab.frontends import load  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+# How Panel 2 will call buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
 @pytest.mark.parametrize("name", registry.MODELS)
@@ -35,7 +36,9 @@ def test_switches_are_no_numbers() -> None:
 
 
 def test_what_was_done_to_the_input_is_worth_knowing() -> None:
-    model = dataclasses.replace(load("mlp"), notes=("dropped debug_print (<b>.py:3): it only prints",))
+    model = dataclasses.replace(
+        load("mlp"), notes=("dropped debug_print (<b>.py:3): it only prints",)
+    )
     page = LoadPage(Session(jobs=Registry()))
     page.session.param.update(model=model, analysis=analyse_program(model.program))
     assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in page._notes()

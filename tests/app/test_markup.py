@@ -32,7 +32,10 @@ def test_only_loopback_addresses_may_offer_own_models() -> None:
 
 def test_the_address_of_panel_serve_is_found() -> None:
     assert (
-        bound_address(["python", "-m", "panel", "serve", "apps/explorer.py", "--address", "127.0.0.1"]) == "127.0.0.1"
+        bound_address(
+            ["python", "-m", "panel", "serve", "apps/explorer.py", "--address", "127.0.0.1"]
+        )
+        == "127.0.0.1"
     )
     assert bound_address(["panel", "serve", "apps/explorer.py", "--address=0.0.0.0"]) == "0.0.0.0"
     assert bound_address(["panel", "serve", "apps/explorer.py"]) == ""

@@ -29,7 +29,7 @@ def sent(problem: Problem) -> tuple[SearchResult, list[Any]]:
     sender = Sender(chunks.append)
     result = search(
         problem, "beam", 0, Budget(evaluations=300), lambda news: sender.hand_on(news, now=True)
-    )  # fmt: skip
+    )
     sender.trace(result.trace, last=True)
     return result, chunks
 
@@ -52,7 +52,9 @@ def test_chunks_put_together_are_the_trace(sent: tuple[SearchResult, list[Any]])
     assert not mirror.take("searching")
 
 
-def test_no_more_than_the_limit_is_mirrored(sent: tuple[SearchResult, list[Any]], monkeypatch: Any) -> None:
+def test_no_more_than_the_limit_is_mirrored(
+    sent: tuple[SearchResult, list[Any]], monkeypatch: Any
+) -> None:
     monkeypatch.setattr("toast_lab.app.mirror.MOST", 40)
     chunks: list[Any] = []
     Sender(chunks.append).trace(sent[0].trace, last=True)
@@ -88,7 +90,9 @@ def state(problem: Problem, sent: tuple[SearchResult, list[Any]]) -> TreeState:
     return found
 
 
-def test_everything_is_shown_as_of_a_simulation(state: TreeState, sent: tuple[SearchResult, list[Any]]) -> None:
+def test_everything_is_shown_as_of_a_simulation(
+    state: TreeState, sent: tuple[SearchResult, list[Any]]
+) -> None:
     trace = sent[0].trace
     for at in (1, 20, trace.row.n // 2):
         state.at = at
@@ -161,11 +165,18 @@ def test_the_selected_step_has_its_plan_and_price(state: TreeState, problem: Pro
     assert place.mean_score == rows[0].mean_score
     known = facts(state, place.plan)
     assert isinstance(known.cost, Cost)
-    assert known.cost.time_s == price(problem, ShardingPlan.from_actions(problem, list(place.plan))).time_s
-    assert known.steps == (Quick(known.cost.score, known.cost.time_s, known.cost.peak_bytes, known.cost.fits),)
+    assert (
+        known.cost.time_s
+        == price(problem, ShardingPlan.from_actions(problem, list(place.plan))).time_s
+    )
+    assert known.steps == (
+        Quick(known.cost.score, known.cost.time_s, known.cost.peak_bytes, known.cost.fits),
+    )
 
 
-def test_actions_that_nobody_tried_are_listed_with_their_prior(state: TreeState, problem: Problem) -> None:
+def test_actions_that_nobody_tried_are_listed_with_their_prior(
+    state: TreeState, problem: Problem
+) -> None:
     state.count(now=True)
     deep = max(range(len(state.tally.visits)), key=lambda p: state.mirror.places.place["depth"][p])  # type: ignore[union-attr]
     state.selected = deep
@@ -190,9 +201,15 @@ def test_a_plan_of_no_actions_has_no_price_but_a_reason(state: TreeState) -> Non
     assert known.steps == known.legal == ()
 
 
-def test_trajectories_are_the_last_the_best_or_the_improvements(state: TreeState, sent: Any) -> None:
+def test_trajectories_are_the_last_the_best_or_the_improvements(
+    state: TreeState, sent: Any
+) -> None:
     every = list(sent[0].trace.simulations)
-    assert [s.index for s in state.trajectories("last", 3)] == [len(every), len(every) - 1, len(every) - 2]
+    assert [s.index for s in state.trajectories("last", 3)] == [
+        len(every),
+        len(every) - 1,
+        len(every) - 2,
+    ]
     assert state.trajectories("improvements") == [s for s in reversed(every) if s.improved]
     best = state.trajectories("best", 5)
     assert [s.score for s in best] == sorted({s.score for s in every})[:5]

@@ -69,9 +69,14 @@ def test_a_held_race_begins_no_method(tmp_path: Path, session: Session) -> None:
     looks = iter(range(1000))
     said: list[object] = []
     found = worker.race_methods(
-        session.problem, ("beam",), 0, 1.0, control=str(control), on_event=said.append,
+        session.problem,
+        ("beam",),
+        0,
+        1.0,
+        control=str(control),
+        on_event=said.append,
         cancel=lambda: next(looks) > 5,
-    )  # fmt: skip
+    )
     assert next(looks) > 5
     assert [o.status for o in found.race.outcomes] == ["CANCELLED"]
     assert not [e for e in said if isinstance(e, str)]
@@ -100,7 +105,9 @@ def test_a_curve_goes_on_to_the_end_of_its_search(session: Session) -> None:
     assert (data["x"], data["y"]) == ([0.5, 4.0], [3.0, 3.0])
 
 
-def test_another_session_finds_a_running_search_by_its_job(jobs: Registry, session: Session) -> None:
+def test_another_session_finds_a_running_search_by_its_job(
+    jobs: Registry, session: Session
+) -> None:
     session.method = "mcts"
     session.step_search()
     first_points(session)

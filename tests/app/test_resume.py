@@ -17,7 +17,9 @@ from toast_lab.search.trace import Trace
 
 @pytest.fixture
 def searched(jobs: Registry) -> Session:
-    session = Session(jobs=jobs, method="random", seconds=None, evaluations=40, options={"depth": 3})
+    session = Session(
+        jobs=jobs, method="random", seconds=None, evaluations=40, options={"depth": 3}
+    )
     session.load("attention")
     session.start_search()
     settle(session)
@@ -28,7 +30,8 @@ def searched(jobs: Registry) -> Session:
 def test_a_search_that_ended_goes_on_and_shows_all_of_itself(searched: Session) -> None:
     session, before = searched, searched.simulations
     first = list(session.points)
-    session.seed, session.method = 9, "mcts"  # what the page says now is of the next search, not of this one
+    # What the page says now is of the next search, not of this one
+    session.seed, session.method = 9, "mcts"
     session.resume_search()
     settle(session)
     assert session.simulations > before
@@ -58,7 +61,10 @@ def test_a_saved_trace_goes_on_in_another_session(searched: Session, jobs: Regis
     session.set_problem(mesh="data=2")
     session.resume_saved(file)
     settle(session)
-    assert "cannot be resumed here: its trace has mesh 'data=4,model=2', not 'data=2'" in session.messages[-1].text
+    assert (
+        "cannot be resumed here: its trace has mesh 'data=4,model=2', not 'data=2'"
+        in session.messages[-1].text
+    )
     session.resume_saved(b"PK not a trace")
     settle(session)
     assert "Choose a file that a search has saved" in session.messages[-1].text

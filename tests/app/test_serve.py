@@ -1,4 +1,7 @@
-"""Who is let in: pages under our own names and the allowed ones, websockets of these pages, nobody else."""
+"""Who is let in.
+
+Pages under our own names and the allowed ones, websockets of these pages, nobody else.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ask(at: str, port: int, host: str, origin: str | None = None, *, websocket: bool = False) -> int:
+def ask(
+    at: str, port: int, host: str, origin: str | None = None, *, websocket: bool = False
+) -> int:
     """HTTP status of a request, or of a websocket's handshake, with these headers."""
     lines = [f"GET {'/ws' if websocket else '/'} HTTP/1.1", f"Host: {host}"]
     if websocket:
-        lines += ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
+        lines += [
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        ]
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: bokeh, x"]
     else:
         lines.append("Connection: close")
@@ -44,7 +53,15 @@ def ask(at: str, port: int, host: str, origin: str | None = None, *, websocket: 
 def port() -> Iterator[int]:
     """A server on all interfaces that is also called lab.test (any port of it, and behind https)."""
     number = free_port()
-    words = [sys.executable, "-c", SERVER, str(number), "0.0.0.0", f"lab.test:{number}", "secure.test:443"]
+    words = [
+        sys.executable,
+        "-c",
+        SERVER,
+        str(number),
+        "0.0.0.0",
+        f"lab.test:{number}",
+        "secure.test:443",
+    ]
     with subprocess.Popen(words) as process:
         try:
             deadline = time.monotonic() + 120
@@ -72,13 +89,28 @@ def test_a_name_that_was_allowed_is_served_wherever_it_is_asked_for(port: int) -
 
 
 def test_every_other_name_and_origin_is_refused(port: int) -> None:
-    for host in ("evil.test", f"evil.test:{port}", "lab.test", "lab.test:1", f"127.0.0.2:{port}", f"xlab.test:{port}"):
+    for host in (
+        "evil.test",
+        f"evil.test:{port}",
+        "lab.test",
+        "lab.test:1",
+        f"127.0.0.2:{port}",
+        f"xlab.test:{port}",
+    ):
         assert ask("127.0.0.2", port, host) == 403
         assert ask("127.0.0.2", port, host, f"http://lab.test:{port}", websocket=True) == 403
     origins = (
-        None, "null", "http://evil.test", f"http://evil.test:{port}", "http://lab.test", "http://lab.test:1",
-        f"http://lab.test:{port}.evil.test", "http://secure.test", "lab.test", f"http://127.0.0.2:{port}",
-    )  # fmt: skip
+        None,
+        "null",
+        "http://evil.test",
+        f"http://evil.test:{port}",
+        "http://lab.test",
+        "http://lab.test:1",
+        f"http://lab.test:{port}.evil.test",
+        "http://secure.test",
+        "lab.test",
+        f"http://127.0.0.2:{port}",
+    )
     for origin in origins:
         assert ask("127.0.0.2", port, f"lab.test:{port}", origin, websocket=True) == 403, origin
 
@@ -107,7 +139,8 @@ def test_a_foreign_name_on_a_loopback_address_takes_own_models_away() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["*", "lab.test", "http://lab.test:80", "lab.test:0", "lab.test:99999", "*:80", "", "a b:1"]
+    "text",
+    ["*", "lab.test", "http://lab.test:80", "lab.test:0", "lab.test:99999", "*:80", "", "a b:1"],
 )
 def test_what_is_no_origin_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not HOST:PORT"):

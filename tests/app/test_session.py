@@ -19,7 +19,7 @@ from toast_lab.errors import ToastError
 from toast_lab.isolate import report
 from toast_lab.search.contract import search
 
-# -- what children of these tests do; importable, since a child imports it by name --------------------
+# -- what children of these tests do; importable, since a child imports it by name -----------------
 
 
 def child_sleep(seconds: float) -> str:
@@ -66,7 +66,7 @@ def first_points(session: Session) -> None:
     wait(some, "the first simulation")
 
 
-# -- jobs -----------------------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------
 
 
 def test_cancel_takes_less_than_a_second(jobs: Registry) -> None:
@@ -118,7 +118,7 @@ def test_the_callback_at_the_end_comes_however_it_ends(jobs: Registry) -> None:
     assert seen == [job]
 
 
-# -- loading and settings -------------------------------------------------------------------------------
+# -- loading and settings --------------------------------------------------------------------------
 
 
 def test_load_gives_a_model_a_problem_and_the_unsharded_plan(session: Session) -> None:
@@ -140,9 +140,15 @@ def test_a_wrong_model_or_size_is_a_message_and_changes_nothing(session: Session
 
 @pytest.mark.parametrize(
     ("mesh", "words"),
-    [("banana", "cannot read the mesh"), ("data=0", "whole number above 0"), ("a=100,b=100", "joins at most 256")],
+    [
+        ("banana", "cannot read the mesh"),
+        ("data=0", "whole number above 0"),
+        ("a=100,b=100", "joins at most 256"),
+    ],
 )
-def test_a_wrong_mesh_is_refused_and_the_old_one_stays(session: Session, mesh: str, words: str) -> None:
+def test_a_wrong_mesh_is_refused_and_the_old_one_stays(
+    session: Session, mesh: str, words: str
+) -> None:
     session.set_problem(mesh=mesh)
     assert words in session.messages[-1].text
     assert session.mesh == "data=4,model=2"
@@ -167,7 +173,7 @@ def test_two_sessions_do_not_share(jobs: Registry, session: Session) -> None:
     assert (other.names, other.conflicts, other.plans, other.messages) == ((), (), [], [])
 
 
-# -- selection and plans --------------------------------------------------------------------------------
+# -- selection and plans ---------------------------------------------------------------------------
 
 
 def test_a_conflict_brings_its_names(session: Session) -> None:
@@ -186,7 +192,9 @@ def test_actions_are_priced_before_they_are_taken(session: Session) -> None:
     item = session.plan_named("manual")
     assert item is not None
     assert item.plan.actions == ("S@1->model",)
-    assert (item.cost.time_s, item.cost.peak_bytes) == pytest.approx((wanted.time_s, wanted.peak_bytes))
+    assert (item.cost.time_s, item.cost.peak_bytes) == pytest.approx(
+        (wanted.time_s, wanted.peak_bytes)
+    )
 
 
 def test_manual_actions_add_up_and_can_be_taken_back(session: Session) -> None:
@@ -228,7 +236,7 @@ def test_data_parallel_that_does_not_divide_says_so(session: Session) -> None:
     assert "has size 64, which no axis of data=7 divides" in session.messages[-1].text
 
 
-# -- search ---------------------------------------------------------------------------------------------
+# -- search ----------------------------------------------------------------------------------------
 
 
 def test_a_search_streams_points_and_leaves_a_plan(session: Session) -> None:
@@ -239,7 +247,9 @@ def test_a_search_streams_points_and_leaves_a_plan(session: Session) -> None:
     shown = [p.simulation for p in session.points]
     assert shown == sorted(set(shown))
     assert shown[-1] == session.simulations > len(shown), "a sample, up to the last one"
-    assert [p.best_s for p in session.points] == sorted((p.best_s for p in session.points), reverse=True)
+    assert [p.best_s for p in session.points] == sorted(
+        (p.best_s for p in session.points), reverse=True
+    )
     item = session.plan_named("mcts (seed 0)")
     assert item is not None
     assert item.cost.time_s == pytest.approx(session.points[-1].best_s)
@@ -262,7 +272,10 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
     assert held == 1
     for more in (1, 2, 3):
         session.step_search()
-        wait(lambda more=more: bool(session.tick()) or len(session.points) > held + more - 1, "one step")  # type: ignore[misc]
+        wait(
+            lambda more=more: bool(session.tick()) or len(session.points) > held + more - 1,
+            "one step",
+        )  # type: ignore[misc]
         time.sleep(0.2)
         session.tick()
         assert len(session.points) == held + more

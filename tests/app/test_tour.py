@@ -1,4 +1,7 @@
-"""The guided tour, free of any GUI: every step is done, recognised and taken back; its numbers are real."""
+"""The guided tour, free of any GUI.
+
+Every step is done, recognised and taken back; its numbers are real.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from toast_lab.app.tour.step import Scene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
 
-pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # how Panel 2 will call buttons
+# How Panel 2 will call buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 QUICK = [s for s in STEPS if s.page != "search"]
 TASKS = [s for s in QUICK if s.task is not None and s.key != "transformer.beside"]
@@ -60,7 +64,9 @@ def test_the_tour_can_be_followed_to_its_end_and_back(tour: Tour) -> None:
 
 
 @pytest.mark.parametrize("step", TASKS, ids=lambda s: s.key)
-def test_a_task_is_recognised_when_it_is_done_and_when_it_is_taken_back(tour: Tour, step: object) -> None:
+def test_a_task_is_recognised_when_it_is_done_and_when_it_is_taken_back(
+    tour: Tour, step: object
+) -> None:
     tour.go(step.key)
     assert not tour.done
     tour.do()
@@ -108,7 +114,8 @@ def test_a_page_that_is_loaded_anew_goes_on_at_the_same_step(tour: Tour) -> None
 def test_a_running_job_holds_the_tour_where_it_is(tour: Tour) -> None:
     tour.go("mlp.batch")
     session = tour.session
-    session._settled, session.job = False, type("Job", (), {"running": True, "title": "mcts on x"})()
+    session._settled = False
+    session.job = type("Job", (), {"running": True, "title": "mcts on x"})()
     tour.go("xxt.program")
     assert tour.step is BY_KEY["mlp.batch"]
     assert "mcts on x is still running" in session.messages[-1].text
@@ -156,12 +163,16 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     assert len(session.analysis.compatibility_sets) == 2
     tour.go("attention.two_paths")
     assert len(session.analysis.compatibility_sets) == 1
-    assert all(any(k == "all_to_all" for k, *_ in taken(session, (a,)).sent) for a in ("S@0->s", "S@1->s"))
+    assert all(
+        any(k == "all_to_all" for k, *_ in taken(session, (a,)).sent) for a in ("S@0->s", "S@1->s")
+    )
     tour.go("transformer.data")
     tour.do()
     assert f"{taken(session).sent.total()} all_reduces over data" in tour.said
     tour.go("transformer.right")
-    assert f"`{dims(session, transformer.hidden_value(session), transformer.MEGATRON)}`" in tour.text
+    assert (
+        f"`{dims(session, transformer.hidden_value(session), transformer.MEGATRON)}`" in tour.text
+    )
     assert "{data}" in tour.text
     assert "{model}" in tour.text
     tour.leave()
@@ -208,4 +219,8 @@ def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(t
 
 
 def _word(n: int) -> str:
-    return "no one two three four five six seven eight nine ten eleven twelve".split()[n] if n < 13 else f"{n:,}"
+    return (
+        "no one two three four five six seven eight nine ten eleven twelve".split()[n]
+        if n < 13
+        else f"{n:,}"
+    )

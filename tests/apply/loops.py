@@ -84,7 +84,11 @@ def linen_batch_norm_and_dropout(*, donate: bool) -> Case:
         (value, stats), gradients = jax.value_and_grad(loss, has_aux=True)(state["params"])
         updates, opt = tx.update(gradients, state["opt"], state["params"])
         params = optax.apply_updates(state["params"], updates)
-        return {"params": params, "batch_stats": stats, "opt": opt, "nothing": None, "lr": 0.5}, key, value
+        return (
+            {"params": params, "batch_stats": stats, "opt": opt, "nothing": None, "lr": 0.5},
+            key,
+            value,
+        )
 
     def fresh() -> Any:
         variables = net.init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
@@ -99,7 +103,9 @@ def nnx_in_place(*, donate: bool) -> Case:
 
     class Net(nnx.Module):
         def __init__(self, rngs: Any) -> None:
-            self.layers = nnx.List([nnx.Linear(8, 32, use_bias=False, rngs=rngs), nnx.Linear(32, 8, rngs=rngs)])
+            self.layers = nnx.List(
+                [nnx.Linear(8, 32, use_bias=False, rngs=rngs), nnx.Linear(32, 8, rngs=rngs)]
+            )
             self.norm, self.dropout = nnx.BatchNorm(32, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
             self.seen = nnx.Variable(jnp.zeros((), jnp.int32))
 
@@ -120,12 +126,25 @@ def nnx_in_place(*, donate: bool) -> Case:
         metrics.update(loss=value)
         count[...] = count[...] + 1
         model.eval()
-        return {"value": value, "model": model, "first": model.layers[0], "number": 3, "twice": 2 * count[...]}
+        return {
+            "value": value,
+            "model": model,
+            "first": model.layers[0],
+            "number": 3,
+            "twice": 2 * count[...],
+        }
 
     def fresh() -> Any:
         net = Net(nnx.Rngs(0))
         optimizer = nnx.Optimizer(net, tx, wrt=nnx.Param)
-        return net, optimizer, nnx.MultiMetric(loss=nnx.metrics.Average("loss")), nnx.Variable(jnp.zeros(())), X, Y
+        return (
+            net,
+            optimizer,
+            nnx.MultiMetric(loss=nnx.metrics.Average("loss")),
+            nnx.Variable(jnp.zeros(())),
+            X,
+            Y,
+        )
 
     def fed(args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         assert result["model"] is args[0]
@@ -200,12 +219,22 @@ def equinox_filter_jit(*, donate: bool) -> Case:
         value, gradients = eqx.filter_value_and_grad(loss)(net)
         updates, opt = tx.update(gradients, opt, eqx.filter(net, eqx.is_inexact_array))
         net = eqx.apply_updates(net, updates)
-        return net, opt, {"loss": value, "rate": rate, "text": "step", "number": np.float32(2), "f": jnp.tanh}
+        return (
+            net,
+            opt,
+            {"loss": value, "rate": rate, "text": "step", "number": np.float32(2), "f": jnp.tanh},
+        )
 
     def fresh() -> Any:
         mlp = eqx.nn.MLP(8, 8, 16, 2, key=jax.random.key(0))
         net = Net(mlp, 0.5, np.ones(8, np.float32), "net", jax.nn.relu, True)
-        return net, tx.init(eqx.filter(net, eqx.is_inexact_array)), jnp.asarray(X), jnp.asarray(Y), 1.5
+        return (
+            net,
+            tx.init(eqx.filter(net, eqx.is_inexact_array)),
+            jnp.asarray(X),
+            jnp.asarray(Y),
+            1.5,
+        )
 
     def fed(args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         return (*result[:2], jnp.asarray(X), jnp.asarray(Y), 1.5)
@@ -271,7 +300,9 @@ def haiku_with_state(*, donate: bool) -> Case:
         return hk.Linear(8)(hk.dropout(hk.next_rng_key(), 0.1, jax.nn.relu(h)))
 
     net = hk.transform_with_state(forward)
-    tx = optax.MultiSteps(optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(schedule())), 3)
+    tx = optax.MultiSteps(
+        optax.chain(optax.scale_by_adam(), optax.scale_by_schedule(schedule())), 3
+    )
 
     @functools.partial(jax.jit, donate_argnums=(0, 1, 2) if donate else ())
     def step(params: Any, state: Any, opt: Any, key: Any, x: Any, y: Any) -> Any:
@@ -290,7 +321,9 @@ def haiku_with_state(*, donate: bool) -> Case:
     return step, fresh, first
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["params", "opt", "count"], meta_fields=["name"])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["params", "opt", "count"], meta_fields=["name"]
+)
 @dataclasses.dataclass
 class Dataclass:
     params: Any
@@ -374,7 +407,9 @@ def differences(mine: Any, theirs: Any) -> list[str]:
     if trees[0] != trees[1]:
         mine_text, text = map(str, trees)
         at = next((i for i, (a, b) in enumerate(zip(mine_text, text, strict=False)) if a != b), 0)
-        return [f"structure ...{mine_text[at - 60 : at + 60]} instead of ...{text[at - 60 : at + 60]}"]
+        return [
+            f"structure ...{mine_text[at - 60 : at + 60]} instead of ...{text[at - 60 : at + 60]}"
+        ]
     found = []
     leaves = [jax.tree_util.tree_leaves_with_path(t) for t in (mine, theirs)]
     for (path, a), (_, b) in zip(*leaves, strict=True):
@@ -387,7 +422,10 @@ def numbers(tree: Any) -> list[np.ndarray]:
     """Values of all arrays, random keys by their data."""
     found = [x for x in jax.tree_util.tree_leaves(tree) if isinstance(x, jax.Array)]
     keys = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in found]
-    return [np.asarray(jax.random.key_data(x) if k else x, np.float64) for x, k in zip(found, keys, strict=True)]
+    return [
+        np.asarray(jax.random.key_data(x) if k else x, np.float64)
+        for x, k in zip(found, keys, strict=True)
+    ]
 
 
 def loop(name: str) -> dict[str, dict[str, Any]]:
@@ -411,14 +449,26 @@ def one_loop(name: str, *, donate: bool, steps: int = STEPS) -> dict[str, Any]:
         wrong += [f"step {i}, result: {text}" for text in differences(got, expected)]
         wrong += [f"step {i}, arguments: {text}" for text in differences(mine, theirs)]
         pairs = zip(numbers((got, mine)), numbers((expected, theirs)), strict=True)
-        error = max([error, *(float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) + 1e-3) for a, b in pairs)])
+        error = max(
+            [
+                error,
+                *(
+                    float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) + 1e-3)
+                    for a, b in pairs
+                ),
+            ]
+        )
         begun = numbers(mine) if begun is None else begun
-    moved = max(float(np.max(np.abs(a - b))) for a, b in zip(begun or (), numbers(mine), strict=True))
+    moved = max(
+        float(np.max(np.abs(a - b))) for a, b in zip(begun or (), numbers(mine), strict=True)
+    )
     return {"wrong": wrong[:10], "error": error, "moved": moved, "traced": len(sharded._traced)}
 
 
 def attributes() -> dict[str, Any]:
-    """Attributes of an nnx module that are no arrays, and variables that come to be, within a planned step."""
+    """Attributes of an nnx module that are no arrays, and variables that come to be, within a
+    planned step.
+    """
     from flax import nnx
 
     class Net(nnx.Module):
@@ -446,8 +496,16 @@ def attributes() -> dict[str, Any]:
     rows = []
     for i in range(3):
         # The third step makes a variable, hence gives one more array: that is another program.
-        values = [float(f(m, X)) for f, m in ((sharded, mine), (step, theirs))] if i < 2 else [0.0, 0.0]
-        rows.append({"values": values, "calls": (mine.calls, theirs.calls), "mode": (mine.mode, theirs.mode)})
+        values = (
+            [float(f(m, X)) for f, m in ((sharded, mine), (step, theirs))] if i < 2 else [0.0, 0.0]
+        )
+        rows.append(
+            {
+                "values": values,
+                "calls": (mine.calls, theirs.calls),
+                "mode": (mine.mode, theirs.mode),
+            }
+        )
     try:
         sharded(mine, X)
         said = ""

@@ -1,4 +1,7 @@
-"""What the tests of ``apply`` run: each function in a process of its own, on 8 virtual devices; gives plain data."""
+"""What the tests of ``apply`` run.
+
+Each function in a process of its own, on 8 virtual devices; gives plain data.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ MESH = {"data": 4, "model": 2}
 def error_of(found: Any, expected: Any) -> float:
     """Largest difference of two pytrees, relative to the largest number expected."""
     pairs = zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(expected), strict=True)
-    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b))) / (np.max(np.abs(b)) + 1e-30)) for a, b in pairs)
+    return max(
+        float(np.max(np.abs(np.asarray(a) - np.asarray(b))) / (np.max(np.abs(b)) + 1e-30))
+        for a, b in pairs
+    )
 
 
 def counts(compiled: Any) -> dict[str, int]:
@@ -65,7 +71,9 @@ def zoo(name: str, sizes: dict[str, Any], seed: int) -> dict[str, Any]:
         "planned": [str(sharded.result_shardings[path].spec) for path in specs],
         "arguments": [str(s.spec) for s in jax.tree_util.tree_leaves(compiled.input_shardings)],
         "planned_arguments": [str(s.spec) for s in sharded.argument_shardings.values()],
-        "aliases": len(re.findall(r"\(\d+, \{\}, (?:may|must)-alias\)", compiled.as_text().split("\n", 1)[0])),
+        "aliases": len(
+            re.findall(r"\(\d+, \{\}, (?:may|must)-alias\)", compiled.as_text().split("\n", 1)[0])
+        ),
     }
 
 
@@ -102,13 +110,19 @@ def transforms() -> dict[str, Any]:
     tangents = (jax.tree_util.tree_map(jnp.ones_like, params), jnp.ones_like(x))
     descended, plainly = [dict(params), dict(params)], [loss(sharded), loss(_mlp)]
     for i, f in enumerate(plainly):
-        step = jax.jit(lambda p, x, f=f: jax.tree_util.tree_map(lambda a, g: a - 0.1 * g, p, jax.grad(f)(p, x)))
+        step = jax.jit(
+            lambda p, x, f=f: jax.tree_util.tree_map(lambda a, g: a - 0.1 * g, p, jax.grad(f)(p, x))
+        )
         for _ in range(3):
             descended[i] = step(descended[i], x)
     return {
         "gradient": error_of(gradient, jax.grad(loss(_mlp))(params, x)),
-        "outside_jit": error_of(jax.grad(loss(sharded))(params, x), jax.grad(loss(_mlp))(params, x)),
-        "jvp": error_of(jax.jvp(sharded, (params, x), tangents), jax.jvp(_mlp, (params, x), tangents)),
+        "outside_jit": error_of(
+            jax.grad(loss(sharded))(params, x), jax.grad(loss(_mlp))(params, x)
+        ),
+        "jvp": error_of(
+            jax.jvp(sharded, (params, x), tangents), jax.jvp(_mlp, (params, x), tangents)
+        ),
         "scan": error_of(jax.jit(loop(sharded))(params, x), loop(_mlp)(params, x)),
         "descended": error_of(*descended),
         "moved": error_of(descended[1], params),
@@ -141,10 +155,13 @@ def donation() -> dict[str, Any]:
     put = jax.device_put(expected, arguments[0])
     same = jax.tree_util.tree_map(lambda a, b: a.sharding == b.sharding, put, state)
     return {
-        "error": error_of(state, expected), "steps": int(state["step"]), "gone": gone, "placed": placed,
+        "error": error_of(state, expected),
+        "steps": int(state["step"]),
+        "gone": gone,
+        "placed": placed,
         "named": jax.tree_util.tree_leaves(same),
         "kinds": len({str(s.spec) for s in jax.tree_util.tree_leaves(results)}),
-    }  # fmt: skip
+    }
 
 
 def keys_and_numbers() -> dict[str, Any]:
@@ -162,10 +179,12 @@ def keys_and_numbers() -> dict[str, Any]:
     wanted_key, wanted = noisy(jax.random.key(7), x, 0.5)
     _, tripled = sharded(jax.random.key(7), x, 1.5)
     return {
-        "error": error_of(y, wanted), "key": bool((jax.random.key_data(key) == jax.random.key_data(wanted_key)).all()),
-        "is_key": bool(jnp.issubdtype(key.dtype, jax.dtypes.prng_key)), "number": error_of(tripled, 3 * wanted),
+        "error": error_of(y, wanted),
+        "key": bool((jax.random.key_data(key) == jax.random.key_data(wanted_key)).all()),
+        "is_key": bool(jnp.issubdtype(key.dtype, jax.dtypes.prng_key)),
+        "number": error_of(tripled, 3 * wanted),
         "spec": tuple(y.sharding.spec),
-    }  # fmt: skip
+    }
 
 
 def flax_modules() -> dict[str, Any]:
@@ -201,7 +220,8 @@ def flax_modules() -> dict[str, Any]:
     theirs = [float(step(plain, plain_optimizer, x, y)) for _ in range(4)]
     kernel = model.layers[0].kernel.get_value()
     specs = {path: str(s.spec) for path, s in sharded.argument_shardings.items()}
-    # Not the first bias: before a normalisation its gradient is rounding alone, which Adam makes large.
+    # Not the first bias: before a normalisation its gradient is rounding alone, which Adam makes
+    # large.
     weights = error_of(*([layer.kernel.get_value() for layer in m.layers] for m in (model, plain)))
     statistics = error_of(model.norm.var.get_value(), plain.norm.var.get_value())
     traced = len(sharded._traced)

@@ -1,4 +1,6 @@
-"""``plan.jit``: the planned program in the user's own, with the user's pytrees, modules and transforms."""
+"""``plan.jit``: the planned program in the user's own, with the user's pytrees, modules and
+transforms.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,15 @@ CASES = [
 
 
 def here(name: str, *args: Any, module: str = "programs") -> Any:
-    return isolate.run_in_child(f"tests.apply.{module}:{name}", *args, env=environment(Devices("cpu", 8)))
+    return isolate.run_in_child(
+        f"tests.apply.{module}:{name}", *args, env=environment(Devices("cpu", 8))
+    )
 
 
 @pytest.mark.parametrize(("name", "sizes", "seed"), CASES, ids=[f"{n}-{s}" for n, _, s in CASES])
-def test_the_plan_is_carried_out_to_the_collective(name: str, sizes: dict[str, Any], seed: int) -> None:
+def test_the_plan_is_carried_out_to_the_collective(
+    name: str, sizes: dict[str, Any], seed: int
+) -> None:
     found = here("zoo", name, sizes, seed)
     assert found["error"] < 1e-3
     assert found["same_tree"]
@@ -120,6 +126,8 @@ def test_attributes_of_modules_change_as_under_nnx_jit() -> None:
     found = here("attributes", module="loops")
     assert [row["calls"] for row in found["rows"]] == [(1, 1), (2, 2), (2, 2)]
     assert [row["mode"] for row in found["rows"][:2]] == [("called 1",) * 2, ("called 2",) * 2]
-    assert all(row["values"][0] == pytest.approx(row["values"][1], rel=1e-5) for row in found["rows"])
+    assert all(
+        row["values"][0] == pytest.approx(row["values"][1], rel=1e-5) for row in found["rows"]
+    )
     assert found["same"]
     assert "the function is step" in found["said"]

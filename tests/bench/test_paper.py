@@ -1,4 +1,6 @@
-"""The evaluation end to end on small sizes, and the page, tables and charts that follow from rows alone."""
+"""The evaluation end to end on small sizes, and the page, tables and charts that follow from rows
+alone.
+"""
 
 from __future__ import annotations
 
@@ -20,39 +22,74 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.models import registry
 from toast_lab.sweep.store import Store
 
-ITX = ["--quick", "--parts", "models", "--models", "itx", "--machines", "tpu-v3", "--methods", "mcts", "exhaustive"]
+ITX = [
+    "--quick",
+    "--parts",
+    "models",
+    "--models",
+    "itx",
+    "--machines",
+    "tpu-v3",
+    "--methods",
+    "mcts",
+    "exhaustive",
+]
 
 
 def content(made: list[Found], **more: Any) -> Content:
     choice = Choice.make()
     return Content(
-        choice, "toast-lab bench paper", made, len(made), tables.step_times(made), tables.search_times(made), (), 0,
+        choice,
+        "toast-lab bench paper",
+        made,
+        len(made),
+        tables.step_times(made),
+        tables.search_times(made),
+        (),
+        0,
         targets.targets(made),
-    )._replace(**more)  # fmt: skip
+    )._replace(**more)
 
 
 def some(found: Callable[..., Found]) -> list[Found]:
     return [
-        found("UNet", "a100", "mcts", 0.5), found("UNet", "a100", "manual", 0.55, own=0.1),
+        found("UNet", "a100", "mcts", 0.5),
+        found("UNet", "a100", "manual", 0.55, own=0.1),
         found("UNet", "a100", "automap", 0.45, fits=False, own=30.0),
         found("UNet", "a100", "alpa", None, status="CRASHED"),
-        *(found(s.name, "tpu-v3", m, part="scaling", x=s.x) for s in cases.SCALING for m in ("mcts", "manual")),
-        *(found(s.name, "tpu-v4", "mcts", part="depth", x=s.x, status="CONVERGED") for s in cases.DEPTHS),
-    ]  # fmt: skip
+        *(
+            found(s.name, "tpu-v3", m, part="scaling", x=s.x)
+            for s in cases.SCALING
+            for m in ("mcts", "manual")
+        ),
+        *(
+            found(s.name, "tpu-v4", "mcts", part="depth", x=s.x, status="CONVERGED")
+            for s in cases.DEPTHS
+        ),
+    ]
 
 
 def test_the_command_resumes_and_writes_everything(toast: Any, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     pytest.importorskip("matplotlib")
-    status, out, err = toast("bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json")
+    status, out, err = toast(
+        "bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json"
+    )
     assert status == 0, err
     data = json.loads(out)
     assert (data["searches"], data["made"], data["missing"]) == (2, 2, 0)
     assert [t["verdict"] for t in data["targets"]] == ["not measured"] * 5
     assert {Path(f).name for f in data["files"]} == {
-        "step_times.csv", "search_times.csv", "scaling.csv", "anytime.csv", "growth.csv", "step_times.svg",
-        "search_times.svg", "anytime.svg", "evaluation.md",
-    }  # fmt: skip
+        "step_times.csv",
+        "search_times.csv",
+        "scaling.csv",
+        "anytime.csv",
+        "growth.csv",
+        "step_times.svg",
+        "search_times.svg",
+        "anytime.svg",
+        "evaluation.md",
+    }
     rows = list(csv.DictReader((tmp_path / "step_times.csv").open()))
     assert [(r["case"], r["method"], r["outcome"]) for r in rows] == [
         ("ITX", "mcts", "ok"),
@@ -62,22 +99,36 @@ def test_the_command_resumes_and_writes_everything(toast: Any, tmp_path: Path) -
     assert "The numbers mean nothing" in text
     assert f"{float(rows[0]['time_s']) * 1e3:,.2f}" in text
     before = {f: Path(f).read_bytes() for f in data["files"]}
-    again = json.loads(toast("bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json")[1])
+    again = json.loads(
+        toast("bench", "paper", *ITX, "--seconds", "0.5", "--out", str(tmp_path), "--json")[1]
+    )
     assert again["made"] == 0
     assert {f: Path(f).read_bytes() for f in again["files"]} == before, (
         "the same rows give the same files, byte for byte"
     )
     other = Choice.make(["models"], ["gns"], ["tpu-v3"], ["random"], 0.5, quick=True)
     paper.run_paper(other, tmp_path, command="other", cancel=lambda: True)
-    assert Path(data["files"][0]).read_bytes() == before[data["files"][0]], "rows of other parts stay in the tables"
+    assert Path(data["files"][0]).read_bytes() == before[data["files"][0]], (
+        "rows of other parts stay in the tables"
+    )
     assert "1 of its 3 are still missing" in (tmp_path / "evaluation.md").read_text()
 
 
 def test_unknown_names_are_said_at_once(toast: Any, tmp_path: Path) -> None:
     status, out, err = toast(
-        "bench", "paper", "--out", str(tmp_path / "x"), "--models", "gsn", "--machines", "tpu-v9", "--methods", "mtcs",
-        "--parts", "model",
-    )  # fmt: skip
+        "bench",
+        "paper",
+        "--out",
+        str(tmp_path / "x"),
+        "--models",
+        "gsn",
+        "--machines",
+        "tpu-v9",
+        "--methods",
+        "mtcs",
+        "--parts",
+        "model",
+    )
     assert (status, out) == (2, "")
     for part in ("'gsn' (did you mean \"gns\"?)", "'tpu-v9'", "'mtcs'", "'model'"):
         assert part in err
@@ -99,10 +150,16 @@ def test_sizes_are_sizes_of_the_models() -> None:
 def test_every_cell_is_another_task_and_the_whole_paper_is_in_it() -> None:
     made = Choice.make().cells()
     assert len({c.task.digest for c in made}) == len(made)
-    models = [(c.case, c.task.machine) for c in made if c.part == "models" and c.task.method == "mcts"]
+    models = [
+        (c.case, c.task.machine) for c in made if c.part == "models" and c.task.method == "mcts"
+    ]
     assert len(models) == 15
     assert {c.part for c in made} == set(cases.PARTS)
-    slow = [c.task.seconds for c in made if c.part == "models" and (c.task.method, c.case) == ("mcts", "GNS")]
+    slow = [
+        c.task.seconds
+        for c in made
+        if c.part == "models" and (c.task.method, c.case) == ("mcts", "GNS")
+    ]
     assert set(slow) == {cases.SECONDS}
 
 
@@ -115,15 +172,24 @@ def test_methods_that_are_there_are_compared(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_page_says_what_the_rows_say(found: Callable[..., Found], tmp_path: Path) -> None:
     text = page(content(some(found)), tmp_path, tmp_path / "evaluation.md")
-    assert "| UNet | a100 | **5,000.00** (1 GiB) | 5,500.00 (1 GiB) | OOM (4,500.00, 1 GiB) | crashed |" in text
-    assert "| UNet | a100 | 1.00 / 1.00 / 2.00 | 0.10 / – / 0.20 | 30.00 / – / 60.00 | – / – / 2.00 |" in text
+    assert (
+        "| UNet | a100 | **5,000.00** (1 GiB) | 5,500.00 (1 GiB) | OOM (4,500.00, 1 GiB) | "
+        "crashed |"
+    ) in text
+    assert (
+        "| UNet | a100 | 1.00 / 1.00 / 2.00 | 0.10 / – / 0.20 | 30.00 / – / 60.00 | – / – / 2.00 |"
+    ) in text
     assert "some processor, 2 cores, Python 3.11, jax 0.10.2, 2026-11-20." in text
     assert "](step_times.svg)" in text
-    assert "](../x/step_times.svg)" in page(content(some(found)), tmp_path / "x", tmp_path / "docs" / "evaluation.md")
+    assert "](../x/step_times.svg)" in page(
+        content(some(found)), tmp_path / "x", tmp_path / "docs" / "evaluation.md"
+    )
 
 
 def test_verdicts_are_computed_and_not_written(found: Callable[..., Found], tmp_path: Path) -> None:
-    """Whatever the rows are, each target's line says what ``targets`` finds, and other rows give other lines."""
+    """Whatever the rows are, each target's line says what ``targets`` finds, and other rows give
+    other lines.
+    """
 
     def verdicts(made: list[Found]) -> list[str]:
         text = page(content(made), tmp_path, tmp_path / "evaluation.md")
@@ -131,13 +197,18 @@ def test_verdicts_are_computed_and_not_written(found: Callable[..., Found], tmp_
         return re.findall(r"\*\*(.+?)\*\*", table)
 
     rows = some(found)
-    slow = [found("UNet", "a100", "automap", 0.45, fits=False, own=3.0) if r.method == "automap" else r for r in rows]
+    slow = [
+        found("UNet", "a100", "automap", 0.45, fits=False, own=3.0) if r.method == "automap" else r
+        for r in rows
+    ]
     assert verdicts(rows) == ["not measured", "met", "not measured", "not measured", "met"]
     assert verdicts(slow)[1] == "missed"
     assert verdicts(rows) == [t.verdict for t in targets.targets(rows)]
 
 
-def test_missing_rows_and_several_versions_are_said(found: Callable[..., Found], tmp_path: Path) -> None:
+def test_missing_rows_and_several_versions_are_said(
+    found: Callable[..., Found], tmp_path: Path
+) -> None:
     made = some(found)
     made[0] = made[0]._replace(row={**made[0].row, "code": "0ther", "date": "2026-11-18"})
     text = page(content(made, wanted=len(made) + 3), tmp_path, tmp_path / "evaluation.md")
@@ -146,7 +217,9 @@ def test_missing_rows_and_several_versions_are_said(found: Callable[..., Found],
     assert "2026-11-18 to 2026-11-20" in text
 
 
-def test_charts_are_deterministic_and_say_what_does_not_fit(found: Callable[..., Found], tmp_path: Path) -> None:
+def test_charts_are_deterministic_and_say_what_does_not_fit(
+    found: Callable[..., Found], tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib")
     drawn = []
     for name in ("a", "b"):
@@ -161,7 +234,10 @@ def test_charts_are_deterministic_and_say_what_does_not_fit(found: Callable[...,
         ]
         drawn.append([f.read_bytes() for f in files])
     assert drawn[0] == drawn[1]
-    texts = [[t.text for t in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text")] for data in drawn[0]]
+    texts = [
+        [t.text for t in ET.fromstring(data).iter("{http://www.w3.org/2000/svg}text")]
+        for data in drawn[0]
+    ]
     assert "OOM 4,500" in texts[0]
     assert "crashed" in texts[0]
     assert {"mcts", "manual", "automap", "alpa", "best plan does not fit (OOM)"} <= set(texts[0])
@@ -170,7 +246,9 @@ def test_charts_are_deterministic_and_say_what_does_not_fit(found: Callable[...,
     assert b"<dc:date>" not in drawn[0][0]
 
 
-def test_compiled_rows_resume_and_stand_beside_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_rows_resume_and_stand_beside_the_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On virtual CPU devices, which compile in a moment; TPUs take the same way."""
     monkeypatch.setattr(compiled, "SLICES", (("cpu", "cpu:4"),))
     monkeypatch.setattr(compiled, "MESH", "data=2,model=2")
@@ -185,7 +263,11 @@ def test_compiled_rows_resume_and_stand_beside_the_prediction(tmp_path: Path, mo
     assert row["peak_bytes"] > 0
     monkeypatch.setattr(compiled, "_row", lambda *args: pytest.fail("it was there"))
     compiled.run_jobs(jobs, Store(tmp_path / "compiled.jsonl"))
-    text = page(Content(choice, "", [], 0, [], [], [row], 2, targets.targets([])), tmp_path, tmp_path / "evaluation.md")
+    text = page(
+        Content(choice, "", [], 0, [], [], [row], 2, targets.targets([])),
+        tmp_path,
+        tmp_path / "evaluation.md",
+    )
     assert "| ITX | cpu:4 | mcts |" in text
     assert "reduced programs" in text
     assert "1 of 2 are still missing" in text

@@ -14,12 +14,18 @@ Make = Callable[..., Found]
 
 
 def everywhere(found: Make, **ours: Any) -> list[Found]:
-    """All five models on all three machines: ours at 0.5, a rival at 0.6; ``ours`` changes T7B on tpu-v3."""
+    """All five models on all three machines.
+
+    Ours at 0.5, a rival at 0.6; ``ours`` changes T7B on tpu-v3.
+    """
     made = []
     for case in cases.CASES:
         for machine in cases.MACHINES:
             more = ours if (case.name, machine) == ("T7B 2k", "tpu-v3") else {}
-            made += [found(case.name, machine, "mcts", **more), found(case.name, machine, "manual", 0.6)]
+            made += [
+                found(case.name, machine, "mcts", **more),
+                found(case.name, machine, "manual", 0.6),
+            ]
     return made
 
 
@@ -63,7 +69,8 @@ def test_times_slower(found: Make, theirs: float, met: bool) -> None:
     assert bool(target.reason) is not met
     first, second = target.numbers
     assert first == (
-        f"UNet on a100: {theirs:.2f} s / 1.00 s = {theirs:.1f} (as good as AutoMap's best: 1.00 s, {theirs:.1f} times)"
+        f"UNet on a100: {theirs:.2f} s / 1.00 s = {theirs:.1f} (as good as AutoMap's best: 1.00 "
+        f"s, {theirs:.1f} times)"
     )
     assert second.startswith("GNS on p100: 100.00 s / 1.00 s = 100.0 (")
     better = targets.slower([rows[0], found("UNet", "a100", "automap", 0.4, own=theirs)])
@@ -72,9 +79,12 @@ def test_times_slower(found: Make, theirs: float, met: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "score", "met"), [(9.7, 0.5, True), (9.8, 0.5, False), (1.0, 0.51, False), (9, 0.5, True)]
+    ("own", "score", "met"),
+    [(9.7, 0.5, True), (9.8, 0.5, False), (1.0, 0.51, False), (9, 0.5, True)],
 )
-def test_within_one_percent_in_ten_seconds(found: Make, own: float, score: float, met: bool) -> None:
+def test_within_one_percent_in_ten_seconds(
+    found: Make, own: float, score: float, met: bool
+) -> None:
     name = cases.FOUR_BY_FOUR.name
     rows = [
         found(name, "tpu-v5e", "mcts", score, own=own, part="goals"),
@@ -90,7 +100,10 @@ def small(found: Make, hits: int, seeds: int = 20, proof: str = "COMPLETE") -> l
     for name, *_ in cases.SMALL:
         made.append(found(name, "tpu-v5e", "exhaustive", 0.5, part="goals", status=proof))
         n = hits if name == "attention" else seeds
-        made += [found(name, "tpu-v5e", "mcts", 0.5 if i < n else 0.50001, part="goals", seed=i) for i in range(seeds)]
+        made += [
+            found(name, "tpu-v5e", "mcts", 0.5 if i < n else 0.50001, part="goals", seed=i)
+            for i in range(seeds)
+        ]
     return made
 
 
@@ -104,11 +117,14 @@ def test_the_optimum_in_all_seeds(found: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("power", "status", "met"), [(0.45, "CONVERGED", True), (0.55, "CONVERGED", False), (0.4, "BUDGET", None)]
+    ("power", "status", "met"),
+    [(0.45, "CONVERGED", True), (0.55, "CONVERGED", False), (0.4, "BUDGET", None)],
 )
 def test_growth(found: Make, power: float, status: str, met: bool | None) -> None:
     rows = [
-        found(f"{n} layers", "tpu-v4", "mcts", part="depth", x=float(n), own=n**power, status=status)
+        found(
+            f"{n} layers", "tpu-v4", "mcts", part="depth", x=float(n), own=n**power, status=status
+        )
         for n in (18, 36, 288)
     ]
     target = targets.growth(rows)

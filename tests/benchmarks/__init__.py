@@ -1,1 +1,4 @@
-"""Timings and accuracy as ratios inside one run.  ``python -m tests.benchmarks`` prints them and checks the targets."""
+"""Timings and accuracy as ratios inside one run.
+
+``python -m tests.benchmarks`` prints them and checks the targets.
+"""

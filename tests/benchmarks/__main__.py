@@ -1,4 +1,7 @@
-"""Benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default; status 1: a target missed."""
+"""Benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default.
+
+Status 1: a target missed.
+"""
 
 from __future__ import annotations
 

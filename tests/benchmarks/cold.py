@@ -1,7 +1,7 @@
 """A first search on a machine: seconds until it has priced a plan, and CPU seconds of all kernels.
 
-Each row runs in processes of their own with an empty folder for kernels; bytecode of libraries is there, as pip
-leaves it.  Wall seconds are those of a machine that does nothing else.
+Each row runs in processes of their own with an empty folder for kernels; bytecode of libraries is
+there, as pip leaves it.  Wall seconds are those of a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def search(folder: str) -> dict[str, float]:
     found = subprocess.run(
         [sys.executable, "-c", SEARCH, str(time.time())],
         env={**isolate.child_environment(), "NUMBA_CACHE_DIR": folder},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     row: dict[str, float] = json.loads(found.stdout)
     return row
 
@@ -51,7 +53,10 @@ def every_kernel(folder: str, threads: int) -> tuple[float, float]:
     if threads == 1 and sys.platform == "linux":
         command = ["taskset", "-c", "0", *command]
     subprocess.run(
-        command, env={**isolate.child_environment(), "NUMBA_CACHE_DIR": folder}, check=True, capture_output=True
+        command,
+        env={**isolate.child_environment(), "NUMBA_CACHE_DIR": folder},
+        check=True,
+        capture_output=True,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -60,9 +65,13 @@ def every_kernel(folder: str, threads: int) -> tuple[float, float]:
 
 def run() -> list[str]:
     """Print the tables; gives the missed targets."""
-    print(f"\nA first search on a machine ({isolate.n_cores()} cores), seconds since Python was started")
     print(
-        f"{'kernels':>10} {'import':>7} {'problem':>8} {'unsharded':>10} {'first plan':>11} {'end':>6} "
+        f"\nA first search on a machine ({isolate.n_cores()} cores), seconds since Python was "
+        "started"
+    )
+    print(
+        f"{'kernels':>10} {'import':>7} {'problem':>8} {'unsharded':>10} {'first plan':>11} "
+        f"{'end':>6} "
         f"{'searching':>10} {'plans':>7}"
     )
     missed = []
@@ -70,11 +79,15 @@ def run() -> list[str]:
         for kernels in ("none", "on disk"):
             row = search(folder)
             print(
-                f"{kernels:>10} {row['import_s']:7.2f} {row['problem_s']:8.2f} {row['first_s']:10.2f} "
-                f"{row['second_s']:11.2f} {row['wall_s']:6.1f} {row['elapsed_s']:10.2f} {row['evaluations']:7.0f}"
+                f"{kernels:>10} {row['import_s']:7.2f} {row['problem_s']:8.2f} "
+                f"{row['first_s']:10.2f} "
+                f"{row['second_s']:11.2f} {row['wall_s']:6.1f} {row['elapsed_s']:10.2f} "
+                f"{row['evaluations']:7.0f}"
             )
             if kernels == "none" and row["second_s"] > FIRST_S:
-                missed.append(f"the first plan came after {row['second_s']:.1f} s (target {FIRST_S:g} s)")
+                missed.append(
+                    f"the first plan came after {row['second_s']:.1f} s (target {FIRST_S:g} s)"
+                )
     print(f"\n{'all kernels':>12} {'wall s':>7} {'CPU s':>7}")
     for threads in sorted({1, isolate.n_cores()}):
         with tempfile.TemporaryDirectory() as folder:

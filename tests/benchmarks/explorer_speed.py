@@ -1,19 +1,22 @@
 """How quick the explorer is in headless Chromium: ``python -m tests.benchmarks.explorer_speed``.
 
-``--parts first_paint,graph,curves`` chooses, ``--json FILE`` writes what was measured with machine, versions and
-command.  Run it on a machine that does nothing else.
+``--parts first_paint,graph,curves`` chooses, ``--json FILE`` writes what was measured with machine,
+versions and command.  Run it on a machine that does nothing else.
 
-*first_paint*: from ``goto`` on a warm server to the first contentful paint, to the moment that the gallery's buttons
-are drawn, and to the answer to a click on one of them made at once; with an empty browser cache and with a filled one.
+*first_paint*: from ``goto`` on a warm server to the first contentful paint, to the moment that the
+gallery's buttons are drawn, and to the answer to a click on one of them made at once; with an empty
+browser cache and with a filled one.
 
-*graph*: t2b's training step is analysed; from the click on step 2 to the moment that the folded graph's nodes are
-painted, and to the moment that a click on one of them has its answer in the inspector.
+*graph*: t2b's training step is analysed; from the click on step 2 to the moment that the folded
+graph's nodes are painted, and to the moment that a click on one of them has its answer in the
+inspector.
 
-*curves*: the same search of t2b's training step (method, seed and number of plans) with no page attached, with a page
-that shows its curves, and with a page that shows its tree, turn by turn.  Its speed is simulations over the search's
-own seconds; the loss is one less the ratio of two neighbouring runs.  Updates a second are the changes of the data
-that the browser got, over the time from the first to the last.  Beside it stand the CPU seconds that the search, the
-server and the browser took (Linux), which say more than the loss on a machine that has other work as well.
+*curves*: the same search of t2b's training step (method, seed and number of plans) with no page
+attached, with a page that shows its curves, and with a page that shows its tree, turn by turn.  Its
+speed is simulations over the search's own seconds; the loss is one less the ratio of two
+neighbouring runs.  Updates a second are the changes of the data that the browser got, over the time
+from the first to the last.  Beside it stand the CPU seconds that the search, the server and the
+browser took (Linux), which say more than the loss on a machine that has other work as well.
 """
 
 from __future__ import annotations
@@ -83,14 +86,17 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def serving(model: str | None = None) -> Iterator[str]:
-    """Serve the explorer from a thread of this process, so that its jobs can be started without a page."""
+    """Serve the explorer from a thread of this process, so that its jobs can be started without a
+    page.
+    """
     import asyncio
 
     from toast_lab.app.serve import page, prepare, warm
 
     warm(model)
     for name in ("bokeh", "tornado", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # pages are closed in the middle of what they are told
+        # Pages are closed in the middle of what they are told
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     port = free_port()
     ready = threading.Event()
     kept: dict[str, Any] = {}
@@ -122,12 +128,13 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-# -- first paint ----------------------------------------------------------------------------------------
+# -- first paint -----------------------------------------------------------------------------------
 def first_paint(repeats: int) -> list[Row]:
     """One row with an empty cache, one with a filled one."""
     rows: list[Row] = []
     with serving() as url, chromium() as browser:
-        _visit(browser.new_context(viewport=SIZE).new_page(), url)  # the server has everything in memory
+        # The server has everything in memory
+        _visit(browser.new_context(viewport=SIZE).new_page(), url)
         for cache in ("empty", "filled"):
             found = []
             context = browser.new_context(viewport=SIZE)
@@ -172,7 +179,7 @@ def _visit(page: Page, url: str) -> Row:
     return {**found, "answered_s": answered_s}
 
 
-# -- graph ----------------------------------------------------------------------------------------------
+# -- graph -----------------------------------------------------------------------------------------
 def graph(repeats: int) -> list[Row]:
     """The folded graph of t2b's training step, which is analysed already."""
     painted, answered, nodes = [], [], 0
@@ -208,27 +215,38 @@ def graph(repeats: int) -> list[Row]:
                           .data_source.selected.indices.length > 0""",
                 timeout=WAIT_MS,
             )
-            page.get_by_role("heading", name=re.compile("nothing selected")).wait_for(state="hidden", timeout=WAIT_MS)
+            page.get_by_role("heading", name=re.compile("nothing selected")).wait_for(
+                state="hidden", timeout=WAIT_MS
+            )
             answered.append(time.monotonic() - began)
             page.close()
     return [
-        {"model": "t2b training", "nodes": nodes, "n": repeats, "nodes_drawn_s": statistics.median(painted),
-         "nodes_drawn_s_max": max(painted), "click_answered_s": statistics.median(answered),
-         "click_answered_s_max": max(answered)}
-    ]  # fmt: skip
+        {
+            "model": "t2b training",
+            "nodes": nodes,
+            "n": repeats,
+            "nodes_drawn_s": statistics.median(painted),
+            "nodes_drawn_s_max": max(painted),
+            "click_answered_s": statistics.median(answered),
+            "click_answered_s_max": max(answered),
+        }
+    ]
 
 
-# -- curves ---------------------------------------------------------------------------------------------
+# -- curves ----------------------------------------------------------------------------------------
 def curves(repeats: int, plans: int = PLANS) -> list[Row]:
     """The same search without a page, and with one that shows its curves or its tree.
 
-    Once with a thread for every core, where search, server and browser share the cores, and once with one thread.
+    Once with a thread for every core, where search, server and browser share the cores, and once
+    with one thread.
     """
     from toast_lab.app.session import Session
 
     rows: list[Row] = []
     with serving() as url, chromium() as browser:
-        session = Session(method="mcts", seed=0, seconds=None, evaluations=plans, mesh="data=4,model=2")
+        session = Session(
+            method="mcts", seed=0, seconds=None, evaluations=plans, mesh="data=4,model=2"
+        )
         session.load("t2b")
         while session.busy:
             session.tick()
@@ -250,7 +268,9 @@ def _watched(session: Any, browser: Browser, url: str, repeats: int, threads: in
     for turn in range(repeats):
         for mode in modes if turn % 2 == 0 else reversed(modes):
             page = None if mode == "no page" else browser.new_page(viewport=SIZE)
-            found, changes = _search(session, lambda job, page=page, mode=mode: _watch(page, url, job, mode))
+            found, changes = _search(
+                session, lambda job, page=page, mode=mode: _watch(page, url, job, mode)
+            )
             rate[mode].append(found.simulations / found.elapsed_s)
             cores[mode].append(found.cpu_s)
             if page is not None:
@@ -260,13 +280,24 @@ def _watched(session: Any, browser: Browser, url: str, repeats: int, threads: in
     rows: list[Row] = []
     for mode in modes:
         losses = [1 - a / b for a, b in zip(rate[mode], rate["no page"], strict=True)]
-        rows.append({
-            "page": mode, "threads": threads, "n": repeats, "per_s": statistics.median(rate[mode]),
-            "per_s_min": min(rate[mode]), "per_s_max": max(rate[mode]), "loss": statistics.median(losses),
-            "loss_min": min(losses), "loss_max": max(losses),
-            "updates_per_s": statistics.median(updates[mode]) if updates[mode] else None,
-            **{f"{who}_cpu_s": statistics.median(c[who] for c in cores[mode]) for who in cores[mode][0]},
-        })  # fmt: skip
+        rows.append(
+            {
+                "page": mode,
+                "threads": threads,
+                "n": repeats,
+                "per_s": statistics.median(rate[mode]),
+                "per_s_min": min(rate[mode]),
+                "per_s_max": max(rate[mode]),
+                "loss": statistics.median(losses),
+                "loss_min": min(losses),
+                "loss_max": max(losses),
+                "updates_per_s": statistics.median(updates[mode]) if updates[mode] else None,
+                **{
+                    f"{who}_cpu_s": statistics.median(c[who] for c in cores[mode])
+                    for who in cores[mode][0]
+                },
+            }
+        )
     return rows
 
 
@@ -278,8 +309,13 @@ class Found(NamedTuple):
     cpu_s: dict[str, float]  #: of "search", "server" and "browser"
 
 
-def _search(session: Any, watch: Callable[[Any], Callable[[], float] | None] | None = None) -> tuple[Found, float]:
-    """Run the session's search to its end; gives what it did and how many updates a second the page had."""
+def _search(
+    session: Any, watch: Callable[[Any], Callable[[], float] | None] | None = None
+) -> tuple[Found, float]:
+    """Run the session's search to its end.
+
+    Gives what it did and how many updates a second the page had.
+    """
     before = cpu_s()
     session.start_search()
     job = session.job
@@ -315,7 +351,13 @@ def cpu_s() -> dict[tuple[str, int], float]:
         if above == os.getpid():
             with contextlib.suppress(OSError):
                 words_of = (Path("/proc") / str(pid) / "cmdline").read_bytes()
-                kind = "browser" if b"chrom" in words_of else "search" if b"isolate" in words_of else "server"
+                kind = (
+                    "browser"
+                    if b"chrom" in words_of
+                    else "search"
+                    if b"isolate" in words_of
+                    else "server"
+                )
                 found[kind if pid != above else "server", pid] = seconds
     return found
 
@@ -337,10 +379,12 @@ def _watch(page: Page | None, url: str, job: Any, mode: str) -> Callable[[], flo
     return finish
 
 
-# -- report ---------------------------------------------------------------------------------------------
+# -- report ----------------------------------------------------------------------------------------
 PARTS: dict[str, tuple[Callable[[int], list[Row]], int]] = {
-    "first_paint": (first_paint, 9), "graph": (graph, 5), "curves": (curves, 3),
-}  # fmt: skip
+    "first_paint": (first_paint, 9),
+    "graph": (graph, 5),
+    "curves": (curves, 3),
+}
 
 
 def missed(part: str, rows: list[Row]) -> list[str]:
@@ -350,28 +394,43 @@ def missed(part: str, rows: list[Row]) -> list[str]:
         if part == "first_paint":
             for key in ("first_contentful_paint_s", "buttons_s"):
                 if row[key] > PAINT_TARGET_S:
-                    found.append(f"{key}, {row['cache']} cache: {row[key]:.2f} s (target {PAINT_TARGET_S})")
+                    found.append(
+                        f"{key}, {row['cache']} cache: {row[key]:.2f} s (target {PAINT_TARGET_S})"
+                    )
         elif part == "graph" and row["click_answered_s"] > GRAPH_TARGET_S:
-            found.append(f"graph of {row['model']}: {row['click_answered_s']:.2f} s (target {GRAPH_TARGET_S})")
+            found.append(
+                f"graph of {row['model']}: {row['click_answered_s']:.2f} s (target "
+                f"{GRAPH_TARGET_S})"
+            )
         elif part == "curves" and row["page"] != "no page":
             if row["loss"] > LOSS_TARGET:
                 where = f"{row['page']}, {row['threads']} threads"
-                found.append(f"{where}: the search loses {row['loss']:.1%} (target {LOSS_TARGET:.0%})")
+                found.append(
+                    f"{where}: the search loses {row['loss']:.1%} (target {LOSS_TARGET:.0%})"
+                )
             if row["page"] == "curves" and row["updates_per_s"] < UPDATES_TARGET:
-                found.append(f"curves: {row['updates_per_s']:.1f} updates a second (target {UPDATES_TARGET:g})")
+                found.append(
+                    f"curves: {row['updates_per_s']:.1f} updates a second (target "
+                    f"{UPDATES_TARGET:g})"
+                )
     return found
 
 
 def setting() -> Row:
     """What the numbers depend on."""
-    versions = {p: importlib.metadata.version(p) for p in ("panel", "bokeh", "jax", "numpy", "numba", "playwright")}
+    versions = {
+        p: importlib.metadata.version(p)
+        for p in ("panel", "bokeh", "jax", "numpy", "numba", "playwright")
+    }
     with chromium() as browser:
         versions["chromium"] = browser.version
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores", "python": platform.python_version(),
-        "versions": versions, "load_before": os.getloadavg()[0],
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "versions": versions,
+        "load_before": os.getloadavg()[0],
         "command": "python -m tests.benchmarks.explorer_speed " + " ".join(sys.argv[1:]),
-    }  # fmt: skip
+    }
 
 
 def show(rows: list[Row]) -> None:
@@ -391,7 +450,10 @@ def _cell(key: str, value: Any) -> str:
 
 def _run(parts: list[str], repeats: int | None, file: Path | None) -> list[str]:
     about, result, wrong = setting(), {}, []
-    print(f"{about['machine']}, Python {about['python']}, load {about['load_before']:.1f}, {about['versions']}")
+    print(
+        f"{about['machine']}, Python {about['python']}, load {about['load_before']:.1f}, "
+        f"{about['versions']}"
+    )
     for part in parts:
         measure, usual = PARTS[part]
         print(f"\n{part}")
@@ -405,7 +467,9 @@ def _run(parts: list[str], repeats: int | None, file: Path | None) -> list[str]:
 
 def main() -> int:
     """Status 1: a target was missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.explorer_speed", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.explorer_speed", description=__doc__
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     parser.add_argument("--repeats", type=int, help="of each measurement")
     parser.add_argument("--json", type=Path, help="write what was measured there")

@@ -1,10 +1,13 @@
-"""How quick the graph page is, measured in headless Chromium: ``python -m tests.benchmarks.graph_speed``.
+"""How quick the graph page is, measured in headless Chromium.
 
-Two numbers.  *First picture*: from choosing the page to the moment that the folded graph has been drawn and takes
-clicks (the analysis is there).  *Selection*: from a mouse press on the canvas, or a click on a line of the listing, to
-the moment that both the graph is painted with the selection and the listing has marked its lines.  Both ends are read
-from ``performance.now()`` of the page: the beginning in a listener of the event, before anything else hears of it, the
-end after Bokeh's paint of the figure whose selected markers have changed, and in a MutationObserver of the listing,
+``python -m tests.benchmarks.graph_speed``.
+
+Two numbers.  *First picture*: from choosing the page to the moment that the folded graph has been
+drawn and takes clicks (the analysis is there).  *Selection*: from a mouse press on the canvas, or a
+click on a line of the listing, to the moment that both the graph is painted with the selection and
+the listing has marked its lines.  Both ends are read from ``performance.now()`` of the page: the
+beginning in a listener of the event, before anything else hears of it, the end after Bokeh's paint
+of the figure whose selected markers have changed, and in a MutationObserver of the listing,
 whichever is later, plus the frame that shows them.
 """
 
@@ -58,7 +61,10 @@ WATCH = """() => {
   document.addEventListener('pointerdown', start, true)
   window.graphWatch = w
 }"""
-CLEARED = "() => !graphWatch.names.selected.indices.length && !graphWatch.listing.querySelector('.row.on')"
+CLEARED = (
+    "() => !graphWatch.names.selected.indices.length && "
+    "!graphWatch.listing.querySelector('.row.on')"
+)
 
 
 def transformer(layers: int, mode: str) -> Any:
@@ -114,7 +120,10 @@ def first_picture_s(page: Page) -> float:
         timeout=60_000,
         polling=10,
     )
-    return (page.evaluate("new Promise((go) => requestAnimationFrame(() => go(performance.now())))") - began) / 1e3
+    return (
+        page.evaluate("new Promise((go) => requestAnimationFrame(() => go(performance.now())))")
+        - began
+    ) / 1e3
 
 
 def marker(page: Page, index: int) -> tuple[float, float]:
@@ -141,20 +150,27 @@ def marker(page: Page, index: int) -> tuple[float, float]:
 def clear(page: Page) -> None:
     """Click beside everything, so that nothing is selected."""
     page.wait_for_timeout(400)  # or two clicks are taken for a double click
-    page.mouse.click(*page.evaluate(
-        """() => {
+    page.mouse.click(
+        *page.evaluate(
+            """() => {
           const { plot } = window.graphWatch, box = plot.canvas_view.el.getBoundingClientRect(), f = plot.frame.bbox
           return [box.left + f.left + 2, box.top + f.bottom - 3]
         }"""
-    ))  # fmt: skip
+        )
+    )
     page.wait_for_function(CLEARED, timeout=30_000)
     page.wait_for_timeout(400)
 
 
 def latency_ms(page: Page) -> tuple[float, float, float]:
-    """Of the last click: until both show it, until the graph is painted, until the listing is marked."""
+    """Of the last click.
+
+    Until both show it, until the graph is painted, until the listing is marked.
+    """
     page.wait_for_function("() => graphWatch.shown > 0", timeout=30_000, polling=20)
-    return tuple(page.evaluate("['shown', 'painted', 'marked'].map((k) => graphWatch[k] - graphWatch.began)"))
+    return tuple(
+        page.evaluate("['shown', 'painted', 'marked'].map((k) => graphWatch[k] - graphWatch.began)")
+    )
 
 
 def from_graph_ms(page: Page) -> list[tuple[float, float, float]]:
@@ -172,7 +188,8 @@ def from_listing_ms(page: Page) -> list[tuple[float, float, float]]:
     found = []
     for i in range(CLICKS):
         clear(page)
-        rows = page.locator(".listing .row").filter(has_text=re.compile("batch|d_model|sequence"))  # that have markers
+        # That have markers
+        rows = page.locator(".listing .row").filter(has_text=re.compile("batch|d_model|sequence"))
         rows.locator("visible=true").nth(2 + i % 5).click()
         found.append(latency_ms(page))
     return found
@@ -204,13 +221,18 @@ def median(rows: list[tuple[float, float, float]], column: int) -> float:
 def said(rows: list[tuple[float, float, float]]) -> str:
     """Median and worst of the whole, medians of its parts."""
     worst = max(row[0] for row in rows)
-    return f"{median(rows, 0):>7.0f}, {worst:>4.0f} ({median(rows, 1):>4.0f}, {median(rows, 2):>4.0f})".rjust(28)
+    return (
+        f"{median(rows, 0):>7.0f}, {worst:>4.0f} ({median(rows, 1):>4.0f}, {median(rows, 2):>4.0f})"
+    ).rjust(28)
 
 
 def main(models: list[str]) -> int:
     """Print the table; status 1 if a target is missed."""
     missed = 0
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ms: median, worst (graph painted, listing marked)")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; ms: median, worst (graph "
+        "painted, listing marked)"
+    )
     head = f"{'model':<14} {'nodes':>8} {'first s':>8}  {'level':<8}"
     print(f"{head} {'press on the graph':>28} {'click in the listing':>28}")
     with sync_playwright() as p:
@@ -229,7 +251,9 @@ def main(models: list[str]) -> int:
                     first_text = f"{first:.2f}" if level == "start" else ""
                     name = model if level == "start" else ""
                     print(
-                        f"{name:<14} {count:>8,} {first_text:>8}  {level:<8} {said(graph)} {said(listing)}", flush=True
+                        f"{name:<14} {count:>8,} {first_text:>8}  {level:<8} {said(graph)} "
+                        f"{said(listing)}",
+                        flush=True,
                     )
                     missed += sum(median(rows, 0) > SELECT_TARGET_MS for rows in (graph, listing))
                 missed += first > FIRST_TARGET_S

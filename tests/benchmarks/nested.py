@@ -1,8 +1,11 @@
-"""How long reading takes where loops nest: by depth, by carried values, and for gradients of adaptive ODE solvers.
+"""How long reading takes where loops nest.
+
+By depth, by carried values, and for gradients of adaptive ODE solvers.
 
     python -m tests.benchmarks nested
 
-Tracing is the user's affair and not timed.  The targets look at CPU seconds for each op: nesting may not raise them.
+Tracing is the user's affair and not timed.  The targets look at CPU seconds for each op: nesting
+may not raise them.
 """
 
 from __future__ import annotations
@@ -32,10 +35,15 @@ def run() -> list[str]:
     _read(nested_programs.nested_loops(2, 4))  # imports and first uses
     missed, alone = [], 0.0
     for depth, carried in LOOPS:
-        ops, seconds = _row(f"loops: depth {depth}, {carried} values", nested_programs.nested_loops(depth, carried))
+        ops, seconds = _row(
+            f"loops: depth {depth}, {carried} values", nested_programs.nested_loops(depth, carried)
+        )
         alone = alone or seconds / ops
         if seconds / ops > MAX_RATIO * alone:
-            missed.append(f"depth {depth}: {seconds / ops / alone:.1f} times the seconds for each op of one loop alone")
+            missed.append(
+                f"depth {depth}: {seconds / ops / alone:.1f} times the seconds for "
+                "each op of one loop alone"
+            )
         if depth == 12 and carried == 24 and seconds > MAX_SECONDS_DEPTH_12:
             missed.append(f"depth 12 takes {seconds:.2f} s (target {MAX_SECONDS_DEPTH_12})")
 
@@ -47,7 +55,10 @@ def run() -> list[str]:
         text = trace(functools.partial(nested_programs.fit, depth=depth), args, ()).text
         ops, seconds = _row(f"gradient of an adaptive solver, depth {depth + 1}", text)
         if seconds / ops > MAX_RATIO * alone:
-            missed.append(f"solver of depth {depth + 1}: {seconds / ops / alone:.1f} times the seconds for each op")
+            missed.append(
+                f"solver of depth {depth + 1}: {seconds / ops / alone:.1f} times the "
+                "seconds for each op"
+            )
     return missed
 
 

@@ -1,9 +1,10 @@
 """How the way from StableHLO text to an action space grows with the program, stage by stage.
 
-The program is the Adam training step of the built-in ``t2b`` at paper size, with 18 to 288 unrolled layers.  Tracing it
-is the user's affair and not timed: what is timed starts at the module's text in memory.  Each size is measured in a
-process of its own, one at a time, on one thread.  CPU seconds stand beside wall seconds, since other work on the
-machine disturbs only the latter; the targets look at CPU seconds.
+The program is the Adam training step of the built-in ``t2b`` at paper size, with 18 to 288 unrolled
+layers.  Tracing it is the user's affair and not timed: what is timed starts at the module's text in
+memory.  Each size is measured in a process of its own, one at a time, on one thread.  CPU seconds
+stand beside wall seconds, since other work on the machine disturbs only the latter; the targets
+look at CPU seconds.
 
     python -m tests.benchmarks scaling                     all five sizes, with the targets
     python -m tests.benchmarks.scaling 2 4 8               other layer counts, without the targets
@@ -32,7 +33,12 @@ MAX_SECONDS_18_LAYERS = 2.0
 MAX_SECONDS_100K_OPS = 40.0
 MAX_BYTES_100K_OPS = 4e9
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
 
 
 def run(layers: Sequence[int] = LAYERS) -> list[str]:
@@ -43,13 +49,18 @@ def run(layers: Sequence[int] = LAYERS) -> list[str]:
         rows.append(measure(n))
         if n == layers[0]:
             stages = list(rows[0]["cpu_s"])
-            print(f"{'layers':>6} {'ops':>7} {'text MB':>7} {'total':>7} {'wall':>7} {'RSS MB':>7}  " + _cells(stages))
+            print(
+                f"{'layers':>6} {'ops':>7} {'text MB':>7} {'total':>7} {'wall':>7} "
+                f"{'RSS MB':>7}  " + _cells(stages)
+            )
         print(_line(rows[-1]), flush=True)
     if len(rows) < 2:
         return []
     totals = [total(row) for row in rows]
     growth = [_exponent(rows, [row["cpu_s"][stage] for row in rows]) for stage in rows[0]["cpu_s"]]
-    print(f"{'exponent against ops':<22} {_exponent(rows, totals):>7.2f} {'':>15}  " + _cells(growth))
+    print(
+        f"{'exponent against ops':<22} {_exponent(rows, totals):>7.2f} {'':>15}  " + _cells(growth)
+    )
     return _missed(rows) if tuple(layers) == LAYERS else []
 
 
@@ -70,8 +81,10 @@ def _child(*args: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.scaling", "--child", *args],
         env={**os.environ, **ONE_THREAD, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"},
-        stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     return done.stdout
 
 
@@ -87,7 +100,8 @@ def _cells(values: Sequence[Any]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     return (
-        f"{row['layers']:>6} {row['ops']:>7} {row['text_bytes'] / 1e6:>7.1f} {total(row):>7.2f} {row['wall_s']:>7.2f} "
+        f"{row['layers']:>6} {row['ops']:>7} {row['text_bytes'] / 1e6:>7.1f} {total(row):>7.2f} "
+        f"{row['wall_s']:>7.2f} "
         f"{row['peak_bytes'] / 1e6:>7.0f}  {_cells(list(row['cpu_s'].values()))}"
     )
 
@@ -97,22 +111,30 @@ def _missed(rows: list[dict[str, Any]]) -> list[str]:
     totals = [total(row) for row in rows]
     exponent = _exponent(rows, totals)
     if exponent > MAX_EXPONENT:
-        missed.append(f"the analysis grows with ops to the power {exponent:.2f} (target {MAX_EXPONENT})")
+        missed.append(
+            f"the analysis grows with ops to the power {exponent:.2f} (target {MAX_EXPONENT})"
+        )
     if totals[0] > MAX_SECONDS_18_LAYERS:
-        missed.append(f"{rows[0]['layers']} layers take {totals[0]:.2f} s of one core (target {MAX_SECONDS_18_LAYERS})")
+        missed.append(
+            f"{rows[0]['layers']} layers take {totals[0]:.2f} s of one core (target "
+            f"{MAX_SECONDS_18_LAYERS})"
+        )
     ops = [row["ops"] for row in rows]
     for what, limit, found, unit in (
         ("CPU seconds", MAX_SECONDS_100K_OPS, totals, 1.0),
         ("peak memory in GB", MAX_BYTES_100K_OPS, [row["peak_bytes"] for row in rows], 1e9),
     ):
         at_100k = float(np.interp(100_000, ops, found)) / unit
-        print(f"{what} at 100,000 ops, between the sizes measured: {at_100k:.2f} (target {limit / unit:g})")
+        print(
+            f"{what} at 100,000 ops, between the sizes measured: {at_100k:.2f} (target "
+            f"{limit / unit:g})"
+        )
         if at_100k > limit / unit:
             missed.append(f"100,000 ops: {at_100k:.2f} {what} (target {limit / unit:g})")
     return missed
 
 
-# -- in the child ------------------------------------------------------------------------------------
+# -- in the child ----------------------------------------------------------------------------------
 
 
 def _trace(path: str, layers: int) -> None:
@@ -124,7 +146,10 @@ def _trace(path: str, layers: int) -> None:
 
 
 class Clock:
-    """Adds up the CPU seconds of named functions; a function called inside another counts for itself alone."""
+    """Adds up the CPU seconds of named functions.
+
+    A function called inside another counts for itself alone.
+    """
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
@@ -183,11 +208,19 @@ def _analyse(path: str) -> dict[str, Any]:
     order = ("parse", "canonical", "text", "rules", "program")
     return {
         "layers": sum(1 for name in parsed.program.value_name if name.endswith("['wq']")) // 3,
-        "ops": parsed.program.n_ops - parsed.program.n_arguments, "text_bytes": len(text), "wall_s": wall,
-        "before_bytes": before * 1024, "peak_bytes": peak * 1024,
-        "groups": len(found.groups), "conflicts": len(found.pairs), "moves": made.n_moves,
-        "cpu_s": {name: clock.spent[name] for name in (*order, *(n for n in clock.spent if n not in order))},
-    }  # fmt: skip
+        "ops": parsed.program.n_ops - parsed.program.n_arguments,
+        "text_bytes": len(text),
+        "wall_s": wall,
+        "before_bytes": before * 1024,
+        "peak_bytes": peak * 1024,
+        "groups": len(found.groups),
+        "conflicts": len(found.pairs),
+        "moves": made.n_moves,
+        "cpu_s": {
+            name: clock.spent[name]
+            for name in (*order, *(n for n in clock.spent if n not in order))
+        },
+    }
 
 
 def _compile_kernels() -> None:

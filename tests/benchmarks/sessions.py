@@ -1,8 +1,11 @@
-"""Two dozen sessions of the explorer on one server: seconds from a click to its answer, idle and while one searches.
+"""Two dozen sessions of the explorer on one server.
 
-The clients speak the websocket protocol by themselves, without a browser, so that what is measured is the server.  A
-click is a key of the table of commands; it is answered when the server has acknowledged it and the first change that it
-made has arrived.  Every client waits a while between its clicks, as a person does.
+Seconds from a click to its answer, idle and while one searches.
+
+The clients speak the websocket protocol by themselves, without a browser, so that what is measured
+is the server.  A click is a key of the table of commands; it is answered when the server has
+acknowledged it and the first change that it made has arrived.  Every client waits a while between
+its clicks, as a person does.
 """
 
 from __future__ import annotations
@@ -58,9 +61,13 @@ class Client:
         token = re.search(r'"token":"([^"]+)"', html.unescape(page))
         assert token is not None, page[:2000]
         request = HTTPRequest(
-            self.url.replace("http", "ws", 1) + "/ws", headers={"Origin": self.url}, request_timeout=120
+            self.url.replace("http", "ws", 1) + "/ws",
+            headers={"Origin": self.url},
+            request_timeout=120,
         )
-        self.socket = await websocket_connect(request, subprotocols=["bokeh", token.group(1)], max_message_size=2**28)
+        self.socket = await websocket_connect(
+            request, subprotocols=["bokeh", token.group(1)], max_message_size=2**28
+        )
         self._reader = asyncio.create_task(self._read())
         await self._arrived.get()  # ACK
         reply = await self._ask("PULL-DOC-REQ", {})
@@ -68,7 +75,8 @@ class Client:
         self.first_s = time.perf_counter() - began
         ready = {"type": "event", "name": "document_ready", "values": {"type": "map"}}
         await self._ask(
-            "PATCH-DOC", {"events": [{"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": ready}]}
+            "PATCH-DOC",
+            {"events": [{"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": ready}]},
         )
 
     async def _read(self) -> None:
@@ -106,7 +114,12 @@ class Client:
         began = time.perf_counter()
         while not self._arrived.empty():
             self._arrived.get_nowait()
-        change = {"kind": "ModelChanged", "model": {"id": self.shell}, "attr": "command", "new": [key, self.sent]}
+        change = {
+            "kind": "ModelChanged",
+            "model": {"id": self.shell},
+            "attr": "command",
+            "new": [key, self.sent],
+        }
         await self._ask("PATCH-DOC", {"events": [change]})
         while not self.told:  # the acknowledgement comes first where Panel gathers changes
             header, _ = await asyncio.wait_for(self._arrived.get(), 120)
@@ -167,13 +180,17 @@ async def _use(client: Client, chance: random.Random, clicks: int) -> list[Answe
 
 
 async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dict[str, list[float]]:
-    """Seconds by what was measured: opening, clicks with an idle server, clicks while another session searches."""
+    """Seconds by what was measured.
+
+    Opening, clicks with an idle server, clicks while another session searches.
+    """
     chance = random.Random(0)
     some = [Client(url, "attention") for _ in range(clients)]
     searcher = Client(url, "transformer")
     for client in [*some, searcher]:
         await client.open()
-    await asyncio.gather(*(_visit(c) for c in some))  # pages are made on the first visit, which is no click
+    # Pages are made on the first visit, which is no click
+    await asyncio.gather(*(_visit(c) for c in some))
     await asyncio.sleep(2.0)
     before = sum(c.quiet_messages for c in some)
     await asyncio.gather(*(c.rest(3.0) for c in some))
@@ -182,7 +199,9 @@ async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dic
     await searcher.press("run")
     await searcher.rest(3.0)
     busy = asyncio.create_task(searcher.rest(10_000.0))
-    searching = await asyncio.gather(*(_use(c, random.Random(chance.random()), clicks) for c in some))
+    searching = await asyncio.gather(
+        *(_use(c, random.Random(chance.random()), clicks) for c in some)
+    )
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
     return {
@@ -205,11 +224,17 @@ def run() -> list[str]:
     print(f"\n{CLIENTS} sessions of the explorer, {CLICKS} clicks of each, in milliseconds")
     for name in ("open", "idle", "searching"):
         values = found[name]
-        print(f"{name:>10}: median {1e3 * statistics.median(values):6.0f}, p95 {1e3 * p95(values):6.0f}")
+        print(
+            f"{name:>10}: median {1e3 * statistics.median(values):6.0f}, p95 "
+            f"{1e3 * p95(values):6.0f}"
+        )
     told = found["messages a second of 24 idle sessions"][0]
     print(f"messages a second to {CLIENTS} sessions where nothing happens: {told:.1f}")
     missed = []
-    for name, median_s, p95_s in (("idle", MEDIAN_S, P95_S), ("searching", 2 * MEDIAN_S, P95_SEARCHING_S)):
+    for name, median_s, p95_s in (
+        ("idle", MEDIAN_S, P95_S),
+        ("searching", 2 * MEDIAN_S, P95_SEARCHING_S),
+    ):
         if statistics.median(found[name]) > median_s or p95(found[name]) > p95_s:
             missed.append(f"click to answer, {name}: target median {median_s} s, p95 {p95_s} s")
     return missed

@@ -1,8 +1,9 @@
 """How the analysis, pricing and search scale with the number of layers.
 
-The analysis has a ratio for a target, so that it holds on any machine: it costs no more than tracing the model does.
-Pricing and search have to reach a number of plans a second on one core.  Seconds are CPU seconds of this process, which
-runs on one thread, so that what else the machine does counts for little.
+The analysis has a ratio for a target, so that it holds on any machine: it costs no more than
+tracing the model does.  Pricing and search have to reach a number of plans a second on one core.
+Seconds are CPU seconds of this process, which runs on one thread, so that what else the machine
+does counts for little.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from toast_lab.isolate import n_cores
 from toast_lab.sharding.state import State, legal_rows
 
 LAYERS = (2, 4, 8, 18)
-SIZES = {"d_model": 2048, "hidden": 16384, "key_size": 256, "vocab": 256128, "batch": 16, "sequence": 2048}
+SIZES = {
+    "d_model": 2048,
+    "hidden": 16384,
+    "key_size": 256,
+    "vocab": 256128,
+    "batch": 16,
+    "sequence": 2048,
+}
 PRICED_LAYERS = (2, 18, 72)
 EVALUATIONS = 3000
 BUDGET = tl.Budget(seconds=None, evaluations=EVALUATIONS)
@@ -57,7 +65,8 @@ def analysis() -> list[str]:
         print(f"{layers:>6} {model.program.n_ops:>6} {trace_s:>8.2f} {analyse_s:>9.2f}")
         if analyse_s > trace_s:
             missed.append(
-                f"{layers} layers: the analysis takes {analyse_s / trace_s:.2f} times as long as tracing (target 1)"
+                f"{layers} layers: the analysis takes {analyse_s / trace_s:.2f} times as long as "
+                "tracing (target 1)"
             )
     return missed
 
@@ -65,9 +74,13 @@ def analysis() -> list[str]:
 def pricing() -> list[str]:
     """Plans a second: each op by itself, folded, of what changed only, and within a search."""
     missed, per_plan = [], {}
-    print(f"\nt2b training step, layers unrolled, mesh 4x4; microseconds a plan; a search of {EVALUATIONS} evaluations")
     print(
-        f"{'layers':>6} {'ops':>6} {'classes':>7} {'whole':>7} {'folded':>7} {'changed':>8} {'of them':>8} "
+        "\nt2b training step, layers unrolled, mesh 4x4; microseconds a plan; a search of "
+        f"{EVALUATIONS} evaluations"
+    )
+    print(
+        f"{'layers':>6} {'ops':>6} {'classes':>7} {'whole':>7} {'folded':>7} {'changed':>8} "
+        f"{'of them':>8} "
         f"{'plans/s':>8} {'search plans/s':>15} {'priced':>7} {'pricing':>8}"
     )
     for layers in PRICED_LAYERS:
@@ -90,23 +103,34 @@ def pricing() -> list[str]:
         rate, search_rate = 1 / changed_s, evaluations / search_s
         per_plan[layers] = search_s / evaluations
         print(
-            f"{layers:>6} {problem.analysis.program.n_ops:>6} {len(problem.folded.times):>7} {whole_s * 1e6:>7.0f} "
-            f"{folded_s * 1e6:>7.0f} {changed_s * 1e6:>8.0f} {share_changed(pricer, walks):>8.0%} {rate:>8.0f} "
+            f"{layers:>6} {problem.analysis.program.n_ops:>6} {len(problem.folded.times):>7} "
+            f"{whole_s * 1e6:>7.0f} "
+            f"{folded_s * 1e6:>7.0f} {changed_s * 1e6:>8.0f} "
+            f"{share_changed(pricer, walks):>8.0%} {rate:>8.0f} "
             f"{search_rate:>15.0f} {evaluations:>7} {evaluations * changed_s / search_s:>8.0%}"
         )
         if layers == 18:
             alone_s = seconds(lambda p=problem: tl.search(p, seed=0, threads=1, budget=BUDGET))
-            print(f"{'':>6} one thread takes {alone_s / search_s:.2f} times as long as {n_cores()} for the same search")
+            print(
+                f"{'':>6} one thread takes {alone_s / search_s:.2f} times as long as "
+                f"{n_cores()} for the same search"
+            )
             for what, found in (("the pricer", rate), ("the search", search_rate)):
                 if found < PLANS_PER_S:
-                    missed.append(f"{layers} layers: {what} does {found:.0f} plans a second (target {PLANS_PER_S})")
+                    missed.append(
+                        f"{layers} layers: {what} does {found:.0f} plans a second "
+                        f"(target {PLANS_PER_S})"
+                    )
     for layers in PRICED_LAYERS[1:]:
         growth, more = per_plan[layers] / per_plan[PRICED_LAYERS[0]], layers / PRICED_LAYERS[0]
         print(
-            f"a plan of the search at {layers} layers over {PRICED_LAYERS[0]} layers ({more:.0f} times): {growth:.2f}"
+            f"a plan of the search at {layers} layers over {PRICED_LAYERS[0]} layers ({more:.0f} "
+            f"times): {growth:.2f}"
         )
         if growth > more:
-            missed.append(f"a plan takes {growth:.2f} times as long with {more:.0f} times the layers")
+            missed.append(
+                f"a plan takes {growth:.2f} times as long with {more:.0f} times the layers"
+            )
     return missed
 
 

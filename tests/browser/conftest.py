@@ -1,7 +1,8 @@
 """Fixtures that drive the explorer in the system's Chromium.
 
-A page test takes `served` (start the explorer, get its URL) and `strict_page` (a page whose console errors,
-exceptions and requests to other hosts fail the test). Wait for visible text, never for idleness.
+A page test takes `served` (start the explorer, get its URL) and `strict_page` (a page whose console
+errors, exceptions and requests to other hosts fail the test). Wait for visible text, never for
+idleness.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from playwright.sync_api import ConsoleMessage, Error, Page
 from tests.browser.serving import free_port, launch_arguments, wait_until_answers
 
 LOCAL_SCHEMES = {"about", "blob", "data"}
-# Panel's table puts its scroll place back one frame later; where the table has been taken away by then, it says so.
+# Panel's table puts its scroll place back one frame later; where the table has been taken away by
+# then, it says so.
 PANEL_TABLE = ("reading 'rowManager'", "panel.min.js")
 
 
@@ -36,7 +38,8 @@ class Troubles:
         self.found: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", self._exception)
-        # Requests are watched, since only that sees where a redirect leads; the route stops them as well.
+        # Requests are watched, since only that sees where a redirect leads; the route stops them as
+        # well.
         page.on("request", lambda request: self._leaves(request.url))
         page.on("websocket", lambda socket: self._leaves(socket.url))
         page.route(lambda url: not is_local(url), lambda route: route.abort())
@@ -82,11 +85,12 @@ def strict_page(page: Page) -> Iterator[Page]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Give `served(*arguments, env=None, seconds=120)`: start `toast-lab serve` and return its URL.
 
-    Equal calls share one server for the whole run, since a start costs seconds. To serve something else,
-    name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
+    Equal calls share one server for the whole run, since a start costs seconds. To serve something
+    else, name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
     """
     running: dict[Any, tuple[str, subprocess.Popen[bytes]]] = {}
-    runs = tmp_path_factory.mktemp("runs") / "runs.sqlite"  # what a page executes is kept, but not among the user's
+    # What a page executes is kept, but not among the user's
+    runs = tmp_path_factory.mktemp("runs") / "runs.sqlite"
 
     def start(
         *arguments: str,
@@ -98,7 +102,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
         if key in running and running[key][1].poll() is None:
             return running[key][0]
         port = free_port()
-        words = command or [sys.executable, "-m", "toast_lab.cli", "serve", "--port", "{port}", *arguments]
+        words = command or [
+            sys.executable,
+            "-m",
+            "toast_lab.cli",
+            "serve",
+            "--port",
+            "{port}",
+            *arguments,
+        ]
         log = tmp_path_factory.mktemp("served") / "server.log"
         with log.open("wb") as output:
             process = subprocess.Popen(

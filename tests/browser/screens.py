@@ -1,7 +1,7 @@
 """Pictures of every step of the explorer: ``python -m tests.browser.screens [FOLDER] [STEP ...]``.
 
-Each step is taken at 1280x720 and 1440x900, light and dark, as a person would come there; pictures are made half as
-wide, which keeps text readable and files small.
+Each step is taken at 1280x720 and 1440x900, light and dark, as a person would come there; pictures
+are made half as wide, which keeps text readable and files small.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def attention(page: Page) -> None:
 def hand(page: Page) -> None:
     """Attention with its sequence on one axis, side 1."""
     _go(page, "3 By hand")
-    page.locator(".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)).first.click()
+    page.locator(
+        ".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)
+    ).first.click()
     page.get_by_role("button", name=re.compile("^data, side 1")).first.click()
     expect(page.get_by_text("manual plan: S@1->data").first).to_be_visible(timeout=SLOW)
 
@@ -81,7 +83,9 @@ def compare(page: Page) -> None:
     search(page)
     _go(page, "5 Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
-    expect(page.locator(".tabulator-row:visible", has_text="data parallel").first).to_be_visible(timeout=SLOW)
+    expect(page.locator(".tabulator-row:visible", has_text="data parallel").first).to_be_visible(
+        timeout=SLOW
+    )
 
 
 def _load(page: Page, model: str) -> None:
@@ -95,15 +99,23 @@ def _go(page: Page, title: str) -> None:
 
 
 STEPS: dict[str, Callable[[Page], None]] = {
-    "load": load, "graph": graph, "attention": attention, "hand": hand, "tour": tour, "search": search, "tree": tree,
+    "load": load,
+    "graph": graph,
+    "attention": attention,
+    "hand": hand,
+    "tour": tour,
+    "search": search,
+    "tree": tree,
     "compare": compare,
-}  # fmt: skip
+}
 
 
 def small(png: bytes) -> Image.Image:
     """The picture as it is kept."""
     whole = Image.open(io.BytesIO(png)).convert("RGB")
-    part = whole.resize((int(whole.width * SHARE), int(whole.height * SHARE)), Image.Resampling.LANCZOS)
+    part = whole.resize(
+        (int(whole.width * SHARE), int(whole.height * SHARE)), Image.Resampling.LANCZOS
+    )
     return part
 
 
@@ -119,8 +131,10 @@ def main(folder: Path, names: list[str]) -> None:
                     page = browser.new_page(viewport=screen, color_scheme=theme)
                     page.goto(url)
                     STEPS[name](page)
-                    page.mouse.move(width - 2, height - 2)  # away from buttons, whose tips would lie over the page
-                    page.wait_for_timeout(2500)  # what moves has come to rest, and what is drawn late is there
+                    # Away from buttons, whose tips would lie over the page
+                    page.mouse.move(width - 2, height - 2)
+                    # What moves has come to rest, and what is drawn late is there
+                    page.wait_for_timeout(2500)
                     file = folder / f"{name}-{width}-{theme}.webp"
                     small(page.screenshot()).save(file, "WEBP", quality=QUALITY, method=6)
                     print(file, file.stat().st_size, flush=True)

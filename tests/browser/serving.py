@@ -19,13 +19,20 @@ from typing import Any
 from toast_lab.errors import RunFailed
 
 FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 def launch_arguments() -> dict[str, Any]:
-    """How Playwright starts the system's Chromium: without a window, and nothing of its own may use the network.
+    """How Playwright starts the system's Chromium.
+
+    Without a window, and nothing of its own may use the network.
 
     Raises:
         RunFailed: there is none.
@@ -44,7 +51,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until_answers(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+def wait_until_answers(
+    url: str, process: subprocess.Popen[bytes], log: Path, seconds: float
+) -> None:
     """Wait for a server.
 
     Raises:
@@ -54,7 +63,9 @@ def wait_until_answers(url: str, process: subprocess.Popen[bytes], log: Path, se
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RunFailed(f"the server ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
+            raise RunFailed(
+                f"the server ended with status {process.returncode}:\n{log.read_text()[-4000:]}"
+            )
         try:
             with direct.open(url, timeout=30):
                 return

@@ -1,4 +1,7 @@
-"""Sharding by hand, as a person sees it: flip a side, apply a colour, undo, redo, branch, look at the devices."""
+"""Sharding by hand, as a person sees it.
+
+Flip a side, apply a colour, undo, redo, branch, look at the devices.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,18 @@ def row(page: Page, text: str) -> Locator:
 
 
 def colour(page: Page, name: str) -> Locator:
-    return page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=name, exact=True)).locator(
-        "visible=true"
-    )
+    return page.locator(
+        ".tabulator-row", has=page.get_by_role("gridcell", name=name, exact=True)
+    ).locator("visible=true")
 
 
 def cost(page: Page, name: str) -> Locator:
     """The number of the plan by hand in a row of the costs."""
-    return page.locator("table.costs tr", has=page.get_by_role("rowheader", name=name, exact=True)).locator("td").first
+    return (
+        page.locator("table.costs tr", has=page.get_by_role("rowheader", name=name, exact=True))
+        .locator("td")
+        .first
+    )
 
 
 def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> None:
@@ -60,7 +67,9 @@ def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> No
         expect(row(page, f"{side}: dim {side}")).to_contain_text("●")
         for kind in option.collectives:
             expect(
-                page.locator(".listing .row", has_text=f"{kind} {{data}}").locator("visible=true").first
+                page.locator(".listing .row", has_text=f"{kind} {{data}}")
+                .locator("visible=true")
+                .first
             ).to_be_visible()
     expect(row(page, "0: dim 0")).not_to_contain_text("●")
 
@@ -72,10 +81,14 @@ def test_a_name_in_conflict_selects_its_set_and_a_set_its_names_in_the_graph(han
     expect(page.locator(".tabulator-row.tabulator-selected", has_text="0: dim 0")).to_be_visible()
     row(page, "1: dim 1").click()
     page.get_by_role("button", name=re.compile("Graph")).click()
-    expect(page.get_by_role("heading", name=re.compile("conflict .and 4 more"))).to_be_visible(timeout=SLOW)
+    expect(page.get_by_role("heading", name=re.compile("conflict .and 4 more"))).to_be_visible(
+        timeout=SLOW
+    )
 
 
-def test_actions_are_undone_redone_branched_and_compared(served: Callable[..., str], strict_page: Page) -> None:
+def test_actions_are_undone_redone_branched_and_compared(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(served())
@@ -84,7 +97,9 @@ def test_actions_are_undone_redone_branched_and_compared(served: Callable[..., s
     expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("By hand")).click()
     expect(
-        page.get_by_text("this program has no", exact=False).or_(page.get_by_text("nothing to settle"))
+        page.get_by_text("this program has no", exact=False).or_(
+            page.get_by_text("nothing to settle")
+        )
     ).to_be_visible(timeout=SLOW)
     problem = Problem(analysed("mlp"), MESH)
     names = {g.name: g for g in problem.analysis.groups if g.n_names > 1}
@@ -100,7 +115,9 @@ def test_actions_are_undone_redone_branched_and_compared(served: Callable[..., s
     page.get_by_role("button", name=re.compile("^model: ")).click()
     expect(row(page, f"{hidden}->model")).to_contain_text("+1 AR")
     expect(cost(page, "sent")).to_have_text("1")
-    expect(page.locator(".listing .row", has_text="all_reduce {model}").locator("visible=true")).to_be_visible()
+    expect(
+        page.locator(".listing .row", has_text="all_reduce {model}").locator("visible=true")
+    ).to_be_visible()
 
     page.get_by_role("button", name="Undo").click()
     expect(cost(page, "sent")).to_have_text("0")

@@ -1,4 +1,7 @@
-"""Compare & run, as a person sees it: two plans predicted, compiled and executed; pictures, answers and files."""
+"""Compare & run, as a person sees it.
+
+Two plans predicted, compiled and executed; pictures, answers and files.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def saved(page: Page, button: Locator) -> tuple[str, bytes]:
 
 
 def expect_data(page: Page, figure: str, renderer: str, column: str, expected: list[float]) -> None:
-    """Wait until a column of a drawn figure is what it should be: figures are drawn anew when plans change."""
+    """Wait until a column of a drawn figure is what it should be.
+
+    Figures are drawn anew when plans change.
+    """
     code = f"""(() => {{
       const found = plot && plot.model.renderers.find((r) => r.name === '{renderer}')
       return found ? [...found.data_source.data.{column}] : null
@@ -82,12 +88,19 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     page, cost = compared, tl.price(PROBLEM, PLAN)
     whole = tl.price(PROBLEM, ShardingPlan.from_actions(PROBLEM, []))
     plan = row(page, "data parallel")
-    for words in (seconds_text(cost.time_s), bytes_text(cost.peak_bytes), "16.00 GiB free", "2 AG, 1 AR"):
+    for words in (
+        seconds_text(cost.time_s),
+        bytes_text(cost.peak_bytes),
+        "16.00 GiB free",
+        "2 AG, 1 AR",
+    ):
         expect(plan).to_contain_text(words)
 
     peaks = [whole.peak_bytes / 2**10, cost.peak_bytes / 2**10]
     expect_data(page, "time against memory", "estimated", "x", peaks)
-    expect_data(page, "time against memory", "estimated", "y", [whole.time_s * 1e6, cost.time_s * 1e6])
+    expect_data(
+        page, "time against memory", "estimated", "y", [whole.time_s * 1e6, cost.time_s * 1e6]
+    )
     expect(page.locator(".tabulator-row", has_text="on it")).to_have_count(2)
 
     tab(page, "Breakdown")
@@ -102,9 +115,13 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
 
     tab(page, "Memory")
     expect(page.get_by_text("Held where data parallel peaks")).to_be_visible(timeout=SLOW)
-    expect_data(page, "memory timelines", "data parallel", "y", [b / 2**10 for b in cost.timeline_bytes])
+    expect_data(
+        page, "memory timelines", "data parallel", "y", [b / 2**10 for b in cost.timeline_bytes]
+    )
     first = cost.at_peak[0]
-    expect(page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first).to_be_visible()
+    expect(
+        page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first
+    ).to_be_visible()
     row(page, "unsharded").click()
     expect(page.get_by_text("Held where unsharded peaks")).to_be_visible()
     row(page, "data parallel").click()
@@ -122,7 +139,9 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     page.get_by_role("columnheader", name="time, µs").click()
     longest = max([*cost.ops, *cost.collectives], key=lambda o: o.time_s)
     expect(
-        page.locator(".tabulator-row", has_text=f"{longest.kind} {{{','.join(longest.axes)}}}").first
+        page.locator(
+            ".tabulator-row", has_text=f"{longest.kind} {{{','.join(longest.axes)}}}"
+        ).first
     ).to_contain_text(f"{100 * longest.time_s / cost.time_s:.3g}")
 
     unchecked = page.get_by_role("gridcell", name="☐ ■").first
@@ -139,14 +158,22 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
 def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: Page) -> None:
     page = compared
     page.get_by_role("button", name="Compile the selected plan").click()
-    expect(page.get_by_text(re.compile("^data parallel: compiled for cpu:8")).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("^data parallel: compiled for cpu:8")).first).to_be_visible(
+        timeout=SLOW
+    )
     tab(page, "Collectives")
-    expect(page.get_by_text(re.compile("data parallel, compiled for cpu:8: . of . differ"))).to_be_visible(timeout=SLOW)
+    expect(
+        page.get_by_text(re.compile("data parallel, compiled for cpu:8: . of . differ"))
+    ).to_be_visible(timeout=SLOW)
     sums = page.locator(".tabulator-row", has_text="all_reduce").locator("visible=true").first
     expect(sums).to_contain_text("1×")
     expect(row(page, "data parallel")).to_contain_text("2 AG, 1 AR2 AG, 1 AR")
 
-    found = tl.why(PROBLEM, PLAN, next(c for c in tl.price(PROBLEM, PLAN).collectives if c.kind == "all_reduce"))[0]
+    found = tl.why(
+        PROBLEM,
+        PLAN,
+        next(c for c in tl.price(PROBLEM, PLAN).collectives if c.kind == "all_reduce"),
+    )[0]
     page.locator(".tabulator-row", has_text="equal").locator("visible=true").first.click()
     expect(page.get_by_text(found.because)).to_be_visible(timeout=SLOW)
     expect(page.get_by_text(found.undoing[0].text).first).to_be_visible()
@@ -159,7 +186,9 @@ def children() -> list[int]:
     parents, workers = {}, []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(entry.name)] = int(entry.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(entry.name)] = int(
+                entry.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+            )
             if b"toast_lab.isolate" in entry.joinpath("cmdline").read_bytes():
                 workers.append(int(entry.name))
         except OSError:
@@ -173,19 +202,29 @@ def children() -> list[int]:
     return [pid for pid in workers if ours(pid)]
 
 
-def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_there_was(compared: Page) -> None:
+def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_there_was(
+    compared: Page,
+) -> None:
     page = compared
     plan = row(page, "data parallel")
     page.get_by_role("button", name="Execute the 2 checked plans in turns").click()
-    expect(page.get_by_text(re.compile(r"executing 2 plans in turns on cpu: .*%, \d+ s"))).to_be_visible(timeout=SLOW)
-    done = page.get_by_text(re.compile(r"^unsharded, data parallel: executed on cpu:8\. Kept as rows \d")).first
+    expect(
+        page.get_by_text(re.compile(r"executing 2 plans in turns on cpu: .*%, \d+ s"))
+    ).to_be_visible(timeout=SLOW)
+    done = page.get_by_text(
+        re.compile(r"^unsharded, data parallel: executed on cpu:8\. Kept as rows \d")
+    ).first
     expect(done).to_be_visible(timeout=SLOW)
     expect(page.get_by_text("agrees with unsharded")).to_be_visible()
-    expect(page.get_by_text("5 rounds of 2 steps for each plan, in a changing order")).to_be_visible()
+    expect(
+        page.get_by_text("5 rounds of 2 steps for each plan, in a changing order")
+    ).to_be_visible()
     expect(plan).to_contain_text("cpu:8")
     measured = plan.inner_text()
     tab(page, "Runs")
-    expect(page.locator(".tabulator-row", has_text="(unsharded)").locator("visible=true")).to_have_count(1)
+    expect(
+        page.locator(".tabulator-row", has_text="(unsharded)").locator("visible=true")
+    ).to_have_count(1)
 
     page.get_by_role("button", name="Execute the selected plan").click()
     end = time.monotonic() + SLOW / 1000
@@ -198,7 +237,9 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     assert plan.inner_text() == measured
 
     page.get_by_role("button", name="Execute the selected plan").click()
-    expect(page.get_by_text(re.compile("executing data parallel on cpu: "))).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("executing data parallel on cpu: "))).to_be_visible(
+        timeout=SLOW
+    )
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text(re.compile("cancelled")).first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Execute the selected plan")).to_be_enabled(timeout=SLOW)
@@ -230,7 +271,9 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     assert name == "data_parallel_sharding.py"
     assert "def shard(" in text
     ast.parse(text)
-    expect(page.get_by_text(re.compile("constraints? for .* values? of attn")).first).to_be_visible()
+    expect(
+        page.get_by_text(re.compile("constraints? for .* values? of attn")).first
+    ).to_be_visible()
 
     csv_button = page.get_by_role("button", name="CSV").locator("visible=true")
     name, content = saved(page, csv_button.first)
@@ -251,7 +294,9 @@ def test_an_export_that_cannot_be_made_is_a_message(compared: Page) -> None:
     page = compared
     page.get_by_label("export as").select_option("Axis rules for flax")
     page.get_by_role("button", name="Export the selected plan").click()
-    expect(page.locator(".status.error, .status.good").first).to_contain_text(re.compile("rules|names"), timeout=SLOW)
+    expect(page.locator(".status.error, .status.good").first).to_contain_text(
+        re.compile("rules|names"), timeout=SLOW
+    )
     page.get_by_label("devices").select_option("attached TPUs")
     page.get_by_role("button", name="Execute the selected plan").click()
     expect(page.locator(".status.error")).to_be_visible(timeout=SLOW)

@@ -71,7 +71,9 @@ def explorer(served: Callable[..., str], strict_page: Page) -> Page:
     return strict_page
 
 
-def test_the_first_screen_is_there_within_three_seconds(served: Callable[..., str], strict_page: Page) -> None:
+def test_the_first_screen_is_there_within_three_seconds(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     url = served()
     strict_page.goto(url)  # the browser's cache of the libraries is cold only once
     expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
@@ -143,7 +145,9 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     expect(page.get_by_text(re.compile("mcts .seed 0., device-local")).first).to_be_visible()
 
 
-def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows(explorer: Page) -> None:
+def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows(
+    explorer: Page,
+) -> None:
     page = explorer
     go(page, "Graph & conflicts")
     expect(page.get_by_text("31 nodes")).to_be_visible()
@@ -189,7 +193,9 @@ def test_a_reload_keeps_what_was_done(explorer: Page) -> None:
     expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     page.wait_for_url(re.compile("step=compare"))
     page.reload()
-    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible(timeout=SLOW)
+    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible(
+        timeout=SLOW
+    )
 
 
 def test_two_pages_do_not_see_each_other(served: Callable[..., str], explorer: Page) -> None:
@@ -239,7 +245,9 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
 
 def test_coverage_and_divisibility_stand_below_the_graph(explorer: Page) -> None:
     expect(
-        explorer.get_by_text("Every axis of data=4,model=2 divides every size; every argument can be cut.").first
+        explorer.get_by_text(
+            "Every axis of data=4,model=2 divides every size; every argument can be cut."
+        ).first
     ).to_be_visible()
     explorer.get_by_text("Coverage (0)").click()
     expect(explorer.get_by_text("Every op can be split along every dim.")).to_be_visible()
@@ -247,5 +255,7 @@ def test_coverage_and_divisibility_stand_below_the_graph(explorer: Page) -> None
     explorer.get_by_role("button", name="Load with these sizes").click()
     expect(explorer.get_by_text("Sizes (1)")).to_be_visible(timeout=SLOW)
     explorer.get_by_text("Sizes (1)").click()
-    expect(explorer.get_by_role("gridcell", name="data=4: pad to 8, or an axis of 2")).to_be_visible()
+    expect(
+        explorer.get_by_role("gridcell", name="data=4: pad to 8, or an axis of 2")
+    ).to_be_visible()
     expect(explorer.get_by_text("H1 = 6 on data=4: pad to 8, or an axis of 2")).to_be_visible()

@@ -1,4 +1,7 @@
-"""The graph page as a person uses it: levels, folds, hops, search, filters, hues, and what is selected everywhere."""
+"""The graph page as a person uses it.
+
+Levels, folds, hops, search, filters, hues, and what is selected everywhere.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,11 @@ def line(page: Page, text: str) -> Locator:
 
 def toggle(page: Page, label: str) -> None:
     """Check or uncheck a box; Bokeh does not tie its label to it."""
-    boxes = ("as a regular expression", "conflicts and their neighbours only", "colours of a single name too")
+    boxes = (
+        "as a regular expression",
+        "conflicts and their neighbours only",
+        "colours of a single name too",
+    )
     page.locator("input[type=checkbox]").locator("visible=true").nth(boxes.index(label)).click()
 
 
@@ -90,7 +97,9 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     # graph -> listing, colour table, words
     page.mouse.click(*pixel(page, "names", 0))
     expect(page.locator(".listing .row.on").locator("visible=true")).to_contain_text("x : [")
-    expect(page.locator(".tabulator-selected", has_text="S").locator("visible=true")).to_be_visible()
+    expect(
+        page.locator(".tabulator-selected", has_text="S").locator("visible=true")
+    ).to_be_visible()
     expect(page.get_by_text("x dim 0 of [64, 32]")).to_be_visible()
     # listing -> graph
     line(page, "div(a, c)").click()
@@ -106,7 +115,9 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     selected(page, "conflicts", 1)
     selected(page, "names", 2)
     expect(page.get_by_text("why both dims have one colour")).to_be_visible()
-    chain = bokeh(page, GRAPH, "plot.model.renderers.find((r) => r.name === 'chain').data_source.get_length()")
+    chain = bokeh(
+        page, GRAPH, "plot.model.renderers.find((r) => r.name === 'chain').data_source.get_length()"
+    )
     assert chain == 7  # eight names in a row
     page.get_by_text("Source", exact=True).click()
     expect(page.locator(".source .row.on")).to_contain_text("b = jnp.sum(a, axis=0)")
@@ -114,16 +125,25 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     page.locator(".source .row", has_text="a = k @ qt").click()
     selected(page, "names", 3)
     page.get_by_text("Conflicts", exact=True).click()
-    expect(page.locator(".tabulator-selected", has_text="attention.py:17").locator("visible=true")).to_be_visible()
+    expect(
+        page.locator(".tabulator-selected", has_text="attention.py:17").locator("visible=true")
+    ).to_be_visible()
     # and the board of the next page has the set in front
     go(page, "By hand")
-    expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(
+        timeout=SLOW
+    )
 
 
 def test_hover_cards_the_legend_and_the_view(attention: Page) -> None:
     page = attention
     legend = page.locator("details", has_text="legend").locator("visible=true")
-    for words in ("a marker is one dimension name", "a red dashed line", "an outline is a compatibility set", "×18"):
+    for words in (
+        "a marker is one dimension name",
+        "a red dashed line",
+        "an outline is a compatibility set",
+        "×18",
+    ):
         expect(legend).to_contain_text(words)
     x, y = pixel(page, "names", 0)
     page.mouse.move(x + 60, y)
@@ -151,10 +171,14 @@ def test_search_finds_by_text_and_by_pattern_and_says_what_is_wrong(attention: P
     toggle(page, "as a regular expression")
     field.fill("^(div|transpose")
     field.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("is no regular expression: missing ), unterminated subpattern")
+    expect(page.get_by_role("alert")).to_contain_text(
+        "is no regular expression: missing ), unterminated subpattern"
+    )
     field.fill("= (div|transpose)[(]")
     field.press("Enter")
-    expect(page.get_by_text("4 names", exact=True).locator("visible=true").first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("4 names", exact=True).locator("visible=true").first).to_be_visible(
+        timeout=SLOW
+    )
     selected(page, "names", 4)
     field.fill("nowhere")
     field.press("Enter")
@@ -171,7 +195,9 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
     page.get_by_role("button", name="Fold all rows", exact=True).click()
     drawn(page, 75)
     # one row by itself, by two clicks on its marker
-    rows = bokeh(page, GRAPH, "plot.model.renderers.find((r) => r.name === 'names').data_source.data.row")
+    rows = bokeh(
+        page, GRAPH, "plot.model.renderers.find((r) => r.name === 'names').data_source.data.row"
+    )
     page.mouse.dblclick(*pixel(page, "names", rows.index("attention ×2")))
     expect(page.get_by_text("75 nodes")).to_be_hidden(timeout=SLOW)
     expect(page.get_by_role("button", name=re.compile("^Fold"))).to_be_enabled()
@@ -193,7 +219,9 @@ def test_levels_folds_filters_and_hops(transformer: Page) -> None:
 
     # hues of what the dims weigh, with their key in the legend
     page.get_by_label("hue shows").select_option("bytes that carry it")
-    expect(page.get_by_text("the bytes of all whole values that have the dim")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("the bytes of all whole values that have the dim")).to_be_visible(
+        timeout=SLOW
+    )
     page.get_by_label("hue shows").select_option("mesh axis of a plan")
     expect(page.get_by_label("of the plan")).to_be_visible()
     page.get_by_label("hue shows").select_option("colour")

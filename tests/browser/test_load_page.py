@@ -1,4 +1,7 @@
-"""The Load page as a person sees it: gallery, files, mesh and machine while they are typed, reports, progress."""
+"""The Load page as a person sees it.
+
+Gallery, files, mesh and machine while they are typed, reports, progress.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def load_page(served: Callable[..., str], strict_page: Page) -> Page:
 
 
 def drop(page: Page, name: str, content: bytes) -> None:
-    page.locator("input[type=file]").set_input_files({"name": name, "mimeType": "", "buffer": content})
+    page.locator("input[type=file]").set_input_files(
+        {"name": name, "mimeType": "", "buffer": content}
+    )
 
 
 def said(page: Page, words: str) -> None:

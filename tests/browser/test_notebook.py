@@ -34,11 +34,20 @@ HERE = str(Path(__file__).parents[2])
 
 def notebook(*sources: str) -> str:
     cells = [
-        {"cell_type": "code", "execution_count": None, "id": f"c{i}", "metadata": {}, "outputs": [], "source": source}
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "id": f"c{i}",
+            "metadata": {},
+            "outputs": [],
+            "source": source,
+        }
         for i, source in enumerate(sources)
     ]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    return json.dumps({"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5})
+    return json.dumps(
+        {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +55,15 @@ def lab(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) ->
     """A JupyterLab with a folder of its own: (URL, folder)."""
     folder = tmp_path_factory.mktemp("lab")
     (folder / "config.py").write_text(CONFIG.format(root=str(folder)))
-    words = [sys.executable, "-m", "jupyterlab", "--config", str(folder / "config.py"), "--port", "{port}"]
+    words = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--config",
+        str(folder / "config.py"),
+        "--port",
+        "{port}",
+    ]
     folders = {"CONFIG_DIR": "", "DATA_DIR": "data", "RUNTIME_DIR": "run"}
     env = {"PYTHONPATH": HERE, **{f"JUPYTER_{k}": str(folder / v) for k, v in folders.items()}}
     return served(command=words, env=env), folder
@@ -76,7 +93,8 @@ def outside(page: Page) -> Iterator[Outside]:
 def opened(page: Page, lab: tuple[str, Path], name: str, *sources: str) -> None:
     url, folder = lab
     (folder / name).write_text(notebook(*sources))
-    page.goto(f"{url}/lab/workspaces/{name.partition('.')[0]}/tree/{name}")  # or the tabs of the last test come back
+    # Or the tabs of the last test come back
+    page.goto(f"{url}/lab/workspaces/{name.partition('.')[0]}/tree/{name}")
     expect(page.locator(".jp-Cell").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_text(re.compile("Python 3.*Idle")).first).to_be_visible(timeout=SLOW)
 
@@ -93,7 +111,9 @@ def children(pid: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(") ")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(") ")[2].split()[1]
+                )
             except OSError:
                 continue  # it has ended meanwhile
     level = [pid]
@@ -135,13 +155,20 @@ model = tl.load("transformer", layers=1, d_model=64, hidden=128, heads=4, key_si
 problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
 print("kernel", os.getpid())
 """
-START = 'run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))\ntl.views.search(run)'
+START = (
+    'run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))\ntl.views.search(run)'
+)
 BUSY = 'import time\ntime.sleep(4)\nprint("slept")'
-AFTER = 'found = run.result(60)\nprint(f"simulations {len(found.trace.simulations)} {found.status.name}")'
+AFTER = (
+    'found = run.result(60)\nprint(f"simulations {len(found.trace.simulations)} '
+    '{found.status.name}")'
+)
 
 
 def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
-    """A click in the graph, a search that is watched, paused and stopped from the cell, and nothing left behind."""
+    """A click in the graph, a search that is watched, paused and stopped from the cell, and nothing
+    left behind.
+    """
     opened(page, lab, "views.ipynb", SETUP, "tl.views.graph(analysis)", START, BUSY, AFTER)
     run_cell(page, 0)
     said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"kernel \d+"))
@@ -203,8 +230,13 @@ POSITION = """(body, name) => {
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_a_kernel_that_ends_takes_its_search_along(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
-    """An interrupt ends a search that a cell waits for; a shutdown ends one that runs in the background."""
+def test_a_kernel_that_ends_takes_its_search_along(
+    lab: tuple[str, Path], page: Page, outside: Outside
+) -> None:
+    """An interrupt ends a search that a cell waits for.
+
+    A shutdown ends one that runs in the background.
+    """
     waits = START.partition("\n")[0] + "\nrun.pause() or run.result()"
     opened(page, lab, "ends.ipynb", SETUP, START.partition("\n")[0] + "\nrun.result()", waits)
     run_cell(page, 0)
@@ -216,7 +248,9 @@ def test_a_kernel_that_ends_takes_its_search_along(lab: tuple[str, Path], page: 
     page.wait_for_timeout(500)
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     page.get_by_role("menuitem", name=re.compile("Interrupt Kernel")).click()
-    expect(page.locator(".jp-OutputArea-output", has_text="KeyboardInterrupt").first).to_be_visible(timeout=SLOW)
+    expect(page.locator(".jp-OutputArea-output", has_text="KeyboardInterrupt").first).to_be_visible(
+        timeout=SLOW
+    )
     until(lambda: not any(map(alive, first)), f"the end of {first}")
     run_cell(page, 2)
     second = until(lambda: children(kernel), "the process of the second search")

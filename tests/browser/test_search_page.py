@@ -49,7 +49,8 @@ def column(page: Page, name: str) -> list[Any]:
         bokeh(
             page,
             "search tree",
-            f"Array.from(plot.model.renderers.find((r) => r.name === 'blocks').data_source.data['{name}'])",
+            "Array.from(plot.model.renderers.find((r) => r.name === "
+            f"'blocks').data_source.data['{name}'])",
         )
     )
 
@@ -69,7 +70,11 @@ def rows(page: Page) -> Locator:
 
 def simulations(page: Page) -> int:
     """How many simulations the page says that there are."""
-    words = page.get_by_text(re.compile(r"^\s*[\d,]+ simulations$")).locator("visible=true").first.inner_text()
+    words = (
+        page.get_by_text(re.compile(r"^\s*[\d,]+ simulations$"))
+        .locator("visible=true")
+        .first.inner_text()
+    )
     return int(words.split()[0].replace(",", ""))
 
 
@@ -140,10 +145,14 @@ def test_the_scrubber_shows_an_earlier_best(searched: Page) -> None:
     page.get_by_role("button", name="Live").click()
     page.get_by_role("button", name="Curves", exact=True).click()
     expect(page.get_by_text("simulation 1, best found by number 1")).to_have_count(0)
-    expect(page.locator("dl.facts").locator("visible=true").first).to_have_text(now, use_inner_text=True)
+    expect(page.locator("dl.facts").locator("visible=true").first).to_have_text(
+        now, use_inner_text=True
+    )
 
 
-def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], strict_page: Page) -> None:
+def test_a_race_of_two_shows_two_curves_and_a_table(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
@@ -156,7 +165,9 @@ def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], 
     page.get_by_role("button", name="Run the race").click()
     expect(page.get_by_text(re.compile("^The race is over: ")).first).to_be_visible(timeout=SLOW)
     for method in ("beam", "random"):
-        expect(page.locator(".tabulator-row", has_text=method).locator("visible=true").first).to_contain_text("yes")
+        expect(
+            page.locator(".tabulator-row", has_text=method).locator("visible=true").first
+        ).to_contain_text("yes")
     lines = bokeh(
         page,
         "race curves",
@@ -172,7 +183,9 @@ def test_a_race_of_two_shows_two_curves_and_a_table(served: Callable[..., str], 
     expect(page.locator(".tabulator-row", has_text="random (race, seed 0)").first).to_be_visible()
 
 
-def test_a_round_is_stepped_and_a_stopped_search_goes_on(served: Callable[..., str], strict_page: Page) -> None:
+def test_a_round_is_stepped_and_a_stopped_search_goes_on(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
@@ -180,8 +193,12 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(served: Callable[..., s
     expect(page.get_by_role("button", name="Resume")).to_be_disabled()
     page.get_by_role("button", name="Round", exact=True).click()
     expect(page.get_by_role("button", name="Go on")).to_be_enabled(timeout=SLOW)
-    expect(page.locator("dl.facts").locator("visible=true").first).to_contain_text("paused", timeout=SLOW)
-    expect(page.get_by_text(re.compile(r"^\s*[\d,]{3,} simulations$")).first).to_be_visible(timeout=SLOW)
+    expect(page.locator("dl.facts").locator("visible=true").first).to_contain_text(
+        "paused", timeout=SLOW
+    )
+    expect(page.get_by_text(re.compile(r"^\s*[\d,]{3,} simulations$")).first).to_be_visible(
+        timeout=SLOW
+    )
     page.wait_for_timeout(500)
     one = simulations(page)
     page.wait_for_timeout(800)
@@ -204,7 +221,11 @@ def test_actions_have_priors_and_scores_and_sort(searched: Page) -> None:
         expect(head.filter(has_text=re.compile(f"^{re.escape(title)}$"))).to_be_visible()
 
     def shown(field: str) -> list[float]:
-        cells = page.locator(f".tabulator-cell[tabulator-field='{field}']").locator("visible=true").all_inner_texts()
+        cells = (
+            page.locator(f".tabulator-cell[tabulator-field='{field}']")
+            .locator("visible=true")
+            .all_inner_texts()
+        )
         return [float(c.replace(",", "")) for c in cells]
 
     expect(rows(page).nth(3)).to_be_visible()
@@ -226,14 +247,18 @@ def test_a_trajectory_is_looked_at(searched: Page) -> None:
     expect(rows(page).first).to_contain_text(f"{simulations(page)}")
     actions = rows(page).first.locator(".tabulator-cell").last.inner_text().split(" › ")
     rows(page).first.click()
-    expect(page.get_by_role("heading", name=re.compile(f"trajectory {simulations(page):,}"))).to_be_visible()
+    expect(
+        page.get_by_role("heading", name=re.compile(f"trajectory {simulations(page):,}"))
+    ).to_be_visible()
     expect(plan(page)).to_have_text([starts(a) for a in actions])
     page.get_by_role("button", name="Show it in the tree").click()
     expect(page.get_by_role("heading", name="selected step")).to_be_visible()
     expect(plan(page)).to_have_text([starts(a) for a in actions])
 
 
-def test_settings_are_checked_while_they_are_typed(served: Callable[..., str], strict_page: Page) -> None:
+def test_settings_are_checked_while_they_are_typed(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     page.goto(served() + "/?step=search")
     run = page.get_by_role("button", name="Run the search")

@@ -85,10 +85,14 @@ def test_a_rebound_host_gets_no_page(served: Callable[..., str]) -> None:
         "step=evil",
     ],
 )
-def test_no_url_parameter_loads_or_runs_anything(served: Callable[..., str], strict_page: Page, query: str) -> None:
+def test_no_url_parameter_loads_or_runs_anything(
+    served: Callable[..., str], strict_page: Page, query: str
+) -> None:
     strict_page.goto(f"{served()}/?{query}")
     expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
-    expect(strict_page.locator(".status")).to_contain_text(re.compile("Loaded attention|Ignored in the address"))
+    expect(strict_page.locator(".status")).to_contain_text(
+        re.compile("Loaded attention|Ignored in the address")
+    )
     expect(strict_page.locator(".model")).to_have_text("attention")
     assert strict_page.get_by_text("Loaded evil").count() == 0
 
@@ -105,13 +109,18 @@ def test_an_open_address_refuses_to_start_with_code() -> None:
 
     words = [w.format(port=0) for w in SERVE]
     done = subprocess.run(
-        [*words, "--address", "0.0.0.0", "tests.browser.evil:make"], capture_output=True, text=True, timeout=120
+        [*words, "--address", "0.0.0.0", "tests.browser.evil:make"],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 1
     assert "only built-in models are offered" in done.stderr
 
 
-def test_names_of_user_code_are_shown_and_never_run(served: Callable[..., str], strict_page: Page) -> None:
+def test_names_of_user_code_are_shown_and_never_run(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     page.goto(served(command=[*SERVE, "tests.browser.evil:make"]))
     expect(page.get_by_text(re.compile("Loaded img_src_x")).first).to_be_visible(timeout=SLOW)

@@ -1,4 +1,7 @@
-"""What goes across the pages, as a person sees it: themes, links, keys, sessions that keep to themselves."""
+"""What goes across the pages, as a person sees it.
+
+Themes, links, keys, sessions that keep to themselves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ pytestmark = pytest.mark.browser
 
 SLOW = 90_000
 expect.set_options(timeout=30_000)  # a busy machine takes its time
-FIELD = {"Load": "axes and sizes", "Graph": "find a value", "Search": "memory limit", "Compare": "name of that plan"}
+FIELD = {
+    "Load": "axes and sizes",
+    "Graph": "find a value",
+    "Search": "memory limit",
+    "Compare": "name of that plan",
+}
 
 
 def contrast(page: Page, target: Locator) -> float:
@@ -44,7 +52,8 @@ def theme(page: Page) -> str:
 def loaded(page: Page, url: str, text: str = "31 of 31 names") -> None:
     page.goto(url)
     expect(page.get_by_text(text).first).to_be_visible(timeout=SLOW)
-    expect(page).to_have_url(re.compile("state="), timeout=SLOW)  # the page and its server talk to each other
+    # The page and its server talk to each other
+    expect(page).to_have_url(re.compile("state="), timeout=SLOW)
 
 
 def act(page: Page, key: str) -> None:
@@ -57,7 +66,7 @@ def on(page: Page, name: str) -> Locator:
     return page.locator(".bk-btn.bk-active", has_text=name)
 
 
-# -- themes ---------------------------------------------------------------------------------------------
+# -- themes ----------------------------------------------------------------------------------------
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
@@ -78,7 +87,8 @@ def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
     assert not sent, "no round trip"
     # the next document is dark before it draws anything
     page.add_init_script(
-        "document.addEventListener('DOMContentLoaded', () => { window.first = document.documentElement.dataset.tlTheme"
+        "document.addEventListener('DOMContentLoaded', () => { window.first = "
+        "document.documentElement.dataset.tlTheme"
         " + getComputedStyle(document.documentElement).backgroundColor })"
     )
     page.reload()
@@ -90,7 +100,9 @@ def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_texts_can_be_read_on_every_page(served: Callable[..., str], strict_page: Page, scheme: Any) -> None:
+def test_texts_can_be_read_on_every_page(
+    served: Callable[..., str], strict_page: Page, scheme: Any
+) -> None:
     page = strict_page
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 1280, "height": 720})
@@ -116,7 +128,7 @@ def test_texts_can_be_read_on_every_page(served: Callable[..., str], strict_page
             assert found >= 4.4, f"{found:.2f} on {name}: {target}"
 
 
-# -- links ----------------------------------------------------------------------------------------------
+# -- links -----------------------------------------------------------------------------------------
 
 
 def test_a_link_reopens_model_mesh_step_selection_and_plan(
@@ -142,7 +154,9 @@ def test_a_link_reopens_model_mesh_step_selection_and_plan(
     expect(on(other, "By hand")).to_be_visible(timeout=SLOW)
     expect(other.get_by_text("mesh a=2,b=4").first).to_be_visible()
     expect(other.locator(".tabulator-row:visible", has_text="1: dim 1")).to_contain_text("●")
-    expect(other.locator(".tabulator-row.tabulator-selected:visible", has_text="0: dim 0")).to_be_visible()
+    expect(
+        other.locator(".tabulator-row.tabulator-selected:visible", has_text="0: dim 0")
+    ).to_be_visible()
     expect(other.locator(".tabulator-row:visible", has_text="S@1->b")).to_be_visible()
     act(other, "2")
     expect(other.get_by_role("heading", name="conflict", exact=True)).to_be_visible(timeout=SLOW)
@@ -161,7 +175,9 @@ def test_a_level_of_the_graph_is_in_the_link(served: Callable[..., str], strict_
     expect(page).to_have_url(re.compile("level=names"))
 
 
-def test_a_hostile_address_does_nothing_and_says_so(served: Callable[..., str], strict_page: Page) -> None:
+def test_a_hostile_address_does_nothing_and_says_so(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     query = "model=tests.browser.evil:make&load=/etc/passwd&mesh=data%3D0&level=%3Cimg%20src%3Dx%3E&act=a-%3Eb"
     loaded(page, f"{served()}/?{query}")
@@ -174,16 +190,23 @@ def test_a_hostile_address_does_nothing_and_says_so(served: Callable[..., str], 
     expect(page.locator(".status")).to_have_text("")
 
 
-# -- keys -----------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
-def test_keys_do_the_main_things_and_are_left_alone_in_fields(served: Callable[..., str], strict_page: Page) -> None:
+def test_keys_do_the_main_things_and_are_left_alone_in_fields(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     loaded(page, served())
     act(page, "?")
     sheet = page.get_by_role("dialog", name="shortcuts")
     expect(sheet).to_be_visible()
-    for words in ("next conflict", "undo the last change by hand", "copy a link to this view", "Ctrl+z"):
+    for words in (
+        "next conflict",
+        "undo the last change by hand",
+        "copy a link to this view",
+        "Ctrl+z",
+    ):
         expect(sheet.get_by_text(words)).to_be_visible()
     act(page, "Escape")
     expect(sheet).to_be_hidden()
@@ -211,7 +234,9 @@ def test_keys_do_the_main_things_and_are_left_alone_in_fields(served: Callable[.
     expect(page.locator(".status")).to_contain_text("no action")
 
 
-def test_the_search_is_run_held_stepped_and_cancelled_by_keys(served: Callable[..., str], strict_page: Page) -> None:
+def test_the_search_is_run_held_stepped_and_cancelled_by_keys(
+    served: Callable[..., str], strict_page: Page
+) -> None:
     page = strict_page
     loaded(page, f"{served()}/?model=transformer", "of 3,040 names")
     act(page, "s")
@@ -227,7 +252,7 @@ def test_the_search_is_run_held_stepped_and_cancelled_by_keys(served: Callable[.
     expect(page.get_by_text("no job runs")).to_be_visible(timeout=SLOW)
 
 
-# -- sessions -------------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 def test_two_browsers_see_nothing_of_each_other(

@@ -11,10 +11,11 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
-LOAD_MS = 8000  # the load of a model of four ops takes two seconds; a test that waits too briefly passes wrongly
+# The load of a model of four ops takes two seconds; a test that waits too briefly passes wrongly
+LOAD_MS = 8000
 
-# The listing's module is imported while the views of the page are made, all before any of them is rendered: to hold
-# the import is to hold the page half built, as a loaded machine does.
+# The listing's module is imported while the views of the page are made, all before any of them is
+# rendered: to hold the import is to hold the page half built, as a loaded machine does.
 HOLD_IMPORTS = """
 let release
 const released = new Promise((resolve) => { release = resolve })
@@ -28,15 +29,29 @@ Object.defineProperty(window, 'importShim', {
 """
 
 
-def test_what_happens_while_the_page_is_built_is_not_lost(served: Callable[..., str], strict_page: Page) -> None:
-    """A load ends while the page is being built: a button goes off, tables, plot and listing get the new model."""
+def test_what_happens_while_the_page_is_built_is_not_lost(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    """A load ends while the page is being built.
+
+    A button goes off, tables, plot and listing get the new model.
+    """
     page = strict_page
     page.add_init_script(HOLD_IMPORTS)
-    command = [sys.executable, "-m", "toast_lab.app.serve", "--port", "{port}", "tests.browser.evil:make"]
+    command = [
+        sys.executable,
+        "-m",
+        "toast_lab.app.serve",
+        "--port",
+        "{port}",
+        "tests.browser.evil:make",
+    ]
     page.goto(f"{served(command=command)}/?step=graph")
     page.wait_for_function("window.Bokeh?.documents?.length === 1", timeout=SLOW)
     page.wait_for_timeout(LOAD_MS)
-    assert page.get_by_role("button", name="Cancel").count() == 0, "the page was rendered all the same"
+    assert page.get_by_role("button", name="Cancel").count() == 0, (
+        "the page was rendered all the same"
+    )
     page.evaluate("window.releaseImports()")
     expect(page.get_by_text("Loaded img_src_x").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()

@@ -27,7 +27,15 @@ def site(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -
     icon = '<link rel="icon" href="data:,">'
     for name, body in PAGES.items():
         (folder / f"{name}.html").write_text(f"<!doctype html><title>{name}</title>{icon}{body}")
-    server = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder)]
+    server = [
+        sys.executable,
+        "-m",
+        "http.server",
+        "--bind",
+        "127.0.0.1",
+        "--directory",
+        str(folder),
+    ]
     return served(command=[*server, "{port}"])
 
 

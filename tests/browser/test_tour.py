@@ -133,7 +133,9 @@ def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(p
 def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Page) -> None:
     page.get_by_role("button", name=re.compile("By hand")).click()
     expect(page.get_by_text("13 lines, 0 collectives")).to_be_visible()
-    rows = page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=re.compile("^(S|D)$")))
+    rows = page.locator(
+        ".tabulator-row", has=page.get_by_role("gridcell", name=re.compile("^(S|D)$"))
+    )
     rows.locator("visible=true").nth(1).click()
     expect(page.get_by_role("heading", name=re.compile("shard D on"))).to_be_visible()
     page.evaluate(

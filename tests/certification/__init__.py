@@ -1,4 +1,7 @@
-"""Proof by execution: ops against their rules, plans against the unsharded program, collectives against Shardy's.
+"""Proof by execution.
 
-Run in full with ``python -m tests.certification rules|plans|oracle --full``; pytest runs a short seeded form.
+Ops against their rules, plans against the unsharded program, collectives against Shardy's.
+
+Run in full with ``python -m tests.certification rules|plans|oracle --full``; pytest runs a short
+seeded form.
 """

@@ -1,4 +1,7 @@
-"""Run the certification: ``python -m tests.certification rules|plans|oracle|all [--full]``; status 1 on failures."""
+"""Run the certification.
+
+``python -m tests.certification rules|plans|oracle|all [--full]``; status 1 on failures.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("part", choices=(*PARTS, "all"))
     parser.add_argument("--full", action="store_true", help="everything, not the short seeded form")
     parser.add_argument(
-        "--csv", default="", help="file for results as they come; a run cut off goes on there (all: PART-FILE)"
+        "--csv",
+        default="",
+        help="file for results as they come; a run cut off goes on there (all: PART-FILE)",
     )
     parser.add_argument("--only", nargs="*", default=(), help="names of programs")
     parser.add_argument("--seed", type=int, default=0)
@@ -39,7 +44,9 @@ def run_part(part: str, options: argparse.Namespace, *, several: bool) -> list[s
     if part == "rules":
         return list(module.run(options.full))
     path = Path(options.csv)
-    csv_path = str(path.with_name(f"{part}-{path.name}")) if options.csv and several else options.csv
+    csv_path = (
+        str(path.with_name(f"{part}-{path.name}")) if options.csv and several else options.csv
+    )
     return list(module.run(options.full, csv_path=csv_path, only=options.only, seed=options.seed))
 
 

@@ -1,4 +1,7 @@
-"""One program to certify: how to build it, what it is there for, and which inputs make a comparison mean something."""
+"""One program to certify.
+
+How to build it, what it is there for, and which inputs make a comparison mean something.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,29 @@ class Case:
 
     name: str
     model: Callable[[], frontends.Model]
-    exercises: tuple[str, ...]  #: ops (as StableHLO or CHLO spell them) without which the program misses its purpose
-    inputs: Mapping[str, Maker]  #: by argument path (or its start): values instead of the made-up ones
+    #: ops (as StableHLO or CHLO spell them) without which the program misses its purpose
+    exercises: tuple[str, ...]
+    #: by argument path (or its start): values instead of the made-up ones
+    inputs: Mapping[str, Maker]
     why_inputs: str  #: why those
     slack: float = 1.0  #: factor on the dtype's tolerance ...
     why_slack: str = ""  #: ... and the evidence that more than rounding order is at work
 
     def __post_init__(self) -> None:
-        if bool(self.inputs) != bool(self.why_inputs) or (self.slack != 1.0) != bool(self.why_slack):
-            raise ValueError(f"{self.name}: own inputs and a wider tolerance need their reason, and only those")
+        if bool(self.inputs) != bool(self.why_inputs) or (self.slack != 1.0) != bool(
+            self.why_slack
+        ):
+            raise ValueError(
+                f"{self.name}: own inputs and a wider tolerance need their reason, and only those"
+            )
 
     def missing(self, model: frontends.Model) -> list[str]:
         """Ops that the program should hold and does not."""
-        return [op for op in self.exercises if not re.search(rf"\b(stablehlo|chlo)\.{op}\b", model.stablehlo)]
+        return [
+            op
+            for op in self.exercises
+            if not re.search(rf"\b(stablehlo|chlo)\.{op}\b", model.stablehlo)
+        ]
 
     def arrays(self, model: frontends.Model, seed: int = 0) -> list[np.ndarray]:
         """The inputs of one comparison, the same for the same seed."""
@@ -47,10 +60,14 @@ class Case:
         used = set()
         for i in range(program.n_arguments):
             path = program.value_name[i]
-            key = next((k for k in self.inputs if path == k or path.startswith((k + "[", k + "."))), None)
+            key = next(
+                (k for k in self.inputs if path == k or path.startswith((k + "[", k + "."))), None
+            )
             if key is not None:
                 used.add(key)
-                made = np.asarray(self.inputs[key](np.random.default_rng([seed, i]), program.dims(i)))
+                made = np.asarray(
+                    self.inputs[key](np.random.default_rng([seed, i]), program.dims(i))
+                )
                 arrays[i] = made.astype(arrays[i].dtype).reshape(program.dims(i))
         unknown = sorted(set(self.inputs) - used)
         if unknown:
@@ -81,7 +98,7 @@ def case(
     )
 
 
-# -- values for arguments that random numbers do not suit -------------------------------------------------------------
+# -- values for arguments that random numbers do not suit ------------------------------------------
 
 
 def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -90,7 +107,9 @@ def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def spd(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Symmetric positive definite with a condition number below 3, so that a factor is known to rounding."""
+    """Symmetric positive definite with a condition number below 3, so that a factor is known to
+    rounding.
+    """
     n = shape[-1]
     a = rng.standard_normal(shape) / np.sqrt(n)
     return a @ np.swapaxes(a, -1, -2) * 0.3 + 2 * np.eye(n)

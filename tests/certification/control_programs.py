@@ -70,7 +70,12 @@ def cond_and_switch(flag, which, x, w):
 
 def loop_with_conditional(x, w):
     def body(i, h):
-        return lax.cond(i % 2 == 0, lambda v: jnp.tanh(v @ w), lambda v: v + jnp.sum(v, axis=1, keepdims=True), h)
+        return lax.cond(
+            i % 2 == 0,
+            lambda v: jnp.tanh(v @ w),
+            lambda v: v + jnp.sum(v, axis=1, keepdims=True),
+            h,
+        )
 
     return lax.fori_loop(0, 4, body, x)
 
@@ -123,7 +128,9 @@ def vmap_of_gradients(xs, w):
 
 def vmap_of_while(xs):
     def one(x):
-        return lax.while_loop(lambda s: jnp.sum(s[0]) > 1.0, lambda s: (s[0] * 0.5, s[1] + 1), (x, 0))
+        return lax.while_loop(
+            lambda s: jnp.sum(s[0]) > 1.0, lambda s: (s[0] * 0.5, s[1] + 1), (x, 0)
+        )
 
     return jax.vmap(one)(xs)
 
@@ -152,27 +159,94 @@ def ode_loop(y, k):
 
 
 CASES = [
-    case("calls", calls, S((8, 16), F32), S((16, 16), F32), S((16, 16), F32), exercises="dot_general tanh"),
-    case("scan_forward", scan_forward, *_STACK, exercises="while dynamic_slice dynamic_update_slice"),
-    case("scan_gradient", scan_gradient, *_STACK, exercises="while dynamic_slice dynamic_update_slice"),
+    case(
+        "calls",
+        calls,
+        S((8, 16), F32),
+        S((16, 16), F32),
+        S((16, 16), F32),
+        exercises="dot_general tanh",
+    ),
+    case(
+        "scan_forward", scan_forward, *_STACK, exercises="while dynamic_slice dynamic_update_slice"
+    ),
+    case(
+        "scan_gradient",
+        scan_gradient,
+        *_STACK,
+        exercises="while dynamic_slice dynamic_update_slice",
+    ),
     case("scan_checkpoint", scan_checkpoint, *_STACK, exercises="while optimization_barrier"),
     case("nested_scan", nested_scan, S((2, 8, 8), F32), S((4, 8, 8), F32), exercises="while"),
     case("fori", fori, S((8, 16), F32), S((16, 16), F32), exercises="while"),
-    case("fori_dynamic_bound", fori_dynamic_bound, S((), jnp.int32), S((8, 16), F32), S((16, 16), F32),
-         exercises="while", inputs={"n": always(4)}, why_inputs="a bound of 0 or 1 would hardly run the body"),
-    case("while_until_small", while_until_small, S((8, 16), F32), S((16, 16), F32), exercises="while reduce"),
-    case("cond_and_switch", cond_and_switch, S((), jnp.bool_), S((), jnp.int32), S((8, 16), F32), S((16, 16), F32),
-         exercises="case", inputs={"flag": always(True), "which": always(2)},
-         why_inputs="the branches that mix dims, not the elementwise ones"),
-    case("loop_with_conditional", loop_with_conditional, S((8, 16), F32), S((16, 16), F32), exercises="while case"),
-    case("checkpointed_mlp", checkpointed_mlp, [S((16, 16), F32)] * 2, S((8, 16), F32),
-         exercises="optimization_barrier"),
-    case("custom_derivatives", custom_derivatives, S((8, 16), F32), S((16, 8), F32),
-         exercises="exponential log_plus_one maximum"),
-    case("vmap_of_loops", vmap_of_loops, S((8, 16), F32), S((16, 16), F32), exercises="while select"),
+    case(
+        "fori_dynamic_bound",
+        fori_dynamic_bound,
+        S((), jnp.int32),
+        S((8, 16), F32),
+        S((16, 16), F32),
+        exercises="while",
+        inputs={"n": always(4)},
+        why_inputs="a bound of 0 or 1 would hardly run the body",
+    ),
+    case(
+        "while_until_small",
+        while_until_small,
+        S((8, 16), F32),
+        S((16, 16), F32),
+        exercises="while reduce",
+    ),
+    case(
+        "cond_and_switch",
+        cond_and_switch,
+        S((), jnp.bool_),
+        S((), jnp.int32),
+        S((8, 16), F32),
+        S((16, 16), F32),
+        exercises="case",
+        inputs={"flag": always(True), "which": always(2)},
+        why_inputs="the branches that mix dims, not the elementwise ones",
+    ),
+    case(
+        "loop_with_conditional",
+        loop_with_conditional,
+        S((8, 16), F32),
+        S((16, 16), F32),
+        exercises="while case",
+    ),
+    case(
+        "checkpointed_mlp",
+        checkpointed_mlp,
+        [S((16, 16), F32)] * 2,
+        S((8, 16), F32),
+        exercises="optimization_barrier",
+    ),
+    case(
+        "custom_derivatives",
+        custom_derivatives,
+        S((8, 16), F32),
+        S((16, 8), F32),
+        exercises="exponential log_plus_one maximum",
+    ),
+    case(
+        "vmap_of_loops", vmap_of_loops, S((8, 16), F32), S((16, 16), F32), exercises="while select"
+    ),
     case("vmap_of_gradients", vmap_of_gradients, S((8, 16), F32), S((8, 16), F32)),
-    case("vmap_of_while", vmap_of_while, S((8, 16), F32), exercises="while",
-         inputs={"xs": positive}, why_inputs="so that the loop runs, a different number of times for each row"),
-    case("barrier", barrier, S((8, 16), F32), S((16, 8), F32), S((16, 8), F32), exercises="optimization_barrier"),
+    case(
+        "vmap_of_while",
+        vmap_of_while,
+        S((8, 16), F32),
+        exercises="while",
+        inputs={"xs": positive},
+        why_inputs="so that the loop runs, a different number of times for each row",
+    ),
+    case(
+        "barrier",
+        barrier,
+        S((8, 16), F32),
+        S((16, 8), F32),
+        S((16, 8), F32),
+        exercises="optimization_barrier",
+    ),
     case("ode_loop", ode_loop, S((16, 8), F32), S((8, 8), F32), exercises="while concatenate"),
-]  # fmt: skip
+]

@@ -12,7 +12,11 @@ from toast_lab.frontends import Model
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_actions
 
-MESHES: dict[str, dict[str, int]] = {"8": {"d": 8}, "2x4": {"d": 2, "m": 4}, "2x2x2": {"a": 2, "b": 2, "c": 2}}
+MESHES: dict[str, dict[str, int]] = {
+    "8": {"d": 8},
+    "2x4": {"d": 2, "m": 4},
+    "2x2x2": {"a": 2, "b": 2, "c": 2},
+}
 LONGEST = 8  # actions; on these meshes hardly a plan has room for more
 
 
@@ -35,7 +39,9 @@ def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:
 
 
 def random_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list[ShardingPlan]:
-    """``count`` different random plans, the same for the same seed; fewer where a program has not so many.
+    """``count`` different random plans, the same for the same seed.
+
+    Fewer where a program has not so many.
 
     Different means by state key, since two orders of actions may end in one sharding.
     """

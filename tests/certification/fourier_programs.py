@@ -1,7 +1,9 @@
-"""Programs around Fourier transforms: every kind, one to three transformed dims, ranks 1 to 4, inner and outer dims.
+"""Programs around Fourier transforms.
 
-Transforms of inner dims stand between transposes, which is what makes XLA's CPU compiler choose memory layouts for
-them that it then refuses; see ``toast_lab.ir.fourier``.
+Every kind, one to three transformed dims, ranks 1 to 4, inner and outer dims.
+
+Transforms of inner dims stand between transposes, which is what makes XLA's CPU compiler choose
+memory layouts for them that it then refuses; see ``toast_lab.ir.fourier``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def spectral_layer(weights, x):
 
 def spectral_step(weights, x, y):
     """A training step of one such layer."""
-    loss, gradient = jax.value_and_grad(lambda w: jnp.mean((spectral_layer(w, x) - y) ** 2))(weights)
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean((spectral_layer(w, x) - y) ** 2))(
+        weights
+    )
     return loss, weights - 0.1 * gradient
 
 
@@ -84,7 +88,13 @@ CASES = [
     case("fft_there_and_back", there_and_back, S((8, 16, 16), F32), exercises="fft transpose"),
     case("fft_kinds", every_kind, S((8, 16), F32), S((8, 16), C64), exercises="fft"),
     case("fft_step", spectral_step, *_STEP, exercises="fft dot_general"),
-    case("fft_loop", spectral_layers_2d, S((2, 8, 8), F32), S((8, 8, 8, 8), F32), exercises="fft while"),
+    case(
+        "fft_loop",
+        spectral_layers_2d,
+        S((2, 8, 8), F32),
+        S((8, 8, 8, 8), F32),
+        exercises="fft while",
+    ),
     case("fft_planes", planes, S((8, 8, 8), F32), exercises="fft"),
     case("fft_cube", cube, S((8, 8, 8), F32), exercises="fft"),
     case("fft_cubes_gradient", cubes_gradient, S((8, 8, 8, 4), F32), exercises="fft"),

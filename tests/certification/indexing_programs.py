@@ -1,4 +1,7 @@
-"""Programs that look up, cut, glue and order: gathers, scatters, slices, windows, sorts, reshapes."""
+"""Programs that look up, cut, glue and order.
+
+Gathers, scatters, slices, windows, sorts, reshapes.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,23 @@ def scatters(x, rows, updates):
 
 def segment_sum(x, segments, w):
     """Messages of a graph network: edge values summed at their nodes."""
-    return jax.value_and_grad(lambda x: jnp.sum(jax.ops.segment_sum(x @ w, segments, num_segments=8) ** 2))(x)
+    return jax.value_and_grad(
+        lambda x: jnp.sum(jax.ops.segment_sum(x @ w, segments, num_segments=8) ** 2)
+    )(x)
 
 
 def kv_cache(cache_k, cache_v, position, x, wq, wk, wv):
-    """One decoding step: the new key and value go into the cache, attention reads what is there so far."""
+    """One decoding step.
+
+    The new key and value go into the cache, attention reads what is there so far.
+    """
     q = jnp.einsum("bd,dhk->bhk", x, wq)
-    k = lax.dynamic_update_slice(cache_k, jnp.einsum("bd,dhk->bhk", x, wk)[:, None], (0, position, 0, 0))
-    v = lax.dynamic_update_slice(cache_v, jnp.einsum("bd,dhk->bhk", x, wv)[:, None], (0, position, 0, 0))
+    k = lax.dynamic_update_slice(
+        cache_k, jnp.einsum("bd,dhk->bhk", x, wk)[:, None], (0, position, 0, 0)
+    )
+    v = lax.dynamic_update_slice(
+        cache_v, jnp.einsum("bd,dhk->bhk", x, wv)[:, None], (0, position, 0, 0)
+    )
     scores = jnp.einsum("bhk,bshk->bhs", q, k)
     scores = jnp.where(jnp.arange(cache_k.shape[1]) <= position, scores, -1e9)
     return jnp.einsum("bhs,bshk->bhk", jax.nn.softmax(scores), v), k, v
@@ -84,20 +96,34 @@ def glue(x, y):
     a = jnp.concatenate([x, y, x[:, ::-1]], axis=0)
     b = jnp.pad(x, ((1, 2), (0, 3)), constant_values=1.5)
     c = lax.pad(y, jnp.float32(0), ((0, 0, 1), (-1, 2, 0)))  # interior and negative padding
-    return a[1:17] * 2.0, b, c, x[::2, 1::3], jnp.roll(y, 3, axis=1), jnp.concatenate([x, y], axis=1)
+    return (
+        a[1:17] * 2.0,
+        b,
+        c,
+        x[::2, 1::3],
+        jnp.roll(y, 3, axis=1),
+        jnp.concatenate([x, y], axis=1),
+    )
 
 
 def windows(x):
     """Pooling of every kind; the gradient of max pooling is select_and_scatter."""
     pooled = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     mean = lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME") / 9.0
-    gradient = jax.grad(lambda x: jnp.sum(lax.reduce_window(
-        x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2))(x)  # fmt: skip
+    gradient = jax.grad(
+        lambda x: jnp.sum(
+            lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") ** 2
+        )
+    )(x)
     return pooled, mean, gradient
 
 
 def cumulative(x):
-    return jnp.cumsum(x, axis=1), lax.cummax(x, axis=0), lax.associative_scan(lambda a, b: a * 0.5 + b, x, axis=1)
+    return (
+        jnp.cumsum(x, axis=1),
+        lax.cummax(x, axis=0),
+        lax.associative_scan(lambda a, b: a * 0.5 + b, x, axis=1),
+    )
 
 
 def linear_recurrence(a, b):
@@ -118,39 +144,138 @@ def several_operands(x):
         return jnp.where(first, a[0], b[0]), jnp.where(first, a[1], b[1])
 
     best = lax.reduce((x, index), (jnp.float32(-jnp.inf), jnp.int32(2**31 - 1)), pick, (1,))
-    return *best, jnp.argmax(x, axis=0), jnp.any(x > 30.0, axis=1), jnp.all(x > -1.0, axis=0), jnp.prod(x / 64, axis=1)
+    return (
+        *best,
+        jnp.argmax(x, axis=0),
+        jnp.any(x > 30.0, axis=1),
+        jnp.all(x > -1.0, axis=0),
+        jnp.prod(x / 64, axis=1),
+    )
 
 
 CASES = [
-    case("embedding_gradient", embedding_gradient, S((32, 16), F32), S((8, 16), I32), S((16, 8), F32),
-         exercises="gather scatter"),
-    case("take_along", take_along, S((8, 16), F32), S((8, 8), I32), exercises="gather",
-         inputs={"x": spread, "indices": below(16)}, why_inputs="an argmax of near ties depends on rounding"),
-    case("take_along_gradient", take_along_gradient, S((8, 16), F32), S((8, 8), I32), exercises="gather scatter",
-         inputs={"indices": below(16)}, why_inputs="every column is to be hit"),
-    case("cross_entropy", cross_entropy, S((16, 32), F32), S((16,), I32), exercises="gather scatter",
-         inputs={"labels": below(32)}, why_inputs="every class is to be met"),
-    case("scatters", scatters, S((16, 8), F32), S((8,), I32), S((8, 8), F32), exercises="scatter",
-         inputs={"rows": lambda rng, shape: rng.permutation(16)[:8]},
-         why_inputs="set with repeated rows may keep either update"),
-    case("segment_sum", segment_sum, S((32, 16), F32), S((32,), I32), S((16, 16), F32), exercises="scatter gather",
-         inputs={"segments": below(8)}, why_inputs="every node gets messages"),
-    case("kv_cache", kv_cache, S((8, 16, 4, 8), F32), S((8, 16, 4, 8), F32), S((), I32), S((8, 16), F32),
-         S((16, 4, 8), F32), S((16, 4, 8), F32), S((16, 4, 8), F32), donate_argnums=(0, 1),
-         exercises="dynamic_update_slice", inputs={"position": always(5)}, why_inputs="a place inside the cache"),
-    case("dynamic_windows", dynamic_windows, S((16, 16), F32), S((), I32), S((), I32),
-         exercises="dynamic_slice dynamic_update_slice", inputs={"i": always(5), "j": always(3)},
-         why_inputs="windows that lie across shards"),
-    case("sorts", sorts, S((8, 16), F32), S((8, 16), F32), exercises="sort", inputs={"x": spread, "y": spread},
-         why_inputs="the order of near ties depends on rounding"),
-    case("top_k", top_k, S((8, 16), F32), S((4, 8), F32), exercises="top_k", inputs={"x": spread},
-         why_inputs="the order of near ties depends on rounding"),
+    case(
+        "embedding_gradient",
+        embedding_gradient,
+        S((32, 16), F32),
+        S((8, 16), I32),
+        S((16, 8), F32),
+        exercises="gather scatter",
+    ),
+    case(
+        "take_along",
+        take_along,
+        S((8, 16), F32),
+        S((8, 8), I32),
+        exercises="gather",
+        inputs={"x": spread, "indices": below(16)},
+        why_inputs="an argmax of near ties depends on rounding",
+    ),
+    case(
+        "take_along_gradient",
+        take_along_gradient,
+        S((8, 16), F32),
+        S((8, 8), I32),
+        exercises="gather scatter",
+        inputs={"indices": below(16)},
+        why_inputs="every column is to be hit",
+    ),
+    case(
+        "cross_entropy",
+        cross_entropy,
+        S((16, 32), F32),
+        S((16,), I32),
+        exercises="gather scatter",
+        inputs={"labels": below(32)},
+        why_inputs="every class is to be met",
+    ),
+    case(
+        "scatters",
+        scatters,
+        S((16, 8), F32),
+        S((8,), I32),
+        S((8, 8), F32),
+        exercises="scatter",
+        inputs={"rows": lambda rng, shape: rng.permutation(16)[:8]},
+        why_inputs="set with repeated rows may keep either update",
+    ),
+    case(
+        "segment_sum",
+        segment_sum,
+        S((32, 16), F32),
+        S((32,), I32),
+        S((16, 16), F32),
+        exercises="scatter gather",
+        inputs={"segments": below(8)},
+        why_inputs="every node gets messages",
+    ),
+    case(
+        "kv_cache",
+        kv_cache,
+        S((8, 16, 4, 8), F32),
+        S((8, 16, 4, 8), F32),
+        S((), I32),
+        S((8, 16), F32),
+        S((16, 4, 8), F32),
+        S((16, 4, 8), F32),
+        S((16, 4, 8), F32),
+        donate_argnums=(0, 1),
+        exercises="dynamic_update_slice",
+        inputs={"position": always(5)},
+        why_inputs="a place inside the cache",
+    ),
+    case(
+        "dynamic_windows",
+        dynamic_windows,
+        S((16, 16), F32),
+        S((), I32),
+        S((), I32),
+        exercises="dynamic_slice dynamic_update_slice",
+        inputs={"i": always(5), "j": always(3)},
+        why_inputs="windows that lie across shards",
+    ),
+    case(
+        "sorts",
+        sorts,
+        S((8, 16), F32),
+        S((8, 16), F32),
+        exercises="sort",
+        inputs={"x": spread, "y": spread},
+        why_inputs="the order of near ties depends on rounding",
+    ),
+    case(
+        "top_k",
+        top_k,
+        S((8, 16), F32),
+        S((4, 8), F32),
+        exercises="top_k",
+        inputs={"x": spread},
+        why_inputs="the order of near ties depends on rounding",
+    ),
     case("reshapes", reshapes, S((128, 32), F32), S((32, 32), F32), exercises="reshape transpose"),
     case("glue", glue, S((8, 16), F32), S((8, 16), F32), exercises="concatenate pad reverse slice"),
-    case("windows", windows, S((8, 8, 8, 8), F32), exercises="reduce_window select_and_scatter", inputs={"x": spread},
-         why_inputs="the place of a maximum decides where its gradient goes"),
+    case(
+        "windows",
+        windows,
+        S((8, 8, 8, 8), F32),
+        exercises="reduce_window select_and_scatter",
+        inputs={"x": spread},
+        why_inputs="the place of a maximum decides where its gradient goes",
+    ),
     case("cumulative", cumulative, S((8, 16), F32), exercises="reduce_window concatenate"),
-    case("linear_recurrence", linear_recurrence, S((8, 16, 8), F32), S((8, 16, 8), F32), exercises="slice pad"),
-    case("several_operands", several_operands, S((8, 16), F32), exercises="reduce", inputs={"x": spread},
-         why_inputs="an argmax of near ties depends on rounding"),
-]  # fmt: skip
+    case(
+        "linear_recurrence",
+        linear_recurrence,
+        S((8, 16, 8), F32),
+        S((8, 16, 8), F32),
+        exercises="slice pad",
+    ),
+    case(
+        "several_operands",
+        several_operands,
+        S((8, 16), F32),
+        exercises="reduce",
+        inputs={"x": spread},
+        why_inputs="an argmax of near ties depends on rounding",
+    ),
+]

@@ -1,4 +1,7 @@
-"""Small networks: convolutions with their gradients, recurrent, mixture of experts, mixed precision."""
+"""Small networks.
+
+Convolutions with their gradients, recurrent, mixture of experts, mixed precision.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,14 @@ _NHWC = ("NHWC", "HWIO", "NHWC")
 
 def _conv(x, w, stride=1, groups=1, dilation=1):
     return lax.conv_general_dilated(
-        x, w, (stride, stride), "SAME", rhs_dilation=(dilation, dilation), feature_group_count=groups,
+        x,
+        w,
+        (stride, stride),
+        "SAME",
+        rhs_dilation=(dilation, dilation),
+        feature_group_count=groups,
         dimension_numbers=_NHWC,
-    )  # fmt: skip
+    )
 
 
 def conv_kinds(x, plain, grouped, depthwise, transposed):
@@ -42,7 +50,9 @@ def conv_net_step(params, x, labels):
         h = _conv(x, p["conv1"])
         mean, var = jnp.mean(h, axis=(0, 1, 2)), jnp.var(h, axis=(0, 1, 2))
         h = (h - mean) * lax.rsqrt(var + 1e-3) * p["scale"] + p["bias"]
-        h = lax.reduce_window(jax.nn.relu(h), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        h = lax.reduce_window(
+            jax.nn.relu(h), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+        )
         h = jax.nn.relu(_conv(h, p["conv2"], stride=2))
         logits = jnp.mean(h, axis=(1, 2)) @ p["out"]
         return -jnp.mean(jnp.sum(jax.nn.one_hot(labels, 8) * jax.nn.log_softmax(logits), axis=1))
@@ -73,8 +83,13 @@ def gru_step(params, state, xs, targets):
     return value, optax.apply_updates(params, updates), state
 
 
-_GRU = {"wx": S((8, 32), F32), "wh": S((16, 32), F32), "nx": S((8, 16), F32), "nh": S((16, 16), F32),
-        "out": S((16, 8), F32)}  # fmt: skip
+_GRU = {
+    "wx": S((8, 32), F32),
+    "wh": S((16, 32), F32),
+    "nx": S((8, 16), F32),
+    "nh": S((16, 16), F32),
+    "out": S((16, 8), F32),
+}
 
 
 def mixture_of_experts(x, router, w1, w2):
@@ -118,32 +133,93 @@ def layer_norm_mlp_step(params, x, y):
 
     def loss(p):
         h = x @ p["w1"]
-        h = (h - h.mean(-1, keepdims=True)) * lax.rsqrt(h.var(-1, keepdims=True) + 1e-3) * p["scale"]
+        h = (
+            (h - h.mean(-1, keepdims=True))
+            * lax.rsqrt(h.var(-1, keepdims=True) + 1e-3)
+            * p["scale"]
+        )
         return jnp.mean((jax.nn.silu(h) @ p["w2"] - y) ** 2)
 
     value, grads = jax.value_and_grad(loss)(params)
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
-    return value, jax.tree.map(lambda p, g: p - 0.1 * g / jnp.maximum(norm, 1.0), params, grads), norm
+    return (
+        value,
+        jax.tree.map(lambda p, g: p - 0.1 * g / jnp.maximum(norm, 1.0), params, grads),
+        norm,
+    )
 
 
 CASES = [
-    case("conv_kinds", conv_kinds, S((8, 8, 8, 8), F32), S((3, 3, 8, 16), F32), S((3, 3, 4, 8), F32),
-         S((3, 3, 1, 8), F32), S((3, 3, 8, 8), F32), exercises="convolution"),
-    case("conv_gradients", conv_gradients, S((8, 8, 8, 8), F32), S((3, 3, 8, 8), F32), S((3, 3, 4, 8), F32),
-         exercises="convolution reverse"),
-    case("conv_net_step", conv_net_step,
-         {"conv1": S((3, 3, 4, 8), F32), "scale": S((8,), F32), "bias": S((8,), F32), "conv2": S((3, 3, 8, 16), F32),
-          "out": S((16, 8), F32)},
-         S((8, 8, 8, 4), F32), S((8,), jnp.int32), donate_argnums=(0,),
-         exercises="convolution reduce_window select_and_scatter rsqrt",
-         inputs={"labels": below(8), "params['scale']": positive},
-         why_inputs="every class; scales near 1 as in practice"),
-    case("gru_step", gru_step, _GRU, jax.eval_shape(_ADAM.init, _GRU), S((4, 8, 8), F32), S((4, 8, 8), F32),
-         donate_argnums=(0, 1), exercises="while tanh sqrt"),
-    case("mixture_of_experts", mixture_of_experts, S((16, 8), F32), S((8, 4), F32), S((4, 8, 16), F32),
-         S((4, 16, 8), F32), exercises="top_k dot_general"),
-    case("mixed_precision_step", mixed_precision_step, _TWO, jax.eval_shape(_ADAM.init, _TWO), S((8, 16), F32),
-         S((8, 16), F32), donate_argnums=(0, 1), exercises="convert sqrt"),
-    case("layer_norm_mlp_step", layer_norm_mlp_step, {**_TWO, "scale": S((32,), F32)}, S((8, 16), F32), S((8, 16), F32),
-         exercises="rsqrt sqrt"),
-]  # fmt: skip
+    case(
+        "conv_kinds",
+        conv_kinds,
+        S((8, 8, 8, 8), F32),
+        S((3, 3, 8, 16), F32),
+        S((3, 3, 4, 8), F32),
+        S((3, 3, 1, 8), F32),
+        S((3, 3, 8, 8), F32),
+        exercises="convolution",
+    ),
+    case(
+        "conv_gradients",
+        conv_gradients,
+        S((8, 8, 8, 8), F32),
+        S((3, 3, 8, 8), F32),
+        S((3, 3, 4, 8), F32),
+        exercises="convolution reverse",
+    ),
+    case(
+        "conv_net_step",
+        conv_net_step,
+        {
+            "conv1": S((3, 3, 4, 8), F32),
+            "scale": S((8,), F32),
+            "bias": S((8,), F32),
+            "conv2": S((3, 3, 8, 16), F32),
+            "out": S((16, 8), F32),
+        },
+        S((8, 8, 8, 4), F32),
+        S((8,), jnp.int32),
+        donate_argnums=(0,),
+        exercises="convolution reduce_window select_and_scatter rsqrt",
+        inputs={"labels": below(8), "params['scale']": positive},
+        why_inputs="every class; scales near 1 as in practice",
+    ),
+    case(
+        "gru_step",
+        gru_step,
+        _GRU,
+        jax.eval_shape(_ADAM.init, _GRU),
+        S((4, 8, 8), F32),
+        S((4, 8, 8), F32),
+        donate_argnums=(0, 1),
+        exercises="while tanh sqrt",
+    ),
+    case(
+        "mixture_of_experts",
+        mixture_of_experts,
+        S((16, 8), F32),
+        S((8, 4), F32),
+        S((4, 8, 16), F32),
+        S((4, 16, 8), F32),
+        exercises="top_k dot_general",
+    ),
+    case(
+        "mixed_precision_step",
+        mixed_precision_step,
+        _TWO,
+        jax.eval_shape(_ADAM.init, _TWO),
+        S((8, 16), F32),
+        S((8, 16), F32),
+        donate_argnums=(0, 1),
+        exercises="convert sqrt",
+    ),
+    case(
+        "layer_norm_mlp_step",
+        layer_norm_mlp_step,
+        {**_TWO, "scale": S((32,), F32)},
+        S((8, 16), F32),
+        S((8, 16), F32),
+        exercises="rsqrt sqrt",
+    ),
+]

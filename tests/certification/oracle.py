@@ -56,12 +56,20 @@ def compare(case: Case, count: int, seed: int = 0) -> list[Row]:
         sides = [d.bytes for d in comparison.differences]
         rows.append(
             Row(
-                case.name, mesh, number, model.program.n_ops - model.program.n_arguments, " ".join(plan.actions),
-                comparison.n_ours, comparison.n_theirs, " | ".join(f"{n} {r}" for r, n in sorted(counts.items())),
-                sum(a for a, _ in sides), sum(b for _, b in sides), "; ".join(map(str, comparison.unexplained))[:2000],
+                case.name,
+                mesh,
+                number,
+                model.program.n_ops - model.program.n_arguments,
+                " ".join(plan.actions),
+                comparison.n_ours,
+                comparison.n_theirs,
+                " | ".join(f"{n} {r}" for r, n in sorted(counts.items())),
+                sum(a for a, _ in sides),
+                sum(b for _, b in sides),
+                "; ".join(map(str, comparison.unexplained))[:2000],
                 seconds,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -85,13 +93,16 @@ def table(rows: Sequence[Row]) -> str:
     for name in dict.fromkeys(r.program for r in rows):
         own = [r for r in rows if r.program == name]
         lines.append(
-            f"| {name} | {own[0].ops} | {len(own)} | {sum(not r.reasons for r in own)} | {sum(r.ours for r in own)} "
+            f"| {name} | {own[0].ops} | {len(own)} | {sum(not r.reasons for r in own)} | "
+            f"{sum(r.ours for r in own)} "
             f"| {sum(r.theirs for r in own)} | {sum(bool(r.failure) for r in own)} |"
         )
     equal = sum(not r.reasons for r in rows)
     lines += [
-        f"\n{equal} of {len(rows)} plans ({equal / max(1, len(rows)):.0%}) have exactly Shardy's collectives; "
-        f"{sum(r.ours for r in rows)} collectives of ours, {sum(r.theirs for r in rows)} of Shardy's.\n",
+        f"\n{equal} of {len(rows)} plans ({equal / max(1, len(rows)):.0%}) have exactly Shardy's "
+        "collectives; "
+        f"{sum(r.ours for r in rows)} collectives of ours, {sum(r.theirs for r in rows)} of "
+        "Shardy's.\n",
         "| values that differ | reason |",
         "|--:|---|",
     ]
@@ -106,7 +117,10 @@ def read_rows(path: Path) -> list[Row]:
     kinds = {"number": int, "ops": int, "ours": int, "theirs": int}
     kinds |= {"our_bytes": float, "their_bytes": float, "seconds": float}
     with path.open(newline="") as handle:
-        return [Row(**{k: kinds.get(k, str)(v) for k, v in line.items()}) for line in csv.DictReader(handle)]
+        return [
+            Row(**{k: kinds.get(k, str)(v) for k, v in line.items()})
+            for line in csv.DictReader(handle)
+        ]
 
 
 def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
@@ -131,7 +145,11 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
         if path:
             _append(path, new)
     print(table(rows))
-    return [f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}" for r in rows if r.failure]
+    return [
+        f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}"
+        for r in rows
+        if r.failure
+    ]
 
 
 def _append(path: Path, rows: Sequence[Row]) -> None:

@@ -1,15 +1,18 @@
 """Plan certification: a program sharded by a random plan computes what the program computes.
 
-Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program as it was read;
-every output (for a training step: loss, gradients or updated parameters, optimiser state) must agree.
+Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
+as it was read; every output (for a training step: loss, gradients or updated parameters, optimiser
+state) must agree.
 
-The tolerance on ``max|difference| / max|output|`` allows another order of rounding and nothing else.  It is a
-multiple of the machine epsilon of the coarsest float type that an output depends on:
+The tolerance on ``max|difference| / max|output|`` allows another order of rounding and nothing
+else.  It is a multiple of the machine epsilon of the coarsest float type that an output depends on:
 
-* 64 epsilon for float32 and float64 (8e-6 and 1.4e-14): summing n terms in another order moves a sum by about sqrt(n)
-  epsilon of its terms; n is up to 4096 here, and terms exceed their sum by small factors;
-* 4 epsilon for bfloat16 and float16 (3e-2 and 4e-3): each of 2 * log2(8) additions of partial sums between devices
-  rounds by half an epsilon, and a value is rounded once more where it would have stayed in a register;
+* 64 epsilon for float32 and float64 (8e-6 and 1.4e-14): summing n terms in another order moves a
+  sum by about sqrt(n) epsilon of its terms; n is up to 4096 here, and terms exceed their sum by
+  small factors;
+* 4 epsilon for bfloat16 and float16 (3e-2 and 4e-3): each of 2 * log2(8) additions of partial sums
+  between devices rounds by half an epsilon, and a value is rounded once more where it would have
+  stayed in a register;
 * 0 for integers and booleans.
 
 A case may widen this by a factor with the reason written beside it (``Case.slack``).
@@ -64,7 +67,11 @@ class Row(NamedTuple):
     @property
     def share(self) -> float:
         """The worst error as a part of what is allowed."""
-        return self.error / self.tolerance if self.tolerance else (0.0 if self.error == 0 else float("inf"))
+        return (
+            self.error / self.tolerance
+            if self.tolerance
+            else (0.0 if self.error == 0 else float("inf"))
+        )
 
 
 class KnownBug(NamedTuple):
@@ -77,7 +84,8 @@ class KnownBug(NamedTuple):
 KNOWN_BUGS = (
     KnownBug(
         "Slice dim size 16 greater than dynamic slice dimension: 8",
-        "XLA of jaxlib 0.10.2 refuses its own partitioning of a gather whose result is scattered; 0.12.0.1 compiles it",
+        "XLA of jaxlib 0.10.2 refuses its own partitioning of a gather whose result is "
+        "scattered; 0.12.0.1 compiles it",
     ),
 )
 
@@ -107,7 +115,7 @@ class Outcome(NamedTuple):
     failure: str
 
 
-# -- tolerances -------------------------------------------------------------------------------------------------------
+# -- tolerances ------------------------------------------------------------------------------------
 
 
 def tolerances(program: Program, slack: float = 1.0) -> dict[str, float]:
@@ -120,7 +128,9 @@ def tolerances(program: Program, slack: float = 1.0) -> dict[str, float]:
             coarsest[value] = max(coarsest[value], reaching)
     found = {}
     for value, path in zip(program.outputs, program.output_paths, strict=True):
-        found[path] = 0.0 if own[value] == 0 else slack * coarsest[value] * _epsilons(coarsest[value])
+        found[path] = (
+            0.0 if own[value] == 0 else slack * coarsest[value] * _epsilons(coarsest[value])
+        )
     return found
 
 
@@ -140,10 +150,12 @@ def _epsilons(epsilon: float) -> int:
     return EPSILONS["narrow"] if epsilon > 1e-4 else EPSILONS["wide"]
 
 
-# -- in the parent ----------------------------------------------------------------------------------------------------
+# -- in the parent ---------------------------------------------------------------------------------
 
 
-def prepare(case: Case, counts: Sequence[int], seed: int = 0) -> tuple[Work, list[tuple[str, int, ShardingPlan]]]:
+def prepare(
+    case: Case, counts: Sequence[int], seed: int = 0
+) -> tuple[Work, list[tuple[str, int, ShardingPlan]]]:
     """Trace a program, draw its plans and write them onto it.
 
     Raises:
@@ -168,7 +180,9 @@ def prepare(case: Case, counts: Sequence[int], seed: int = 0) -> tuple[Work, lis
                 tuple(kept[int(v)] for v in plan.program.outputs),
             )
         )
-    request = child.Request(model.program, model.stablehlo, tuple(jobs), DEVICES, 1, 0, seed, case.arrays(model, seed))
+    request = child.Request(
+        model.program, model.stablehlo, tuple(jobs), DEVICES, 1, 0, seed, case.arrays(model, seed)
+    )
     return Work(case.name, request, tolerances(model.program, case.slack), True), plans
 
 
@@ -182,8 +196,8 @@ def certify(
 ) -> list[Row]:
     """Execute random plans of ``cases``, ``counts`` on the three meshes of ``draw.MESHES``.
 
-    One child process takes them all, one after the other; when it dies, the plan at which it died is a failure and
-    a new child goes on with the next one.
+    One child process takes them all, one after the other; when it dies, the plan at which it died
+    is a failure and a new child goes on with the next one.
 
     Args:
         cases: the programs.
@@ -197,9 +211,25 @@ def certify(
         prepared = [prepare(case, counts, seed) for case in group]
         for work, plans in prepared:
             if not plans:
-                rows.append(Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, 0.0, "no action is legal"))
+                rows.append(
+                    Row(
+                        work.name,
+                        "",
+                        0,
+                        _n_ops(work),
+                        "",
+                        0,
+                        "",
+                        0.0,
+                        0.0,
+                        0.0,
+                        "no action is legal",
+                    )
+                )
         by_name = {work.name: (work, plans) for work, plans in prepared}
-        for outcome in execute([work for work, plans in prepared if plans], time_limit_s * len(group)):
+        for outcome in execute(
+            [work for work, plans in prepared if plans], time_limit_s * len(group)
+        ):
             work, plans = by_name[outcome.name]
             if outcome.index < 0 and not outcome.failure:
                 continue
@@ -211,7 +241,10 @@ def certify(
 
 
 def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
-    """Run all plans of ``works`` in children; gives an outcome for each, also where a child died."""
+    """Run all plans of ``works`` in children.
+
+    Gives an outcome for each, also where a child died.
+    """
     waiting = [(work, 0) for work in works]
     while waiting:
         seen: list[Outcome] = []
@@ -223,9 +256,13 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
         died = ""
         try:
             isolate.run_in_child(
-                "tests.certification.plans:run_all", waiting, env=_environment(),
-                time_limit_s=time_limit_s, on_event=note, what="certifying plans",
-            )  # fmt: skip
+                "tests.certification.plans:run_all",
+                waiting,
+                env=_environment(),
+                time_limit_s=time_limit_s,
+                on_event=note,
+                what="certifying plans",
+            )
         except RunFailed as error:
             died = str(error)
         yield from seen
@@ -236,7 +273,9 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
         rest = []
         blamed = False
         for work, first in waiting:
-            indices = [i for i in range(first, len(work.request.jobs)) if (work.name, i) not in done]
+            indices = [
+                i for i in range(first, len(work.request.jobs)) if (work.name, i) not in done
+            ]
             if (work.name, -1) not in done and not blamed:
                 yield Outcome(work.name, -1, {}, 0, 0.0, f"the unsharded program: {died}")
                 blamed = True
@@ -252,7 +291,10 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
 
 
 def _environment() -> dict[str, str]:
-    """Eight virtual devices, and machine code that is compiled quickly: what is on trial is the partitioned program."""
+    """Eight virtual devices, and machine code that is compiled quickly.
+
+    What is on trial is the partitioned program.
+    """
     found = dev.environment(DEVICES)
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     return {**found, "XLA_FLAGS": f"{found['XLA_FLAGS']} {quick}"}
@@ -264,22 +306,43 @@ def _n_ops(work: Work) -> int:
 
 def _row(work: Work, plans: list[tuple[str, int, ShardingPlan]], outcome: Outcome) -> Row:
     if outcome.index < 0:
-        return Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, outcome.seconds, outcome.failure)
+        return Row(
+            work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, outcome.seconds, outcome.failure
+        )
     mesh, number, plan = plans[outcome.index]
 
     def share(item: tuple[str, float]) -> float:
         allowed, error = work.tolerances[item[0]], item[1]
-        return float("inf") if error != error else error / allowed if allowed else (float("inf") if error else 0.0)
+        return (
+            float("inf")
+            if error != error
+            else error / allowed
+            if allowed
+            else (float("inf") if error else 0.0)
+        )
 
     path, error = max(outcome.errors.items(), key=share, default=("", 0.0))
     failure = outcome.failure
     wrong = [f"{p}: {e:.2g}" for p, e in outcome.errors.items() if not e <= work.tolerances[p]]
     if wrong and not failure:
-        failure = "differs: " + ", ".join(wrong[:6]) + (f" and {len(wrong) - 6} more" if len(wrong) > 6 else "")
+        failure = (
+            "differs: "
+            + ", ".join(wrong[:6])
+            + (f" and {len(wrong) - 6} more" if len(wrong) > 6 else "")
+        )
     return Row(
-        work.name, mesh, number, _n_ops(work), " ".join(plan.actions), outcome.collectives, path, error,
-        work.tolerances.get(path, 0.0), outcome.seconds, failure,
-    )  # fmt: skip
+        work.name,
+        mesh,
+        number,
+        _n_ops(work),
+        " ".join(plan.actions),
+        outcome.collectives,
+        path,
+        error,
+        work.tolerances.get(path, 0.0),
+        outcome.seconds,
+        failure,
+    )
 
 
 def _batches(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:
@@ -287,7 +350,7 @@ def _batches(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:
         yield cases[start : start + size]
 
 
-# -- in the child -----------------------------------------------------------------------------------------------------
+# -- in the child ----------------------------------------------------------------------------------
 
 
 def run_all(works: list[tuple[Work, int]]) -> None:
@@ -305,9 +368,14 @@ def run_all(works: list[tuple[Work, int]]) -> None:
             expected, failure = None, f"{type(error).__name__}: {error}"[:600]
         if expected is not None and work.finite and not child.all_finite(expected):
             names = [
-                p for p, a in zip(request.program.output_paths, expected, strict=True) if not child.all_finite([a])
+                p
+                for p, a in zip(request.program.output_paths, expected, strict=True)
+                if not child.all_finite([a])
             ]
-            failure = f"the unsharded program gives infinities or NaN in {', '.join(names[:5])}: choose better inputs"
+            failure = (
+                f"the unsharded program gives infinities or NaN in {', '.join(names[:5])}: "
+                "choose better inputs"
+            )
         isolate.report(Outcome(work.name, -1, {}, 0, time.perf_counter() - started, failure))
         if failure or expected is None:
             continue
@@ -320,12 +388,16 @@ def _outcome(work: Work, index: int, found: list[Any], expected: list[np.ndarray
     assert request.arrays is not None
     stages = _Silent()
     try:
-        measured = child._measure(request, request.jobs[index], found, request.arrays, expected, stages)
+        measured = child._measure(
+            request, request.jobs[index], found, request.arrays, expected, stages
+        )
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:600]
         return Outcome(work.name, index, {}, 0, time.perf_counter() - started, text)
     errors = dict(measured.errors or {})
-    return Outcome(work.name, index, errors, len(measured.collectives), time.perf_counter() - started, "")
+    return Outcome(
+        work.name, index, errors, len(measured.collectives), time.perf_counter() - started, ""
+    )
 
 
 class _Silent(child._Stages):
@@ -341,7 +413,7 @@ class _Silent(child._Stages):
         pass
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 _FIELDS = (*Row._fields, "tolerance_share")
 
@@ -353,18 +425,29 @@ def read_rows(path: Path) -> list[Row]:
     rows = []
     with path.open(newline="") as handle:
         for line in csv.DictReader(handle):
-            rows.append(Row(
-                line["program"], line["mesh"], int(line["number"]), int(line["ops"]), line["actions"],
-                int(line["collectives"]), line["output"], float(line["error"]), float(line["tolerance"]),
-                float(line["seconds"]), line["failure"],
-            ))  # fmt: skip
+            rows.append(
+                Row(
+                    line["program"],
+                    line["mesh"],
+                    int(line["number"]),
+                    int(line["ops"]),
+                    line["actions"],
+                    int(line["collectives"]),
+                    line["output"],
+                    float(line["error"]),
+                    float(line["tolerance"]),
+                    float(line["seconds"]),
+                    line["failure"],
+                )
+            )
     return rows
 
 
 def table(rows: Sequence[Row]) -> str:
     """One line for each program: ops, plans on the meshes, worst error, seconds."""
     lines = [
-        "| program | ops | plans (8, 2x4, 2x2x2) | with collectives | worst error | allowed | s | failures |",
+        "| program | ops | plans (8, 2x4, 2x2x2) | with collectives | worst error | allowed | s "
+        "| failures |",
         "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     for name, group in itertools.groupby(rows, key=lambda r: r.program):
@@ -372,8 +455,10 @@ def table(rows: Sequence[Row]) -> str:
         worst = max(own, key=lambda r: (r.share == r.share, r.share))
         plans = ", ".join(str(sum(r.mesh == mesh for r in own)) for mesh in draw.MESHES)
         lines.append(
-            f"| {name} | {own[0].ops} | {plans} | {sum(r.collectives > 0 for r in own)} | {worst.error:.1e} "
-            f"| {worst.tolerance:.1e} | {sum(r.seconds for r in own):.1f} | {sum(bool(r.failure) for r in own)} |"
+            f"| {name} | {own[0].ops} | {plans} | {sum(r.collectives > 0 for r in own)} | "
+            f"{worst.error:.1e} "
+            f"| {worst.tolerance:.1e} | {sum(r.seconds for r in own):.1f} | "
+            f"{sum(bool(r.failure) for r in own)} |"
         )
     executed = [r for r in rows if r.mesh]
     lines.append(
@@ -389,7 +474,8 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
 
     Args:
         full: 25 plans on each mesh instead of a few.
-        csv_path: rows are appended there as they come, and programs that are complete there are not run again.
+        csv_path: rows are appended there as they come, and programs that are complete there are not
+            run again.
         only: names of programs, all by default.
         seed: of plans and inputs.
     """
@@ -410,11 +496,16 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
             print(
                 f"{case.name}: {len(own)} plans, worst {worst:.2f} of the tolerance, "
                 f"{sum(bool(r.failure) for r in own)} failures, {sum(r.seconds for r in own):.0f} s",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                file=sys.stderr,
+                flush=True,
+            )
         rows += new
     print(table(rows))
-    told = {r: f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}" for r in rows if r.failure}
+    told = {
+        r: f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}"
+        for r in rows
+        if r.failure
+    }
     for row, text in told.items():
         if known_bug(row):
             print(f"KNOWN BUG  {known_bug(row)}: {text}")

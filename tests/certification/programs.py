@@ -1,7 +1,10 @@
-"""Every program of the certification: the zoo at small size and one or more programs for each family of ops.
+"""Every program of the certification.
 
-A model that joins ``toast_lab.models.registry`` is certified from then on: it needs a row in ``SMALL`` (or a dict
-``SMALL`` in its own module), in a forward and in a training form where it has a ``mode``.
+The zoo at small size and one or more programs for each family of ops.
+
+A model that joins ``toast_lab.models.registry`` is certified from then on: it needs a row in
+``SMALL`` (or a dict ``SMALL`` in its own module), in a forward and in a training form where it has
+a ``mode``.
 """
 
 from __future__ import annotations
@@ -22,17 +25,46 @@ from toast_lab import frontends
 from toast_lab.models import registry
 
 _TRANSFORMER = {
-    "layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "key_size": 8, "vocab": 64, "batch": 8, "sequence": 16,
-}  # fmt: skip
+    "layers": 1,
+    "d_model": 32,
+    "hidden": 64,
+    "heads": 4,
+    "key_size": 8,
+    "vocab": 64,
+    "batch": 8,
+    "sequence": 16,
+}
 
 _ITX = {
-    "layers": 2, "d_model": 32, "hidden": 64, "heads": 4, "key_size": 8, "vocab": 64, "batch": 8, "prompt": 8,
+    "layers": 2,
+    "d_model": 32,
+    "hidden": 64,
+    "heads": 4,
+    "key_size": 8,
+    "vocab": 64,
+    "batch": 8,
+    "prompt": 8,
     "sequence": 8,
-}  # fmt: skip
+}
 _GNS = {
-    "steps": 2, "nodes": 16, "edges": 32, "latent": 16, "hidden": 16, "hidden_layers": 1, "features": 8, "outputs": 4,
-}  # fmt: skip
-_UNET = {"channels": 8, "multipliers": (1, 2), "blocks": 1, "heads": 4, "groups": 4, "batch": 8, "image": 8}
+    "steps": 2,
+    "nodes": 16,
+    "edges": 32,
+    "latent": 16,
+    "hidden": 16,
+    "hidden_layers": 1,
+    "features": 8,
+    "outputs": 4,
+}
+_UNET = {
+    "channels": 8,
+    "multipliers": (1, 2),
+    "blocks": 1,
+    "heads": 4,
+    "groups": 4,
+    "batch": 8,
+    "image": 8,
+}
 
 #: Sizes by model; a list holds several forms of it, each with its suffix under "form".
 SMALL: dict[str, list[dict[str, Any]]] = {
@@ -48,13 +80,29 @@ SMALL: dict[str, list[dict[str, Any]]] = {
         {"form": "train", **_TRANSFORMER, "mode": "train"},
         {"form": "train_bf16", **_TRANSFORMER, "mode": "train", "dtype": "bfloat16"},
         {"form": "scan", **_TRANSFORMER, "layers": 2, "mode": "train", "scan": True},
-        {"form": "scan_remat", **_TRANSFORMER, "layers": 2, "mode": "train", "scan": True, "remat": True},
+        {
+            "form": "scan_remat",
+            **_TRANSFORMER,
+            "layers": 2,
+            "mode": "train",
+            "scan": True,
+            "remat": True,
+        },
     ],
     "t2b": [{**_TRANSFORMER, "layers": 2, "mode": "train"}],
     "t7b": [{**_TRANSFORMER, "kv_heads": 4, "mode": "train", "remat": True}],
-    "itx": [{"form": "decode", **_ITX, "mode": "decode"}, {"form": "prefill", **_ITX, "mode": "prefill"}],
-    "gns": [{"form": "forward", **_GNS, "mode": "forward"}, {"form": "train", **_GNS, "mode": "train"}],
-    "unet": [{"form": "forward", **_UNET, "mode": "forward"}, {"form": "train", **_UNET, "mode": "train"}],
+    "itx": [
+        {"form": "decode", **_ITX, "mode": "decode"},
+        {"form": "prefill", **_ITX, "mode": "prefill"},
+    ],
+    "gns": [
+        {"form": "forward", **_GNS, "mode": "forward"},
+        {"form": "train", **_GNS, "mode": "train"},
+    ],
+    "unet": [
+        {"form": "forward", **_UNET, "mode": "forward"},
+        {"form": "train", **_UNET, "mode": "train"},
+    ],
 }
 
 _INPUTS: dict[str, tuple[Mapping[str, Maker], str]] = {
@@ -73,20 +121,26 @@ def zoo() -> Iterator[Case]:
     """
     unknown = []
     for name, (where, _) in registry.MODELS.items():
-        forms = SMALL.get(name) or getattr(importlib.import_module(where.partition(":")[0]), "SMALL", None)
+        forms = SMALL.get(name) or getattr(
+            importlib.import_module(where.partition(":")[0]), "SMALL", None
+        )
         if forms is None:
             unknown.append(name)
             continue
         for sizes in [forms] if isinstance(forms, Mapping) else forms:
             yield _zoo_case(name, dict(sizes))
     if unknown:
-        raise LookupError(f"give small sizes for {', '.join(unknown)} in tests/certification/programs.py")
+        raise LookupError(
+            f"give small sizes for {', '.join(unknown)} in tests/certification/programs.py"
+        )
 
 
 def _zoo_case(name: str, sizes: dict[str, Any]) -> Case:
     form = sizes.pop("form", "")
     own, why = _INPUTS.get(name, ({}, ""))
-    return Case(f"{name}_{form}" if form else name, lambda: frontends.load(name, **sizes), (), own, why)
+    return Case(
+        f"{name}_{form}" if form else name, lambda: frontends.load(name, **sizes), (), own, why
+    )
 
 
 def programs() -> list[Case]:

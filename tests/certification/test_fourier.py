@@ -1,6 +1,9 @@
-"""Fourier transforms on CPU devices: every plan of small programs, and how the transforms are written down.
+"""Fourier transforms on CPU devices.
 
-The full form (``-m slow``) takes 25 plans on each mesh of eight programs, as the certification does.
+Every plan of small programs, and how the transforms are written down.
+
+The full form (``-m slow``) takes 25 plans on each mesh of eight programs, as the certification
+does.
 """
 
 from __future__ import annotations
@@ -33,7 +36,11 @@ SMALL = ("fft_there_and_back", "fft_cube", "fft_one_dim")
 
 
 def failures(cases: Any, counts: tuple[int, int, int]) -> list[str]:
-    return [f"{r.program} {r.mesh} {r.actions}: {r.failure}" for r in plans.certify(cases, counts) if r.failure]
+    return [
+        f"{r.program} {r.mesh} {r.actions}: {r.failure}"
+        for r in plans.certify(cases, counts)
+        if r.failure
+    ]
 
 
 def test_every_plan_that_a_few_actions_make_computes_the_same() -> None:
@@ -43,7 +50,13 @@ def test_every_plan_that_a_few_actions_make_computes_the_same() -> None:
 
 
 def test_a_training_step_of_a_fourier_operator_computes_the_same() -> None:
-    assert failures([case for case in fourier_programs.CASES if case.name in ("fft_step", "fft_loop")], (6, 4, 4)) == []
+    assert (
+        failures(
+            [case for case in fourier_programs.CASES if case.name in ("fft_step", "fft_loop")],
+            (6, 4, 4),
+        )
+        == []
+    )
 
 
 @pytest.mark.slow
@@ -68,7 +81,10 @@ def every_plan(problem: tl.Problem) -> list[ShardingPlan]:
 
 
 def by_jit() -> dict[str, Any]:
-    """In a child with 8 devices: ``plan.jit`` of every plan on 2x4, with the largest error and what communicates."""
+    """In a child with 8 devices.
+
+    ``plan.jit`` of every plan on 2x4, with the largest error and what communicates.
+    """
     x = np.random.default_rng(0).standard_normal((8, 16, 16)).astype(np.float32)
     model = tl.from_jax(fourier_programs.there_and_back, x)
     problem = tl.Problem(tl.analyse(model), {"d": 2, "m": 4})
@@ -81,14 +97,17 @@ def by_jit() -> dict[str, Any]:
         gathers = collections.Counter(c.axes for c in made if c.kind == "all_gather")
         cost = tl.price(problem, plan).collectives
         priced = collections.Counter(tuple(c.axes) for c in cost if c.kind == "all_gather")
-        # XLA goes another way where it moves a split from dim to dim; where it only gathers it gathers as priced.
+        # XLA goes another way where it moves a split from dim to dim; where it only gathers it
+        # gathers as priced.
         if {c.kind for c in cost} <= {"all_gather"} and gathers != priced:
             found["differ"].append((plan.actions, dict(gathers), dict(priced)))
     return found
 
 
 def test_jit_of_every_plan_computes_the_same_and_gathers_what_is_priced() -> None:
-    found = isolate.run_in_child("tests.certification.test_fourier:by_jit", env=environment(Devices("cpu", 8)))
+    found = isolate.run_in_child(
+        "tests.certification.test_fourier:by_jit", env=environment(Devices("cpu", 8))
+    )
     assert found["plans"] > 15
     assert found["error"] < 1e-5
     assert found["differ"] == []
@@ -105,9 +124,13 @@ def test_each_device_transforms_its_own_part() -> None:
     text = annotate(model, plan)
     (inside,) = re.findall(r"stablehlo\.fft .*-> tensor<(\S+)xcomplex", text)
     assert inside == "4x4x16", "8 over d, 16 over m, and the transformed dim whole"
-    (shardings,) = re.findall(r"in_shardings=\[<@mesh, (\[.*?\])>\] out_shardings=\[<@mesh, (\[.*?\])>\]", text)
+    (shardings,) = re.findall(
+        r"in_shardings=\[<@mesh, (\[.*?\])>\] out_shardings=\[<@mesh, (\[.*?\])>\]", text
+    )
     assert shardings == ('[{"d"}, {"m"}, {}]',) * 2
-    assert "manual_computation" not in annotate(model, plan, numbered=True), "Shardy's passes see an ordinary op"
+    assert "manual_computation" not in annotate(model, plan, numbered=True), (
+        "Shardy's passes see an ordinary op"
+    )
 
 
 def test_the_annotated_program_is_read_as_the_program_that_it_was() -> None:
@@ -118,7 +141,9 @@ def test_the_annotated_program_is_read_as_the_program_that_it_was() -> None:
     assert kinds == list(model.program.kind)
     (transform,) = (op for op in again.ops() if again.kind[op] == "fft")
     assert again.dims(again.results(transform)[0]) == (8, 16, 16)
-    said = [a for a in again.annotations if a.kind == "op" and a.value == again.results(transform)[0]]
+    said = [
+        a for a in again.annotations if a.kind == "op" and a.value == again.results(transform)[0]
+    ]
     assert [a.spec for a in said] == [(("d",), ("m",), ())]
 
 
@@ -136,7 +161,9 @@ def test_a_manual_computation_that_splits_the_transformed_dim_is_none_of_ours() 
     }"""
     with pytest.raises(UnsupportedOp, match="split over devices by hand"):
         read.parse(text)
-    batch = text.replace('[{}, {"d"}]', '[{"d"}, {}]').replace("8x8x", "4x16x").replace("[8]", "[16]")
+    batch = (
+        text.replace('[{}, {"d"}]', '[{"d"}, {}]').replace("8x8x", "4x16x").replace("[8]", "[16]")
+    )
     assert "fft" in read.parse(batch).program.kind
 
 
@@ -154,7 +181,10 @@ def test_layouts_are_pinned_before_and_behind_a_transform() -> None:
 
 
 def unmended() -> str:
-    """In a child with 8 devices: what is said of the compiler's fault where nothing keeps it away."""
+    """In a child with 8 devices.
+
+    What is said of the compiler's fault where nothing keeps it away.
+    """
     model = tl.from_jax(fourier_programs.there_and_back, S((8, 16, 16), F32))
     plan = ShardingPlan.from_actions(tl.Problem(tl.analyse(model), {"a": 8}), ["x.0->a"])
     _jax_private.fourier.pin_layouts = lambda module: None  # type: ignore[assignment]
@@ -172,7 +202,9 @@ def unmended() -> str:
 
 def test_the_compilers_fault_is_told_with_the_users_lines_and_a_way_round() -> None:
     """If this runs, XLA may have mended it, and pinning layouts may be needed no longer."""
-    said = isolate.run_in_child("tests.certification.test_fourier:unmended", env=environment(Devices("cpu", 8)))
+    said = isolate.run_in_child(
+        "tests.certification.test_fourier:unmended", env=environment(Devices("cpu", 8))
+    )
     assert "fault of XLA" in said
     line = fourier_programs.there_and_back.__code__.co_firstlineno + 2
     assert said.count(f"fourier_programs.py:{line}") == 2, said
@@ -207,6 +239,7 @@ def scattered(problem: tl.Problem, batch: str, summed: list[str]) -> ShardingPla
 
 def test_a_sum_that_goes_to_a_split_batch_dim_is_summed_right() -> None:
     error = isolate.run_in_child(
-        "tests.certification.test_fourier:product_scattered_over_batch", env=environment(Devices("cpu", 8))
+        "tests.certification.test_fourier:product_scattered_over_batch",
+        env=environment(Devices("cpu", 8)),
     )
     assert error < 1e-4

@@ -8,8 +8,22 @@ from tests.certification import oracle
 from tests.certification.programs import programs
 
 CASES = {c.name: c for c in programs()}
-FEW = {"mlp", "xxt", "attention", "transformer_forward", "scan_gradient", "embedding_gradient", "kv_cache", "reshapes",
-       "glue", "conv_net_step", "mixture_of_experts", "layer_norm_mlp_step", "dropout", "cholesky_as_op"}  # fmt: skip
+FEW = {
+    "mlp",
+    "xxt",
+    "attention",
+    "transformer_forward",
+    "scan_gradient",
+    "embedding_gradient",
+    "kv_cache",
+    "reshapes",
+    "glue",
+    "conv_net_step",
+    "mixture_of_experts",
+    "layer_norm_mlp_step",
+    "dropout",
+    "cholesky_as_op",
+}
 
 
 @pytest.mark.parametrize("name", sorted(FEW))

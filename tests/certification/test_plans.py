@@ -1,4 +1,7 @@
-"""The short seeded form of the plan certification: four plans of every program, spread over the meshes."""
+"""The short seeded form of the plan certification.
+
+Four plans of every program, spread over the meshes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def rows() -> dict[str, list[plans.Row]]:
 def test_sharded_equals_unsharded(name: str, rows: dict[str, list[plans.Row]]) -> None:
     own = rows[name]
     assert len(own) >= min(3, sum(plans.SHORT))
-    assert not [f"{r.mesh}, {r.actions}: {r.failure}" for r in own if r.failure and not plans.known_bug(r)]
+    assert not [
+        f"{r.mesh}, {r.actions}: {r.failure}" for r in own if r.failure and not plans.known_bug(r)
+    ]
 
 
 def test_most_plans_communicate(rows: dict[str, list[plans.Row]]) -> None:
@@ -40,13 +45,17 @@ def test_most_plans_communicate(rows: dict[str, list[plans.Row]]) -> None:
 
 def test_a_plan_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness itself: leave out one multiplication and every plan must fail."""
-    monkeypatch.setattr(plans, "annotate", lambda model, plan: annotate(model, plan).replace(".maximum", ".minimum"))
+    monkeypatch.setattr(
+        plans, "annotate", lambda model, plan: annotate(model, plan).replace(".maximum", ".minimum")
+    )
     rows = plans.certify([CASES["mlp"]], (1, 1, 0))
     assert len(rows) == 2
     assert all(r.failure.startswith("differs: result") for r in rows)
 
 
-def test_a_plan_at_which_the_compiler_dies_is_blamed_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_at_which_the_compiler_dies_is_blamed_and_the_rest_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ruined: list[ShardingPlan] = []
 
     def annotate_one_badly(model: object, plan: ShardingPlan) -> str:
@@ -60,7 +69,9 @@ def test_a_plan_at_which_the_compiler_dies_is_blamed_and_the_rest_goes_on(monkey
 
 def test_senseless_inputs_are_noticed() -> None:
     case = dataclasses.replace(
-        CASES["attention"], inputs={"wk": lambda rng, shape: np.zeros(shape)}, why_inputs="0 divided by 0"
+        CASES["attention"],
+        inputs={"wk": lambda rng, shape: np.zeros(shape)},
+        why_inputs="0 divided by 0",
     )
     (row,) = plans.certify([case], (1, 0, 0))
     assert "infinities or NaN" in row.failure
@@ -85,9 +96,9 @@ def test_a_case_without_a_reason_for_its_inputs_is_refused() -> None:
     with pytest.raises(ValueError, match="need their reason"):
         Case("x", CASES["mlp"].model, (), {"x": lambda rng, shape: np.ones(shape)}, "")
     with pytest.raises(ValueError, match="no argument is called y"):
-        dataclasses.replace(CASES["mlp"], inputs={"y": lambda rng, shape: np.ones(shape)}, why_inputs="a test").arrays(
-            CASES["mlp"].model()
-        )
+        dataclasses.replace(
+            CASES["mlp"], inputs={"y": lambda rng, shape: np.ones(shape)}, why_inputs="a test"
+        ).arrays(CASES["mlp"].model())
 
 
 def test_saved_rows_are_read_back(tmp_path: object) -> None:

@@ -1,4 +1,6 @@
-"""The commands: tables for people, JSON for programs, and one clear message when something is wrong."""
+"""The commands: tables for people, JSON for programs, and one clear message when something is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,24 @@ from toast_lab.search.trace import Trace
 from toast_lab.text import bytes_text
 
 ROOT = Path(__file__).parents[2]
-# A shell's background jobs ignore Ctrl-C and so do their children: the tests must not depend on who started them.
-START = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from toast_lab.cli import main; "
+# A shell's background jobs ignore Ctrl-C and so do their children: the tests must not depend on who
+# started them.
+START = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from "
+    "toast_lab.cli import main; "
+)
 TOAST = [sys.executable, "-c", START + "sys.exit(main())"]
 # Small enough to search in a moment; every dim divides by 4 and by 2.
-NET = ["attention", "--set", "sequence=16", "d_model=8", "key=8", "value=8", "--mesh", "data=2,model=2"]
+NET = [
+    "attention",
+    "--set",
+    "sequence=16",
+    "d_model=8",
+    "key=8",
+    "value=8",
+    "--mesh",
+    "data=2,model=2",
+]
 QUICK = ["--evaluations", "30"]
 COMMANDS = {
     "analyse": ["analyse", *NET],
@@ -49,7 +64,7 @@ def started(*argv: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([*TOAST, *argv], stdout=subprocess.PIPE, text=True, env=env, **options)
 
 
-# -- every command -----------------------------------------------------------------------------------
+# -- every command ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -91,7 +106,7 @@ def test_help_names_every_command(toast: Any) -> None:
         assert toast(name, "--help")[0] == 0
 
 
-# -- explain ------------------------------------------------------------------------------------------
+# -- explain ---------------------------------------------------------------------------------------
 
 
 def test_why_names_the_action_and_the_conflict(toast: Any) -> None:
@@ -120,7 +135,7 @@ def test_diff_of_two_saved_plans(toast: Any, tmp_path: Path) -> None:
     assert "none.json" in err
 
 
-# -- compile -----------------------------------------------------------------------------------------
+# -- compile ---------------------------------------------------------------------------------------
 
 
 def test_compile_shows_priced_beside_compiled(toast: Any) -> None:
@@ -131,23 +146,34 @@ def test_compile_shows_priced_beside_compiled(toast: Any) -> None:
     assert "Different" in out
     data = json.loads(toast(*COMMANDS["compile"], "--json")[1])
     assert data["compiled"]["fits"] is True
-    # The sum over data is cut along the idle axis model first, and what XLA exchanges for that is extra.
-    changed = [(row["predicted_kind"], row["compiled_kind"]) for row in data["diff"] if row["status"] == "changed"]
+    # The sum over data is cut along the idle axis model first, and what XLA exchanges for that is
+    # extra.
+    changed = [
+        (row["predicted_kind"], row["compiled_kind"])
+        for row in data["diff"]
+        if row["status"] == "changed"
+    ]
     assert ("reduce_scatter", "all_reduce") in changed
     assert all(row["reason"] for row in data["diff"] if row["status"] != "equal")
 
 
 @pytest.mark.parametrize(
     ("topology", "words"),
-    [("tpu:v5e:4x4", "4 devices, fewer than the 16"), ("tpu:v9", "no topology is called 'tpu:v9'"), ("cpu:2", "more")],
+    [
+        ("tpu:v5e:4x4", "4 devices, fewer than the 16"),
+        ("tpu:v9", "no topology is called 'tpu:v9'"),
+        ("cpu:2", "more"),
+    ],
 )
-def test_compile_refuses_topologies_with_their_numbers(toast: Any, topology: str, words: str) -> None:
+def test_compile_refuses_topologies_with_their_numbers(
+    toast: Any, topology: str, words: str
+) -> None:
     status, out, err = toast("compile", *NET, "--topology", topology)
     assert (status, out) == (2, "")
     assert words in err
 
 
-# -- analyse -----------------------------------------------------------------------------------------
+# -- analyse ---------------------------------------------------------------------------------------
 
 
 def test_analyse_shows_colours_conflicts_and_source_lines(toast: Any) -> None:
@@ -167,13 +193,27 @@ def test_analyse_json(toast: Any) -> None:
     assert {c["set"] for c in data["conflicts"]} == {0}
     (sequence,) = [g for g in data["groups"] if g["name"] == "S"]
     assert sequence == {
-        "name": "S", "size": 64, "shardable": True, "names": 15, "colours": ["S"], "arguments": ["x"],
+        "name": "S",
+        "size": 64,
+        "shardable": True,
+        "names": 15,
+        "colours": ["S"],
+        "arguments": ["x"],
         "resolutions": [0],
-    }  # fmt: skip
+    }
 
 
 def test_analyse_shows_repeated_layers_once(toast: Any) -> None:
-    sizes = ["layers=3", "d_model=16", "hidden=32", "heads=2", "key_size=8", "vocab=64", "batch=2", "sequence=8"]
+    sizes = [
+        "layers=3",
+        "d_model=16",
+        "hidden=32",
+        "heads=2",
+        "key_size=8",
+        "vocab=64",
+        "batch=2",
+        "sequence=8",
+    ]
     _, out, _ = toast("analyse", "transformer", "--set", *sizes, "mode=forward")
     assert out.count("Compatibility set") == 1
     assert "(2 more sets are isomorphic and share it)" in out
@@ -182,15 +222,30 @@ def test_analyse_shows_repeated_layers_once(toast: Any) -> None:
 
 
 def test_analyse_tells_which_dims_do_not_divide(toast: Any) -> None:
-    argv = ["analyse", "mlp", "--set", "batch=10", "inputs=9", "--mesh", "3x5", "--set", "hidden=15", "outputs=7"]
+    argv = [
+        "analyse",
+        "mlp",
+        "--set",
+        "batch=10",
+        "inputs=9",
+        "--mesh",
+        "3x5",
+        "--set",
+        "hidden=15",
+        "outputs=7",
+    ]
     (dim,) = json.loads(toast(*argv, "--json")[1])["divisibility"]["dims"]
     assert (dim["colour"], dim["size"], dim["arguments"]) == ("W", 7, ["w2"])
     assert dim["misses"][0] == {"axis": "data", "axis_size": 3, "common": 1, "padded": 9}
     _, out, _ = toast(*argv)
-    assert "Divisibility: no axis of data=3,model=5 divides 1 of the sizes; every argument can be cut." in out
+    assert (
+        "Divisibility: no axis of data=3,model=5 divides 1 of the sizes; every argument can be cut."
+    ) in out
     assert re.search(r"^W +7 +2 .* w2 +data=3: pad to 9; model=5: pad to 10", out, re.MULTILINE)
     assert "Sizes that only some axes" in out
-    assert json.loads(toast("analyse", "mlp", "--json")[1])["divisibility"] is None, "it takes a mesh"
+    assert json.loads(toast("analyse", "mlp", "--json")[1])["divisibility"] is None, (
+        "it takes a mesh"
+    )
 
 
 def test_analyse_reports_ops_without_a_rule(toast: Any, tmp_path: Path) -> None:
@@ -201,14 +256,30 @@ def test_analyse_reports_ops_without_a_rule(toast: Any, tmp_path: Path) -> None:
         "    return %0 : tensor<8xf32>\n  }\n}\n"
     )
     _, out, _ = toast("analyse", str(path))
-    assert "Coverage: 1 of 1 ops cannot be split; 100.0% of the bytes must be whole around them" in out
+    assert (
+        "Coverage: 1 of 1 ops cannot be split; 100.0% of the bytes must be whole around them" in out
+    )
     assert re.search(r"custom_call +1 +- +100.0% +all .*no sharding", out)
     row = json.loads(toast("analyse", str(path), "--json")[1])["coverage"]["rows"][0]
-    assert (row["reason"], row["count"], row["bytes"], row["flops_share"]) == ("no_rule", 1, 64.0, None)
+    assert (row["reason"], row["count"], row["bytes"], row["flops_share"]) == (
+        "no_rule",
+        1,
+        64.0,
+        None,
+    )
 
 
 def test_where_actions_stop_is_shown_when_asked_for(toast: Any) -> None:
-    sizes = ["layers=1", "d_model=16", "hidden=32", "heads=2", "key_size=8", "vocab=64", "batch=2", "sequence=8"]
+    sizes = [
+        "layers=1",
+        "d_model=16",
+        "hidden=32",
+        "heads=2",
+        "key_size=8",
+        "vocab=64",
+        "batch=2",
+        "sequence=8",
+    ]
     argv = ["analyse", "transformer", "--set", *sizes, "mode=forward"]
     _, out, _ = toast(*argv)
     assert "2 kinds of ops split along some of their dims only (--all shows them)" in out
@@ -220,7 +291,10 @@ def test_price_and_search_tell_which_arguments_stay_whole(toast: Any) -> None:
     _, out, _ = toast("price", *NET, "--actions", "S@1->data")
     assert "Large arguments that stay whole" in out
     assert re.search(r"^wq +f32\[8, 8\] +256 B +\d\d\.\d% ", out, re.MULTILINE)
-    for command in (["price", *NET, "--actions", "S@1->data"], ["list", *NET, "--actions", "S@1->data"]):
+    for command in (
+        ["price", *NET, "--actions", "S@1->data"],
+        ["list", *NET, "--actions", "S@1->data"],
+    ):
         report = json.loads(toast(*command, "--json")[1])["divisibility"]
         assert report["planned"] is True
         assert {row["argument"] for row in report["whole_arguments"]} == {"wq", "wk", "wv"}
@@ -238,7 +312,7 @@ def test_analyse_listings(toast: Any) -> None:
     assert data["names_listing"].startswith("def mlp(")
 
 
-# -- sizes and models --------------------------------------------------------------------------------
+# -- sizes and models ------------------------------------------------------------------------------
 
 
 def test_sizes_are_typed_by_their_defaults() -> None:
@@ -248,11 +322,16 @@ def test_sizes_are_typed_by_their_defaults() -> None:
     assert [type(v) for v in found.values()] == [int, float, str, bool]
     # a module's make is not known here, so values say themselves what they are
     assert common.read_sizes(["n=3", "rate=1e-3", "mode=train", "on=True"], {}) == {
-        "n": 3, "rate": 1e-3, "mode": "train", "on": True,
-    }  # fmt: skip
+        "n": 3,
+        "rate": 1e-3,
+        "mode": "train",
+        "on": True,
+    }
 
 
-def test_a_module_and_a_file_are_models_too(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_and_a_file_are_models_too(
+    toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cli_user_model.py").write_text(
         "import jax, jax.numpy as jnp\n"
         "def make(width=4):\n"
@@ -274,7 +353,10 @@ def test_a_module_and_a_file_are_models_too(toast: Any, tmp_path: Path, monkeypa
         in toast("analyse", "cli_print_model:make")[2]
     )
     path = tmp_path / "net.mlir"
-    path.write_text("func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {\n return %x : tensor<8x4xf32>\n}\n")
+    path.write_text(
+        "func.func @main(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {\n return %x : "
+        "tensor<8x4xf32>\n}\n"
+    )
     assert json.loads(toast("analyse", str(path), "--json")[1])["model"]["name"] == "net"
     status, _, err = toast("analyse", str(path), "--set", "layers=2")
     assert status == 2
@@ -285,7 +367,8 @@ def test_models_knows_the_sizes_without_importing_them(toast: Any) -> None:
     from toast_lab.models import registry
 
     data = json.loads(toast("models", "--json")[1])
-    known = json.loads(json.dumps({name: registry.sizes(name) for name in registry.MODELS}))  # JSON has no tuples
+    # JSON has no tuples
+    known = json.loads(json.dumps({name: registry.sizes(name) for name in registry.MODELS}))
     assert {m["name"]: m["sizes"] for m in data["models"]} == known
 
 
@@ -298,12 +381,17 @@ def test_models_shows_parameters_beside_the_papers_and_expert_plans(toast: Any) 
     out = toast("models")[1]
     for name, facts in registry.FACTS.items():
         found = data[name]
-        assert (found["parameter_count"], found["paper_parameters"]) == (facts.parameter_count, facts.paper_parameters)
+        assert (found["parameter_count"], found["paper_parameters"]) == (
+            facts.parameter_count,
+            facts.paper_parameters,
+        )
         assert found["expert_plans"] == list(facts.expert_plans)
-        assert re.search(rf"^{name} +{facts.parameter_count:,} +{facts.paper_parameters}", out, re.MULTILINE)
+        assert re.search(
+            rf"^{name} +{facts.parameter_count:,} +{facts.paper_parameters}", out, re.MULTILINE
+        )
 
 
-# -- plans -------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 
 def test_a_saved_plan_is_the_same_plan(toast: Any, tmp_path: Path) -> None:
@@ -343,13 +431,19 @@ def test_list_prints_the_listing_alone(toast: Any) -> None:
 
 def test_a_search_is_kept_and_resumed(toast: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "trace.npz")
-    first = json.loads(toast("search", *NET, "--evaluations", "5", "--seed", "3", "--trace", path, "--json")[1])
-    status, out, err = toast("search", *NET, "--evaluations", "6", "--resume", path, "--trace", path, "--json")
+    first = json.loads(
+        toast("search", *NET, "--evaluations", "5", "--seed", "3", "--trace", path, "--json")[1]
+    )
+    status, out, err = toast(
+        "search", *NET, "--evaluations", "6", "--resume", path, "--trace", path, "--json"
+    )
     assert status == 0, err
     again = json.loads(out)["search"]
     assert again["seed"] == 3
     assert first["search"]["evaluations"] + 6 <= again["evaluations"]
-    assert len(Trace.load(path).simulations) == again["simulations"] > first["search"]["simulations"]
+    assert (
+        len(Trace.load(path).simulations) == again["simulations"] > first["search"]["simulations"]
+    )
     status, _, err = toast("search", *NET, "--resume", path, "--seed", "4")
     assert status == 2
     assert "its trace has seed 3, not 4" in err
@@ -376,7 +470,9 @@ def test_a_proof_is_printed(toast: Any) -> None:
     found = json.loads(toast(*words, "--json")[1])["search"]
     assert (found["status"], found["gap"]) == ("COMPLETE", 0)
     assert found["bound"] > 0
-    assert "Proven: no plan that this method can make scores lower." in " ".join(toast(*words)[1].split())
+    assert "Proven: no plan that this method can make scores lower." in " ".join(
+        toast(*words)[1].split()
+    )
 
 
 def test_the_help_of_a_search_tells_of_every_method(toast: Any) -> None:
@@ -417,43 +513,79 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
     module.serve = lambda **options: seen.update(options)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "toast_lab.app.serve", module)
     assert toast("serve", "mlp", "--port", "5007", "--show", "--allow-origin", "lab:80")[0] == 0
-    assert seen == {"port": 5007, "address": "127.0.0.1", "model": "mlp", "show": True, "origins": ("lab:80",)}
+    assert seen == {
+        "port": 5007,
+        "address": "127.0.0.1",
+        "model": "mlp",
+        "show": True,
+        "origins": ("lab:80",),
+    }
 
 
-# -- what is wrong -----------------------------------------------------------------------------------
+# -- what is wrong ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["analyse", "atention"], ["'atention'", 'did you mean "attention"', "package.module:make"]),
+        (
+            ["analyse", "atention"],
+            ["'atention'", 'did you mean "attention"', "package.module:make"],
+        ),
         (["analyse", "gone.mlir"], ["cannot read gone.mlir", "No such file"]),
         (["analyse", "surely_gone:make"], ["cannot import surely_gone", "on the path"]),
-        (["analyse", "mlp", "--set", "bach=2", "7"], ["'bach'", 'did you mean "batch"', "'7' is not of the form"]),
+        (
+            ["analyse", "mlp", "--set", "bach=2", "7"],
+            ["'bach'", 'did you mean "batch"', "'7' is not of the form"],
+        ),
         (["analyse", "mlp", "--set", "hidden=x"], ["hidden=x: 'x' is not a whole number"]),
         (["analyse", "mlp", "--mesh", "4by2"], ["cannot read the mesh '4by2'", 'write "4x2"']),
         (["price", "mlp"], ["--actions", "--plan FILE"]),
         (["price", "mlp", "--actions", "Bo->data"], ["no colour is called 'Bo'", "colours: B"]),
         (["price", "mlp", "--actions", "B->date"], ["'date'", 'did you mean "data"']),
-        (["price", "mlp", "--actions", "B"], ["cannot read the action 'B'", 'write "colour->axis"']),
-        (["price", "mlp", "--mesh", "data=7", "--actions", "B->data"], ["256", "not divisible", "Choose another axis"]),
+        (
+            ["price", "mlp", "--actions", "B"],
+            ["cannot read the action 'B'", 'write "colour->axis"'],
+        ),
+        (
+            ["price", "mlp", "--mesh", "data=7", "--actions", "B->data"],
+            ["256", "not divisible", "Choose another axis"],
+        ),
         (["price", "mlp", "--plan", "gone.json"], ["cannot read gone.json"]),
         (["search", "mlp", "--machine", "tpuv5e"], ["'tpuv5e'", 'did you mean "tpu-v5e"']),
         (["search", "mlp", "--method", "mtcs"], ["'mtcs'", 'did you mean "mcts"']),
-        (["search", "mlp", "--save", "no/such/folder/plan.json"], ["--save", "folder does not exist"]),
+        (
+            ["search", "mlp", "--save", "no/such/folder/plan.json"],
+            ["--save", "folder does not exist"],
+        ),
         (["search", "mlp", "--seconds", "-1"], ["--seconds", "must not be below 0, got -1"]),
-        (["search", "mlp", "--option", "depht=8"], ["'depht'", 'did you mean "depth"', "options of mcts: "]),
-        (["search", "mlp", "--method", "exhaustive", "--threads", "2"], ["'threads'", "options of exhaustive: depth="]),
-        (["search", "mlp", "--option", "depth=8", "patience=few"], ["patience=few", "a whole number"]),
+        (
+            ["search", "mlp", "--option", "depht=8"],
+            ["'depht'", 'did you mean "depth"', "options of mcts: "],
+        ),
+        (
+            ["search", "mlp", "--method", "exhaustive", "--threads", "2"],
+            ["'threads'", "options of exhaustive: depth="],
+        ),
+        (
+            ["search", "mlp", "--option", "depth=8", "patience=few"],
+            ["patience=few", "a whole number"],
+        ),
         (["search", "mlp", "--option", "depth"], ["not of the form option=value"]),
-        (["search", "mlp", "--resume", "no_such.npz"], ["no_such.npz", "cannot read this search trace"]),
-        (["search", "mlp", "--trace", "no/such/folder/trace.npz"], ["--trace", "folder does not exist"]),
+        (
+            ["search", "mlp", "--resume", "no_such.npz"],
+            ["no_such.npz", "cannot read this search trace"],
+        ),
+        (
+            ["search", "mlp", "--trace", "no/such/folder/trace.npz"],
+            ["--trace", "folder does not exist"],
+        ),
         (["search", "mlp", "--evaluations", "many"], ["--evaluations", "many"]),
         (["search"], ["MODEL"]),
         (["serch", "mlp"], ["serch", "search"]),
         ([], ["COMMAND"]),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_named_and_exits_with_2(toast: Any, argv: list[str], said: list[str]) -> None:
     status, out, err = toast(*argv)
     assert status == 2
@@ -481,7 +613,9 @@ def test_a_plan_of_another_program(toast: Any, tmp_path: Path) -> None:
     assert "by more than their kind it knows" in err
 
 
-def test_failed_work_exits_with_1(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_work_exits_with_1(
+    toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cli_crashing_model.py").write_text("import os\ndef make():\n    os.abort()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     status, out, err = toast("analyse", "cli_crashing_model:make")
@@ -493,10 +627,18 @@ def test_failed_work_exits_with_1(toast: Any, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (RuntimeError("oops"), 1, "toast-lab: a defect of TOAST Lab, not of your input: RuntimeError: oops"),
+        (
+            RuntimeError("oops"),
+            1,
+            "toast-lab: a defect of TOAST Lab, not of your input: RuntimeError: oops",
+        ),
         (isolate.Cancelled("loading: cancelled"), 1, "toast-lab: loading: cancelled"),
         (KeyboardInterrupt(), 130, "toast-lab: interrupted"),
-        (PermissionError(13, "Permission denied", "plan.json"), 1, "toast-lab: plan.json: Permission denied"),
+        (
+            PermissionError(13, "Permission denied", "plan.json"),
+            1,
+            "toast-lab: plan.json: Permission denied",
+        ),
     ],
 )
 def test_whatever_happens_there_is_one_line(
@@ -515,17 +657,21 @@ def test_whatever_happens_there_is_one_line(
     assert "Traceback" in toast("--debug", "machines")[2]
 
 
-# -- as a process ------------------------------------------------------------------------------------
+# -- as a process ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["models"], ["machines"], ["search", "--help"]])
 def test_looking_around_imports_nothing_heavy(argv: list[str]) -> None:
     code = (
-        "import sys\nfrom toast_lab import cli\ntry:\n    cli.main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "print(*sorted({'jax', 'jaxlib', 'numba', 'scipy', 'networkx'} & set(sys.modules)), file=sys.stderr)"
+        "import sys\nfrom toast_lab import cli\ntry:\n    cli.main(sys.argv[1:])\nexcept "
+        "SystemExit:\n    pass\n"
+        "print(*sorted({'jax', 'jaxlib', 'numba', 'scipy', 'networkx'} & set(sys.modules)), "
+        "file=sys.stderr)"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True, env=env
+    )
     assert done.stderr.split() == []
 
 
@@ -555,7 +701,8 @@ def test_a_broken_pipe_under_a_table() -> None:
 
 
 def test_a_broken_pipe_at_the_last_flush() -> None:
-    process = started("models", stderr=subprocess.PIPE)  # so little that it is written at the end only
+    # So little that it is written at the end only
+    process = started("models", stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
     assert status_and_error(process) == (141, "")
@@ -587,7 +734,8 @@ def test_a_narrow_terminal_cuts_no_number() -> None:
 
 
 def test_interrupting_a_search_keeps_the_best() -> None:
-    mother, child = pty.openpty()  # stderr is a terminal, so there is a bar that tells when the search goes on
+    # Stderr is a terminal, so there is a bar that tells when the search goes on
+    mother, child = pty.openpty()
     try:
         argv = ["search", "transformer", "--seconds", "300", "--json", "--mesh", "4x2"]
         process = started(*argv, stderr=child)
@@ -606,7 +754,8 @@ def test_interrupting_a_search_keeps_the_best() -> None:
 
 def test_interrupting_anything_else_ends_it(tmp_path: Path) -> None:
     (tmp_path / "cli_slow_model.py").write_text(
-        "import pathlib, time\ndef make():\n    pathlib.Path(__file__).with_name('begun').touch()\n    time.sleep(60)\n"
+        "import pathlib, time\ndef make():\n    "
+        "pathlib.Path(__file__).with_name('begun').touch()\n    time.sleep(60)\n"
     )
     process = started("analyse", "cli_slow_model:make", stderr=subprocess.PIPE, cwd=tmp_path)
     end = time.monotonic() + 60
@@ -619,11 +768,12 @@ def test_interrupting_anything_else_ends_it(tmp_path: Path) -> None:
     assert err == "toast-lab: interrupted\n"
 
 
-# -- text --------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0 s"), (3.2e-8, "32 ns"), (1.34e-5, "13.4 us"), (0.00131, "1.31 ms"), (75.0, "75 s")]
+    ("seconds", "text"),
+    [(0.0, "0 s"), (3.2e-8, "32 ns"), (1.34e-5, "13.4 us"), (0.00131, "1.31 ms"), (75.0, "75 s")],
 )
 def test_times(seconds: float, text: str) -> None:
     assert output.time_text(seconds) == text

@@ -18,14 +18,27 @@ def plans(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
     monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "runs.sqlite"))
     paths = [str(tmp_path / "sequence.json"), str(tmp_path / "other.json")]
     for path, action in zip(paths, ("S@1->data", "S@0->data"), strict=True):
-        status, _, err = toast("price", *NET, "--mesh", "data=2", "--actions", action, "--save", path)
+        status, _, err = toast(
+            "price", *NET, "--mesh", "data=2", "--actions", action, "--save", path
+        )
         assert status == 0, err
     return paths
 
 
 def test_compare_prints_keeps_and_lists(toast: Any, plans: list[str], tmp_path: Path) -> None:
     table = str(tmp_path / "rows.csv")
-    argv = ["compare", "attention", *plans, *SIZES, "--repeats", "2", "--machine", "tpu-v5e", "--csv", table]
+    argv = [
+        "compare",
+        "attention",
+        *plans,
+        *SIZES,
+        "--repeats",
+        "2",
+        "--machine",
+        "tpu-v5e",
+        "--csv",
+        table,
+    ]
     status, out, err = toast(*argv)
     assert status == 0, err
     assert err == ""
@@ -33,12 +46,19 @@ def test_compare_prints_keeps_and_lists(toast: Any, plans: list[str], tmp_path: 
     assert "sequence: agrees (largest error" in out
     assert "Kept as 1, 2, 3" in out
     with open(table) as file:
-        assert [(r["name"], r["status"]) for r in csv.DictReader(file)] == [("sequence", "ok"), ("other", "ok")]
+        assert [(r["name"], r["status"]) for r in csv.DictReader(file)] == [
+            ("sequence", "ok"),
+            ("other", "ok"),
+        ]
 
     status, out, err = toast("runs", "--json")
     assert status == 0, err
     rows = json.loads(out)["rows"]
-    assert [(r["id"], r["name"]) for r in rows] == [(3, "(unsharded)"), (2, "other"), (1, "sequence")]
+    assert [(r["id"], r["name"]) for r in rows] == [
+        (3, "(unsharded)"),
+        (2, "other"),
+        (1, "sequence"),
+    ]
     assert rows[2]["predicted_time_s"] > 0
     status, out, _ = toast("runs", "--limit", "1", "--csv", table)
     assert "(unsharded)" in out
@@ -54,12 +74,25 @@ def test_compare_prints_keeps_and_lists(toast: Any, plans: list[str], tmp_path: 
 
 
 def test_json_and_no_store(toast: Any, plans: list[str], tmp_path: Path) -> None:
-    argv = ["compare", "attention", plans[0], *SIZES, "--repeats", "1", "--store", "none", "--no-gradients", "--json"]
+    argv = [
+        "compare",
+        "attention",
+        plans[0],
+        *SIZES,
+        "--repeats",
+        "1",
+        "--store",
+        "none",
+        "--no-gradients",
+        "--json",
+    ]
     status, out, err = toast(*argv)
     assert status == 0, err
     data = json.loads(out)["comparison"]
     assert [row["name"] for row in data["rows"]] == ["sequence"]
-    assert data["rows"][0]["certificate"]["not_checked"] == ["gradients: gradients were not asked for"]
+    assert data["rows"][0]["certificate"]["not_checked"] == [
+        "gradients: gradients were not asked for"
+    ]
     assert data["stored_as"] == []
     assert not (tmp_path / "runs.sqlite").exists()
 

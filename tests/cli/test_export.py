@@ -39,7 +39,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_output_of_a_users_own_model(toast: Any, own: Path) -> None:
     actions = ["batch->data", "embed->data"]
-    status, _, err = toast("price", "my_own_net:make", "--mesh", "data=4", "--actions", *actions, "--save", "plan.json")
+    status, _, err = toast(
+        "price", "my_own_net:make", "--mesh", "data=4", "--actions", *actions, "--save", "plan.json"
+    )
     assert status == 0, err
     files = [
         "--python",
@@ -53,7 +55,9 @@ def test_every_output_of_a_users_own_model(toast: Any, own: Path) -> None:
         "--stablehlo",
         "o.mlir",
     ]
-    status, out, err = toast("export", "my_own_net:make", "plan.json", *files, "--proof", "propagated", "--json")
+    status, out, err = toast(
+        "export", "my_own_net:make", "plan.json", *files, "--proof", "propagated", "--json"
+    )
     assert status == 0, err
     data = json.loads(out)
     assert data["proof"] == "propagated"
@@ -73,8 +77,19 @@ def test_bad_input_is_said_and_nothing_is_written(toast: Any, own: Path) -> None
     status, _, err = toast("export", "my_own_net:make", "nowhere.json", "--python", "out.py")
     assert status == 2
     assert "nowhere.json" in err
-    toast("price", "my_own_net:make", "--mesh", "data=4", "--actions", "batch->data", "--save", "plan.json")
-    status, _, err = toast("export", "my_own_net:make", "plan.json", "--python", "no/such/folder/out.py")
+    toast(
+        "price",
+        "my_own_net:make",
+        "--mesh",
+        "data=4",
+        "--actions",
+        "batch->data",
+        "--save",
+        "plan.json",
+    )
+    status, _, err = toast(
+        "export", "my_own_net:make", "plan.json", "--python", "no/such/folder/out.py"
+    )
     assert status == 2
     assert "no/such/folder" in err
     status, _, err = toast("export", "mlp", "plan.json", "--python", "out.py")

@@ -1,4 +1,6 @@
-"""A result that cannot be saved where it was asked for is printed, saved elsewhere, and the command fails."""
+"""A result that cannot be saved where it was asked for is printed, saved elsewhere, and the command
+fails.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import csv_text
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="this system has no /dev/full"
+)
 LIMITED = (
     "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
     "from toast_lab.cli import main; sys.exit(main())"
@@ -36,17 +40,19 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(toast: Any, temporary: Path) -> None:
+def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(
+    toast: Any, temporary: Path
+) -> None:
     status, out, err = toast(*SEARCH, "--json", "--save", "/dev/full", "--trace", "/dev/full")
     assert status == 1
     data = json.loads(out)
     assert data["search"]["status"] == "BUDGET"
     trace, plan = err.splitlines()
-    said = (
-        r"toast-lab: /dev/full: the {0} could not be written: No space left on device; make room there, or give a file "
-    )
+    said = r"toast-lab: /dev/full: the {0} could not be written: No space left on device; make room there, or give a file "
     said += r"on another disk\. Kept in (\S+) instead: the {0}"
-    kept = [re.fullmatch(said.format(what), line) for what, line in (("trace", trace), ("plan", plan))]
+    kept = [
+        re.fullmatch(said.format(what), line) for what, line in (("trace", trace), ("plan", plan))
+    ]
     assert all(kept), err
     paths = [Path(found[1]) for found in kept if found]
     assert {path.parent for path in paths} == {temporary}
@@ -63,9 +69,13 @@ def test_people_see_the_result_before_what_went_wrong(toast: Any, temporary: Pat
     assert err.count("toast-lab:") == 1
 
 
-def test_where_no_disk_takes_it_the_actions_are_said(toast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_disk_takes_it_the_actions_are_said(
+    toast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
-    status, out, err = toast(*SEARCH, "--json", "--save", "/dev/full", "--option", "refine=0", "solve=no")
+    status, out, err = toast(
+        *SEARCH, "--json", "--save", "/dev/full", "--option", "refine=0", "solve=no"
+    )
     assert status == 1
     actions = json.loads(out)["plan"]["actions"]
     assert actions
@@ -75,15 +85,23 @@ def test_where_no_disk_takes_it_the_actions_are_said(toast: Any, monkeypatch: py
     assert (status, json.loads(out)["plan"]["actions"]) == (0, actions)
 
 
-def test_a_plan_that_no_actions_give_is_printed(toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem(analysed("attention", sequence=16, d_model=8, key=8, value=8), {"data": 2, "model": 2})
+def test_a_plan_that_no_actions_give_is_printed(
+    toast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(
+        analysed("attention", sequence=16, d_model=8, key=8, value=8), {"data": 2, "model": 2}
+    )
     plan = ShardingPlan.from_actions(problem, [("S", "data", 0)])
     values = plan.value_axis.copy()
     values[0] = -1
-    refined = ShardingPlan(plan.program, plan.mesh, plan.op_axis, values, (*plan.actions, "refined in 1 place"), 7)
+    refined = ShardingPlan(
+        plan.program, plan.mesh, plan.op_axis, values, (*plan.actions, "refined in 1 place"), 7
+    )
     refined.save(tmp_path / "refined.json")
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
-    status, _, err = toast("price", *NET, "--plan", str(tmp_path / "refined.json"), "--save", "/dev/full")
+    status, _, err = toast(
+        "price", *NET, "--plan", str(tmp_path / "refined.json"), "--save", "/dev/full"
+    )
     assert status == 1
     copied = err.partition("Copy the plan from here into a file:\n")[2]
     (tmp_path / "copied.json").write_text(copied)
@@ -120,8 +138,12 @@ def test_stdout_on_a_full_disk(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "toast_lab.cli", "machines", "--json"],
-            stdout=full, stderr=subprocess.PIPE, env=env, text=True, check=False,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=env,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 1
     assert done.stderr.startswith(
         "toast-lab: standard output: the result could not be written: No space left on device"
@@ -132,16 +154,35 @@ def test_stdout_on_a_full_disk(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_sweep_whose_disk_is_full_prints_its_rows_and_keeps_them_elsewhere(tmp_path: Path) -> None:
-    """In a process whose files may have a few kB: rows beyond that are refused as on a full disk."""
+def test_a_sweep_whose_disk_is_full_prints_its_rows_and_keeps_them_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """In a process whose files may have a few kB.
+
+    Rows beyond that are refused as on a full disk.
+    """
     folder, other = tmp_path / "sweep", tmp_path / "temporary"
     other.mkdir()
-    sweep = ["sweep", "--models", "mlp", "--meshes", "2x2", "--methods", "random", "--evaluations", "30"]
+    sweep = [
+        "sweep",
+        "--models",
+        "mlp",
+        "--meshes",
+        "2x2",
+        "--methods",
+        "random",
+        "--evaluations",
+        "30",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(other)}
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, *sweep, "--seeds", "0-40", "--out", str(folder), "--json"],
-        capture_output=True, text=True, env=env, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 1, done.stderr
     data = json.loads(done.stdout)
     assert 1 < data["made"] < 41
@@ -150,7 +191,11 @@ def test_a_sweep_whose_disk_is_full_prints_its_rows_and_keeps_them_elsewhere(tmp
     stored = [json.loads(line) for line in text.splitlines()]
     assert text.endswith("\n"), "no half of a row"
     assert "rows.jsonl: a row could not be written: File too large" in done.stderr
-    kept = [json.loads(line) for path in other.glob("*rows.jsonl") for line in path.read_text().splitlines()]
+    kept = [
+        json.loads(line)
+        for path in other.glob("*rows.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     assert len(kept) >= 1
     assert [r["seed"] for r in data["rows"]] == sorted(r["seed"] for r in [*stored, *kept])
     assert "Traceback" not in done.stderr
@@ -161,7 +206,9 @@ def test_a_disk_that_is_really_full(toast: Any, tmp_path: Path, temporary: Path)
     small = tmp_path / "small"
     small.mkdir()
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
     )
     if mount.returncode:
         pytest.skip("this system does not let us mount")
@@ -180,7 +227,9 @@ def test_a_disk_that_is_really_full(toast: Any, tmp_path: Path, temporary: Path)
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_a_comparison_whose_rows_cannot_be_kept_is_printed_and_fails(toast: Any, tmp_path: Path) -> None:
+def test_a_comparison_whose_rows_cannot_be_kept_is_printed_and_fails(
+    toast: Any, tmp_path: Path
+) -> None:
     plan = tmp_path / "plan.json"
     assert toast("search", *NET, *QUICK, "--save", str(plan))[0] == 0
     argv = [

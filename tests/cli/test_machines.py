@@ -1,4 +1,6 @@
-"""``toast-lab machines`` and ``toast-lab calibrate``, and machine files wherever ``--machine`` is taken."""
+"""``toast-lab machines`` and ``toast-lab calibrate``, and machine files wherever ``--machine`` is
+taken.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.machine_model import Machine
 
 ROOT = Path(__file__).parents[2]
-NET = ["attention", "--set", "sequence=16", "d_model=8", "key=8", "value=8", "--mesh", "data=2,model=2"]
+NET = [
+    "attention",
+    "--set",
+    "sequence=16",
+    "d_model=8",
+    "key=8",
+    "value=8",
+    "--mesh",
+    "data=2,model=2",
+]
 
 
 def test_one_machine_with_a_mesh_shows_where_axes_run(toast: Any) -> None:
@@ -29,7 +40,10 @@ def test_one_machine_with_a_mesh_shows_where_axes_run(toast: Any) -> None:
     assert out.count("ring of 4, wraps") == 3
     assert "a100" not in out
     data = json.loads(toast("machines", "a100", "--mesh", "data=2,model=8", "--json")[1])
-    assert [(a["axis"], a["link_bytes_per_s"]) for a in data["axes"]] == [("data", 25e9), ("model", 300e9)]
+    assert [(a["axis"], a["link_bytes_per_s"]) for a in data["axes"]] == [
+        ("data", 25e9),
+        ("model", 300e9),
+    ]
     assert [m["name"] for m in data["machines"]] == ["a100"]
 
 
@@ -67,7 +81,11 @@ def test_bad_input_is_named(toast: Any, argv: list[str], said: list[str]) -> Non
 def test_a_machine_file_wherever_a_machine_is_named(toast: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     MACHINES["a100"].to_toml(path)
-    for command in (["price", *NET, "--actions", "S@1->data"], ["search", *NET, "--evaluations", "5"], ["machines"]):
+    for command in (
+        ["price", *NET, "--actions", "S@1->data"],
+        ["search", *NET, "--evaluations", "5"],
+        ["machines"],
+    ):
         option = [str(path)] if command == ["machines"] else ["--machine", str(path)]
         status, out, err = toast(*command, *option, "--json")
         assert status == 0, err
@@ -91,17 +109,22 @@ def test_a_calibration_ends_in_a_machine_file(toast: Any, tmp_path: Path) -> Non
 
 
 def test_interrupting_a_calibration_keeps_what_it_has(tmp_path: Path) -> None:
-    mother, child = pty.openpty()  # stderr is a terminal, so there is a bar that tells how far it is
+    # Stderr is a terminal, so there is a bar that tells how far it is
+    mother, child = pty.openpty()
     start = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from toast_lab.cli import main; "
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from "
+        "toast_lab.cli import main; "
     )
     argv = ["calibrate", "--devices", "cpu:2", "--output", str(tmp_path / "part.toml"), "--json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", start + "sys.exit(main())", *argv], stdout=subprocess.PIPE, stderr=child, text=True,
+            [sys.executable, "-c", start + "sys.exit(main())", *argv],
+            stdout=subprocess.PIPE,
+            stderr=child,
+            text=True,
             env=env,
-        )  # fmt: skip
+        )
         os.close(child)
         seen, deadline = b"", time.monotonic() + 120
         while b"dot f32 512" not in seen and time.monotonic() < deadline:

@@ -1,4 +1,7 @@
-"""Options are looked at before anything is loaded: numbers out of range, files, devices; nothing is "a defect"."""
+"""Options are looked at before anything is loaded.
+
+Numbers out of range, files, devices; nothing is "a defect".
+"""
 
 from __future__ import annotations
 
@@ -48,23 +51,46 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 #: Options with a number: command, option, and one of the values above that the option does take.
 OPTIONS = [
-    ("search mlp", "--seed", ()), ("search mlp", "--seconds", ("0.5",)), ("search mlp", "--evaluations", ()),
-    ("search mlp", "--threads", ()), ("search mlp", "--time-limit", ("0.5",)),
-    ("search mlp", "--memory-limit", ("0.5",)), ("run mlp", "--repeats", ()), ("compare mlp plan", "--repeats", ()),
-    ("compare mlp plan", "--rounds", ()), ("compare mlp plan", "--processes", ()), ("compare mlp plan", "--seed", ()),
-    ("compare mlp plan", "--plan-time-limit", ("0.5",)), ("replay mlp plan", "--seed", ()),
-    ("replay mlp plan", "--repeats", ()), ("race mlp", "--parallel", ()), ("race mlp", "--seed", ()),
-    ("sweep --models mlp --out x", "--seeds", ()), ("sweep --models mlp --out x", "--seconds", ("0.5",)),
-    ("sweep --models mlp --out x", "--evaluations", ()), ("sweep --models mlp --out x", "--workers", ()),
-    ("sweep --models mlp --out x", "--retries", ()), ("bench paper --out x", "--seconds", ("0.5",)),
-    ("bench paper --out x", "--workers", ()), ("calibrate", "--time-limit", ("0.5",)), ("runs", "--limit", ()),
-    ("export mlp plan", "--seconds", ("0.5",)), ("serve", "--port", ()),
-]  # fmt: skip
+    ("search mlp", "--seed", ()),
+    ("search mlp", "--seconds", ("0.5",)),
+    ("search mlp", "--evaluations", ()),
+    ("search mlp", "--threads", ()),
+    ("search mlp", "--time-limit", ("0.5",)),
+    ("search mlp", "--memory-limit", ("0.5",)),
+    ("run mlp", "--repeats", ()),
+    ("compare mlp plan", "--repeats", ()),
+    ("compare mlp plan", "--rounds", ()),
+    ("compare mlp plan", "--processes", ()),
+    ("compare mlp plan", "--seed", ()),
+    ("compare mlp plan", "--plan-time-limit", ("0.5",)),
+    ("replay mlp plan", "--seed", ()),
+    ("replay mlp plan", "--repeats", ()),
+    ("race mlp", "--parallel", ()),
+    ("race mlp", "--seed", ()),
+    ("sweep --models mlp --out x", "--seeds", ()),
+    ("sweep --models mlp --out x", "--seconds", ("0.5",)),
+    ("sweep --models mlp --out x", "--evaluations", ()),
+    ("sweep --models mlp --out x", "--workers", ()),
+    ("sweep --models mlp --out x", "--retries", ()),
+    ("bench paper --out x", "--seconds", ("0.5",)),
+    ("bench paper --out x", "--workers", ()),
+    ("calibrate", "--time-limit", ("0.5",)),
+    ("runs", "--limit", ()),
+    ("export mlp plan", "--seconds", ("0.5",)),
+    ("serve", "--port", ()),
+]
 
 
-@pytest.mark.parametrize(("command", "option", "good"), OPTIONS, ids=lambda value: str(value).replace(" ", "_"))
+@pytest.mark.parametrize(
+    ("command", "option", "good"), OPTIONS, ids=lambda value: str(value).replace(" ", "_")
+)
 def test_a_number_out_of_range_is_refused_by_its_option(
-    refused: Any, command: str, option: str, good: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Any,
+    command: str,
+    option: str,
+    good: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for value in NUMBERS:
@@ -86,19 +112,37 @@ def test_a_number_out_of_range_is_refused_by_its_option(
         (["search", "mlp", "--mesh", "65536x65536"], "at most 2147483647"),
         (["search", "mlp", "--machine", "tpu-v99"], "tpu-v99"),
         (["conflicts", "mlp", "--machine", "tpu-v99"], "tpu-v99"),
-        (["search", "mlp", "--save", "none/x.json"], "--save none/x.json: its folder does not exist"),
-        (["search", "mlp", "--save", "x", "--trace", "./x"], "--save and --trace name the same file"),
+        (
+            ["search", "mlp", "--save", "none/x.json"],
+            "--save none/x.json: its folder does not exist",
+        ),
+        (
+            ["search", "mlp", "--save", "x", "--trace", "./x"],
+            "--save and --trace name the same file",
+        ),
         (["race", "mlp", "--csv", "none/x.csv"], "--csv none/x.csv: its folder does not exist"),
         (["sweep", "--models", "mlp", "--out", "file/x"], "is a file, give a folder"),
-        (["bench", "paper", "--out", "y", "--page", "none/x.md"], "--page none/x.md: its folder does not exist"),
+        (
+            ["bench", "paper", "--out", "y", "--page", "none/x.md"],
+            "--page none/x.md: its folder does not exist",
+        ),
         (["search", "mlp", "--resume", "file"], "cannot read this search trace"),
         (["search", "mlp", "--option", "depth=-1"], "mcts: depth=-1 must be at least 1"),
         (["search", "mlp", "--option", "depth=1000000000"], "must be at most 10000"),
-        (["search", "mlp", "--option", "exploration=nan"], "option exploration must be a finite number"),
+        (
+            ["search", "mlp", "--option", "exploration=nan"],
+            "option exploration must be a finite number",
+        ),
         (["search", "mlp", "--option", f"restarts={HUGE}"], "option restarts must be"),
-        (["search", "mlp", "--method", "beam", "--option", "patience=0"], "beam: patience=0 must be at least 1"),
+        (
+            ["search", "mlp", "--method", "beam", "--option", "patience=0"],
+            "beam: patience=0 must be at least 1",
+        ),
         (["replay", "mlp", "plan.json", "--device", "cqu"], "cannot read devices"),
-        (["export", "mlp", "plan.json", "--python", "none/x.py"], "--python none/x.py: its folder does not exist"),
+        (
+            ["export", "mlp", "plan.json", "--python", "none/x.py"],
+            "--python none/x.py: its folder does not exist",
+        ),
         (["compare", "mlp", "plan.json", "--devices", "cpu:1"], "the mesh needs 8 devices"),
         (["compare", "mlp", "plan.json", "--store", "file/x/y"], "is a file, give a folder"),
         (["diff", "mlp", "absent.json", "plan.json"], "cannot read absent.json"),
@@ -120,6 +164,17 @@ def test_everything_that_is_wrong_is_listed_at_once(
     refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = refused("run", "mlp", "--devices", "cpu:2", "--save", "none/x", "--method", "mtcs", "--machine", "tpu-v99")
+    said = refused(
+        "run",
+        "mlp",
+        "--devices",
+        "cpu:2",
+        "--save",
+        "none/x",
+        "--method",
+        "mtcs",
+        "--machine",
+        "tpu-v99",
+    )
     for text in ("the mesh needs 8 devices", "none/x", 'did you mean "mcts"', "tpu-v99"):
         assert text in said

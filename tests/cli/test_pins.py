@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-NET = ["attention", "--set", "sequence=16", "d_model=8", "key=8", "value=8", "--mesh", "data=2,model=2"]
+NET = [
+    "attention",
+    "--set",
+    "sequence=16",
+    "d_model=8",
+    "key=8",
+    "value=8",
+    "--mesh",
+    "data=2,model=2",
+]
 QUICK = ["--evaluations", "30"]
 TEXT = """
 module @m {
@@ -51,22 +60,31 @@ def test_pins_are_shown(toast: Any) -> None:
 
 def test_race_hands_the_pins_to_its_processes(toast: Any) -> None:
     data = found(toast, "race", *NET, *QUICK, "--methods", "beam,random", "--pin", "wq=-,model")
-    assert [row["status"] in ("CONVERGED", "BUDGET") for row in data["race"]["rows"]] == [True, True]
+    assert [row["status"] in ("CONVERGED", "BUDGET") for row in data["race"]["rows"]] == [
+        True,
+        True,
+    ]
     assert data["plan"]["arguments"]["wq"] == [[], ["model"]]
 
 
-def test_price_takes_the_pinned_actions_first_and_refuses_plans_that_break_pins(toast: Any, tmp_path: Path) -> None:
+def test_price_takes_the_pinned_actions_first_and_refuses_plans_that_break_pins(
+    toast: Any, tmp_path: Path
+) -> None:
     data = found(toast, "price", *NET, "--actions", "--pin", "S@1->data")
     assert data["plan"]["actions"] == ["S@1->data"]
     file = str(tmp_path / "plan.json")
     assert toast("price", *NET, "--actions", "S@0->data", "--save", file)[0] == 0
-    status, _, err = toast("price", NET[0], *NET[1:5], "--set", "value=8", "--plan", file, "--pin", "S@1->data")
+    status, _, err = toast(
+        "price", NET[0], *NET[1:5], "--set", "value=8", "--plan", file, "--pin", "S@1->data"
+    )
     assert status == 2
     assert "does not keep to pin S@1->data" in err
 
 
 def test_wrong_pins_are_refused_all_at_once(toast: Any) -> None:
-    status, out, err = toast("search", *NET, *QUICK, "--pin", "T->data", "wq=model", "--forbid", "S->dta")
+    status, out, err = toast(
+        "search", *NET, *QUICK, "--pin", "T->data", "wq=model", "--forbid", "S->dta"
+    )
     assert (status, out) == (2, "")
     assert "no colour is called 'T'" in err
     assert "1 entries for shape 8x8" in err
@@ -79,7 +97,10 @@ def test_annotations_of_a_file_are_kept(toast: Any, tmp_path: Path) -> None:
     given = ["search", str(file), "--mesh", "data=2,model=2", *QUICK]
     status, _, err = toast(*given, "--keep-annotations")
     assert status == 2
-    assert "argument arg1: (expert, -) on data=2,expert=2: arg1: no mesh axis is called 'expert'" in err
+    assert (
+        "argument arg1: (expert, -) on data=2,expert=2: arg1: no mesh axis is called 'expert'"
+        in err
+    )
     status, out, err = toast(*given, "--keep-annotations", "possible", "--json")
     assert status == 0, err
     assert "note: left out: argument arg1" in err

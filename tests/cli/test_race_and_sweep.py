@@ -1,4 +1,7 @@
-"""``race``, ``sweep`` and ``bench``: what they print and write, what they refuse, and what Ctrl-C leaves."""
+"""``race``, ``sweep`` and ``bench``.
+
+What they print and write, what they refuse, and what Ctrl-C leaves.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def test_race_prints_the_table(toast: Any) -> None:
             ["'mpl'", "'mtcs'", "'v9'"],
         ),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_is_said_at_once(toast: Any, argv: list[str], said: list[str]) -> None:
     status, out, err = toast(*argv)
     assert (status, out) == (2, "")
@@ -69,14 +72,22 @@ def test_sweep_prints_and_writes_one_table(toast: Any, tmp_path: Path) -> None:
     assert "2 searches, 2 of them made now" in out
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
     assert [(r["model"], r["method"], r["seed"], r["status"]) for r in rows] == [
-        ("mlp", "mcts", "0", "BUDGET"), ("mlp", "mcts", "1", "BUDGET"),
-    ]  # fmt: skip
+        ("mlp", "mcts", "0", "BUDGET"),
+        ("mlp", "mcts", "1", "BUDGET"),
+    ]
 
 
 def test_ctrl_c_in_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
     """A terminal sends it to every process of the group; workers must not die of it."""
     process = started(
-        *SWEEP, "--seeds", "0-60", "--out", str(tmp_path), "--json", start_new_session=True, stderr=subprocess.PIPE
+        *SWEEP,
+        "--seeds",
+        "0-60",
+        "--out",
+        str(tmp_path),
+        "--json",
+        start_new_session=True,
+        stderr=subprocess.PIPE,
     )
     rows, end = tmp_path / "rows.jsonl", time.monotonic() + 90
     while not rows.exists() or rows.read_bytes().count(b"\n") < 2:

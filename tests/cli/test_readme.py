@@ -1,4 +1,7 @@
-"""What README.md shows is what comes out.  ``python tests/cli/test_readme.py`` writes the present output into it."""
+"""What README.md shows is what comes out.
+
+``python tests/cli/test_readme.py`` writes the present output into it.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,18 @@ def blocks(language: str) -> list[str]:
 
 def comparable(text: str) -> list[str]:
     """Lines without the seconds that a search took and without spaces at the ends."""
-    return [re.sub(r"in [\d.]+ s\.", "in ... s.", line.rstrip()) for line in text.strip().splitlines()]
+    return [
+        re.sub(r"in [\d.]+ s\.", "in ... s.", line.rstrip()) for line in text.strip().splitlines()
+    ]
 
 
 def python_example() -> tuple[str, str]:
     """What the example prints, and what README.md shows."""
     (code,) = blocks("python")
     shown = next(block for block in blocks("") if block.startswith("transformer:"))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
     return done.stdout, shown
 
 

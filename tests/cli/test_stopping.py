@@ -1,4 +1,6 @@
-"""SIGTERM: what keeps its best is printed and saved, everything else ends, and a second one ends at once."""
+"""SIGTERM: what keeps its best is printed and saved, everything else ends, and a second one ends at
+once.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_a_run_tells_what_its_search_found_and_does_not_run_it(tmp_path: Path) -
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_a_race_prints_what_its_methods_found_and_its_children_end() -> None:
-    with Terminal("race", "mlp", "--methods", "random,beam", "--seconds", "300", "--json") as command:
+    with Terminal(
+        "race", "mlp", "--methods", "random,beam", "--seconds", "300", "--json"
+    ) as command:
         wait_for(command.mother, "random: ", 240)
         pids = [pid for pid, _ in children(command.process.pid)]
         assert pids
@@ -85,9 +89,20 @@ def test_a_race_prints_what_its_methods_found_and_its_children_end() -> None:
 
 def test_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
     process = started(
-        "sweep", "--models", "mlp", "--meshes", "2x2", "--evaluations", "30", "--seeds", "0-90", "--out",
-        str(tmp_path), "--json", stderr=subprocess.PIPE,
-    )  # fmt: skip
+        "sweep",
+        "--models",
+        "mlp",
+        "--meshes",
+        "2x2",
+        "--evaluations",
+        "30",
+        "--seeds",
+        "0-90",
+        "--out",
+        str(tmp_path),
+        "--json",
+        stderr=subprocess.PIPE,
+    )
     rows = tmp_path / "rows.jsonl"
     until(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 2)
     process.send_signal(signal.SIGTERM)
@@ -100,9 +115,12 @@ def test_a_sweep_keeps_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_anything_else_ends_with_its_children_and_a_second_one_is_the_systems(tmp_path: Path) -> None:
+def test_anything_else_ends_with_its_children_and_a_second_one_is_the_systems(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "cli_slow_model.py").write_text(
-        "import pathlib, time\ndef make():\n    pathlib.Path(__file__).with_name('begun').touch()\n    time.sleep(90)\n"
+        "import pathlib, time\ndef make():\n    "
+        "pathlib.Path(__file__).with_name('begun').touch()\n    time.sleep(90)\n"
     )
     process = started("analyse", "cli_slow_model:make", stderr=subprocess.PIPE, cwd=tmp_path)
     until((tmp_path / "begun").exists)
@@ -128,7 +146,9 @@ def test_a_second_one_ends_at_once(tmp_path: Path) -> None:
     import sys
 
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "go\n"
         process.send_signal(signal.SIGTERM)

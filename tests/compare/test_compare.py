@@ -57,7 +57,10 @@ def done() -> Comparison:
 
 
 def test_rows_hold_times_memory_collectives_and_prices(done: Comparison) -> None:
-    assert [(row.name, row.status, row.message) for row in done.rows] == [("data", "ok", ""), ("both", "ok", "")]
+    assert [(row.name, row.status, row.message) for row in done.rows] == [
+        ("data", "ok", ""),
+        ("both", "ok", ""),
+    ]
     data, both = done.rows
     assert [len(b) for b in data.batches_s] == [3, 2, 2]
     assert data.collective_counts == {}
@@ -87,8 +90,10 @@ def test_the_certificate_holds_outputs_loss_gradients_and_a_step(done: Compariso
     assert set(found.outputs or {}) == {"result"}
     parts = ["w['in']", "w['out']", "x"]
     assert set(found.gradients or {}) == {
-        "loss", *(f"gradient of {p}" for p in parts), *(f"{p} after a step" for p in parts)
-    }  # fmt: skip
+        "loss",
+        *(f"gradient of {p}" for p in parts),
+        *(f"{p} after a step" for p in parts),
+    }
     assert found.passed
     assert found.tolerance == pytest.approx(2**-11.5)
     assert found.not_checked == ()
@@ -104,7 +109,16 @@ def test_the_gradients_are_those_of_the_function() -> None:
     arrays = module.made_up.draw(model.program, 0)
     assert made.reference is not None
     request = contender.Request(
-        "g", model.program, made.reference, True, None, (), (), module.dev.Devices("cpu", 1), 0, arrays
+        "g",
+        model.program,
+        made.reference,
+        True,
+        None,
+        (),
+        (),
+        module.dev.Devices("cpu", 1),
+        0,
+        arrays,
     )
     executable = contender.Executable(made.reference, made.shapes, [False] * 3, jax.devices()[:1])
     executable.put(request.arrays or [])
@@ -112,13 +126,18 @@ def test_the_gradients_are_those_of_the_function() -> None:
     weights = {"in": arrays[0], "out": arrays[1]}
     value, gradient = jax.value_and_grad(own_models.loss)(weights, arrays[2])
     assert relative_error(np.asarray(found["loss"]), np.asarray(value)) < 1e-6
-    assert relative_error(np.asarray(found["gradient of w['in']"]), np.asarray(gradient["in"])) < 1e-5
+    assert (
+        relative_error(np.asarray(found["gradient of w['in']"]), np.asarray(gradient["in"])) < 1e-5
+    )
     after = weights["out"] - module.gradients.RATE * gradient["out"]
     assert relative_error(np.asarray(found["w['out'] after a step"]), np.asarray(after)) < 1e-6
 
 
 def test_a_wrong_program_fails_its_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One plan computes something else: its row says so, and it is not the fastest, however quick."""
+    """One plan computes something else.
+
+    Its row says so, and it is not the fastest, however quick.
+    """
 
     def other(model: Model, plan: ShardingPlan) -> Any:
         job = module.run_job(model, plan)
@@ -160,10 +179,14 @@ def test_gradients_of_files_and_of_modules() -> None:
     assert made.planned[0] is not None
     assert "sdy.sharding" in made.planned[0].text
     assert model.function is not None
-    changing = dataclasses.replace(model, function=dataclasses.replace(model.function, changes=True))
+    changing = dataclasses.replace(
+        model, function=dataclasses.replace(model.function, changes=True)
+    )
     assert "changes modules" in module.gradients.prepare(changing, []).why_not
     assert pickle.loads(pickle.dumps(model)).function is None
-    keyed = frontends.from_jax(lambda k, x: x + jax.random.normal(k, (8,)), jax.random.key(0), np.ones(8, np.float32))
+    keyed = frontends.from_jax(
+        lambda k, x: x + jax.random.normal(k, (8,)), jax.random.key(0), np.ones(8, np.float32)
+    )
     assert "typed random keys" in module.gradients.prepare(keyed, []).why_not
     integers = frontends.from_jax(lambda n: n + 1, jax.ShapeDtypeStruct((8,), "int32"))
     assert "no argument" in module.gradients.prepare(integers, []).why_not
@@ -173,7 +196,9 @@ class Faulty(contender.Contender):
     """A contender that goes wrong in a way that its name says; runs in the child."""
 
     def batch(self, steps: int) -> tuple[float, ...]:
-        if self.request.name == "crash" and (self.request.process is None or self.request.process.number == 1):
+        if self.request.name == "crash" and (
+            self.request.process is None or self.request.process.number == 1
+        ):
             os.kill(os.getpid(), signal.SIGSEGV)
         if self.request.name == "hang":
             signal.pause()
@@ -187,13 +212,21 @@ def serve_faulty(request: contender.Request) -> None:
     contender.serve(request)
 
 
-def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(measure, "SERVE", "tests.compare.test_compare:serve_faulty")
     model = scores()
     plan = plans_of(model)["data"]
     names = ("fine", "crash", "hang", "memory", "fine too")
     found = compare(
-        model, {n: plan for n in names}, repeats=4, warmup=1, gradients=False, plan_time_limit_s=10, reference=False
+        model,
+        {n: plan for n in names},
+        repeats=4,
+        warmup=1,
+        gradients=False,
+        plan_time_limit_s=10,
+        reference=False,
     )
     assert [row.status for row in found.rows] == ["ok", "crashed", "timeout", "out of memory", "ok"]
     assert "SIGSEGV" in found["crash"].message
@@ -208,9 +241,14 @@ def test_plans_take_turns_in_a_changing_order_and_a_cancel_keeps_what_was_measur
     model = scores()
     events: list[Progress] = []
     found = compare(
-        model, plans_of(model), repeats=1000, rounds=1000, gradients=False, on_event=events.append,
+        model,
+        plans_of(model),
+        repeats=1000,
+        rounds=1000,
+        gradients=False,
+        on_event=events.append,
         cancel=lambda: len(events) > 3 + 3 * 8,
-    )  # fmt: skip
+    )
     assert {row.status for row in found.rows} == {"cancelled"}
     assert all(8 <= len(row.step_times_s) < 1000 for row in found.rows)
     assert all(row.certificate is not None and row.certificate.outputs for row in found.rows)
@@ -219,7 +257,11 @@ def test_plans_take_turns_in_a_changing_order_and_a_cancel_keeps_what_was_measur
     assert fractions == sorted(fractions)
     rounds = [tuple(e.stage for e in events[i : i + 3]) for i in range(3, 3 + 3 * 8, 3)]
     for number, some in enumerate(rounds):
-        assert {s.split(",")[0] for s in some} == {"running data", "running both", "running (unsharded)"}
+        assert {s.split(",")[0] for s in some} == {
+            "running data",
+            "running both",
+            "running (unsharded)",
+        }
         assert all(s.endswith(f"round {number + 1}/1000") for s in some)
     assert len({some[0].split(",")[0] for some in rounds}) > 1, "one plan always went first"
 
@@ -228,7 +270,13 @@ def test_the_time_limit_ends_it_with_rows() -> None:
     model = scores()
     started = time.monotonic()
     found = compare(
-        model, plans_of(model), repeats=10**6, rounds=10**6, gradients=False, time_limit_s=6, plan_time_limit_s=60
+        model,
+        plans_of(model),
+        repeats=10**6,
+        rounds=10**6,
+        gradients=False,
+        time_limit_s=6,
+        plan_time_limit_s=60,
     )
     assert time.monotonic() - started < 30
     assert {row.status for row in found.rows} == {"timeout"}
@@ -282,11 +330,15 @@ def test_wrong_requests() -> None:
     with pytest.raises(InvalidProblem, match="no plan to compare"):
         compare(model, [])
     other = frontends.load("mlp")
-    with pytest.raises(InvalidPlan, match=r"(?s)plans of another program.*\n  a: shards mlp.*\n  b: shards mlp"):
+    with pytest.raises(
+        InvalidPlan, match=r"(?s)plans of another program.*\n  a: shards mlp.*\n  b: shards mlp"
+    ):
         compare(model, {"a": plan_of(other, MESH), "b": plan_of(other, MESH), "c": plans["data"]})
     with pytest.raises(InvalidProblem, match="the mesh needs 4 devices"):
         compare(model, plans, "cpu:2")
-    with pytest.raises(InvalidProblem, match=r"(?s)repeats must be at least 1.*data: 4 devices cannot be divided"):
+    with pytest.raises(
+        InvalidProblem, match=r"(?s)repeats must be at least 1.*data: 4 devices cannot be divided"
+    ):
         compare(model, plans, repeats=0, processes=3)
     with pytest.raises(InvalidProblem, match="processes=2 divides virtual CPU devices"):
         compare(model, plans, "gpu", processes=2)

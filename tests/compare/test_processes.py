@@ -64,23 +64,32 @@ def test_launched_processes_share_a_mesh_and_the_first_one_keeps_it(tmp_path: Pa
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     env = {
-        **os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu",
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2",
-    }  # fmt: skip
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_NUM_PROCESSES": "2",
+    }
     started = [
         subprocess.Popen(
             [sys.executable, "-c", LAUNCHED],
             env={**env, "JAX_PROCESS_ID": str(i), "KEEP_IN": str(tmp_path / f"{i}.sqlite")},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for i in range(2)
-    ]  # fmt: skip
+    ]
     told = [p.communicate(timeout=120) for p in started]
     assert [p.returncode for p in started] == [0, 0], told
     data = json.loads(told[0][0].splitlines()[-1])
-    assert [(row["status"], row["n_processes"], row["n_devices"]) for row in data["rows"]] == [("ok", 2, 4)] * 2
-    assert all(row["certificate"]["passed"] and row["certificate"]["gradients"] for row in data["rows"])
+    assert [(row["status"], row["n_processes"], row["n_devices"]) for row in data["rows"]] == [
+        ("ok", 2, 4)
+    ] * 2
+    assert all(
+        row["certificate"]["passed"] and row["certificate"]["gradients"] for row in data["rows"]
+    )
     assert data["stored_as"] == [1, 2, 3]
     assert "{" not in told[1][0]
     assert (tmp_path / "0.sqlite").exists()

@@ -20,8 +20,24 @@ from toast_lab.models.registry import on_axes
 from toast_lab.sharding.plan import ShardingPlan
 
 S = jax.ShapeDtypeStruct
-GNS = {"steps": 1, "nodes": 16, "edges": 64, "latent": 64, "hidden": 64, "hidden_layers": 1, "features": 8}
-COLLECTIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "partition_id", "sdy.")
+GNS = {
+    "steps": 1,
+    "nodes": 16,
+    "edges": 64,
+    "latent": 64,
+    "hidden": 64,
+    "hidden_layers": 1,
+    "features": 8,
+}
+COLLECTIVE = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+    "partition_id",
+    "sdy.",
+)
 
 
 def flops_of_a_device(plan: ShardingPlan) -> float:
@@ -48,7 +64,9 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
         actions = tuple(on_axes(built.expert_plans["edge sharding"], {"data": "data"}))
     sharded = plan(problem, *actions)
     found = replay.replay(built, sharded, problem=problem, repeats=3, warmup=1)
-    whole = replay.replay(built, plan(Problem(analysed(which, **sizes), {"one": 1})), repeats=1, warmup=0)
+    whole = replay.replay(
+        built, plan(Problem(analysed(which, **sizes), {"one": 1})), repeats=1, warmup=0
+    )
     share = flops_of_a_device(sharded)
     assert found.product_flops == found.planned_product_flops == share
     assert not found.divided_otherwise
@@ -56,7 +74,9 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     assert found.flops is not None
     assert whole.flops is not None
     assert share <= found.flops < share * 1.5
-    assert found.flops / whole.flops == pytest.approx(share / flops_of_a_device(plan(problem)), rel=0.2)
+    assert found.flops / whole.flops == pytest.approx(
+        share / flops_of_a_device(plan(problem)), rel=0.2
+    )
     assert whole.removed == ()
     assert found.removed
     assert found.finite
@@ -67,14 +87,19 @@ def test_the_local_program_does_its_share_of_the_work(name: str) -> None:
     assert found.priced_collectives_s == cost.comm_s > 0
     assert found.estimate_s == found.median_s + cost.comm_s
     assert found.predicted_time_s == cost.time_s
-    assert f"taken out: {', '.join(f'{n} {k}' for k, n in sorted(found.removed_counts.items()))}" in str(found)
+    assert (
+        f"taken out: {', '.join(f'{n} {k}' for k, n in sorted(found.removed_counts.items()))}"
+        in str(found)
+    )
     assert json.loads(json.dumps(found.to_json()))["estimate_s"] == found.estimate_s
 
 
 def test_data_parallel_work_is_divided_exactly() -> None:
     built = model("mlp")
     flops = [
-        replay.replay(built, plan(Problem(analysed("mlp"), {"d": n}), *actions), repeats=1, warmup=0).flops
+        replay.replay(
+            built, plan(Problem(analysed("mlp"), {"d": n}), *actions), repeats=1, warmup=0
+        ).flops
         for n, actions in ((1, ()), (8, [("B", "d")]), (64, [("B", "d")]))
     ]
     assert flops[0]
@@ -82,7 +107,10 @@ def test_data_parallel_work_is_divided_exactly() -> None:
 
 
 def test_what_xla_divides_otherwise_is_told() -> None:
-    """Positions alone split over ``m``: in the backward pass XLA splits some products over the idle axis, too."""
+    """Positions alone split over ``m``.
+
+    In the backward pass XLA splits some products over the idle axis, too.
+    """
     built = model("transformer", **SMALL)
     problem = Problem(analysed("transformer", **SMALL), {"data": 4, "model": 2})
     sharded = plan(problem, *built.expert_plans["megatron+sp"])
@@ -94,7 +122,9 @@ def test_what_xla_divides_otherwise_is_told() -> None:
 
 
 def divided(built: frontends.Model, sharded: ShardingPlan) -> local_program.LocalProgram:
-    return replay._divided(built, sharded, annotate(built, sharded), "cpu", None, {"time_limit_s": 100})
+    return replay._divided(
+        built, sharded, annotate(built, sharded), "cpu", None, {"time_limit_s": 100}
+    )
 
 
 def test_local_shapes_and_no_collectives() -> None:
@@ -108,7 +138,9 @@ def test_local_shapes_and_no_collectives() -> None:
         new = jax.lax.cond(jnp.sum(sums) > 0, lambda: w - 0.1, lambda: w * 0.9)
         return new, jnp.concatenate([last, last], axis=1)
 
-    built = frontends.from_jax(step, S((32, 64), "float32"), S((16, 32), "float32"), donate_argnums=0, dim_names=names)
+    built = frontends.from_jax(
+        step, S((32, 64), "float32"), S((16, 32), "float32"), donate_argnums=0, dim_names=names
+    )
     problem = Problem(analyse_program(built.program, built.dim_names), {"d": 2, "m": 4})
     sharded = plan(problem, ("batch", "d"), ("outer", "m"))
     local = divided(built, sharded)
@@ -123,26 +155,32 @@ def test_local_shapes_and_no_collectives() -> None:
 
 STAND_INS = {
     "all_gather": (
-        '"stablehlo.all_gather"(%x) <{all_gather_dim = 1 : i64, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> '
+        '"stablehlo.all_gather"(%x) <{all_gather_dim = 1 : i64, replica_groups = dense<[[0, 1]]> '
+        ": tensor<1x2xi64>}> "
         ": (tensor<4x6xf32>) -> tensor<4x12xf32>",
         (4, 12),
         192,
     ),
     "all_to_all": (
-        '"stablehlo.all_to_all"(%x) <{split_dimension = 0 : i64, concat_dimension = 1 : i64, split_count = 2 : i64, '
-        "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4x6xf32>) -> tensor<2x12xf32>",
+        '"stablehlo.all_to_all"(%x) <{split_dimension = 0 : i64, concat_dimension = 1 : i64, '
+        "split_count = 2 : i64, "
+        "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> : (tensor<4x6xf32>) -> "
+        "tensor<2x12xf32>",
         (2, 12),
         96,
     ),
     "collective_permute": (
-        '"stablehlo.collective_permute"(%x) <{source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>}> '
+        '"stablehlo.collective_permute"(%x) <{source_target_pairs = dense<[[0, 1], [1, 0]]> : '
+        "tensor<2x2xi64>}> "
         ": (tensor<4x6xf32>) -> tensor<4x6xf32>",
         (4, 6),
         96,
     ),
     "reduce_scatter": (
-        '"stablehlo.reduce_scatter"(%x) <{scatter_dimension = 1 : i64, replica_groups = dense<[[0, 1]]> : '
-        "tensor<1x2xi64>}> ({ ^bb0(%a: tensor<f32>, %b: tensor<f32>): %s = stablehlo.add %a, %b : tensor<f32> "
+        '"stablehlo.reduce_scatter"(%x) <{scatter_dimension = 1 : i64, replica_groups = '
+        "dense<[[0, 1]]> : "
+        "tensor<1x2xi64>}> ({ ^bb0(%a: tensor<f32>, %b: tensor<f32>): %s = stablehlo.add %a, %b "
+        ": tensor<f32> "
         "stablehlo.return %s : tensor<f32> }) : (tensor<4x6xf32>) -> tensor<4x3xf32>",
         (4, 3),
         96,
@@ -150,7 +188,9 @@ STAND_INS = {
 }
 
 
-def local_of(body: str, result: tuple[int, ...], platform: str = "cpu") -> local_program.LocalProgram:
+def local_of(
+    body: str, result: tuple[int, ...], platform: str = "cpu"
+) -> local_program.LocalProgram:
     shape = "x".join(map(str, result))
     head = f"func.func public @main(%x: tensor<4x6xf32>) -> tensor<{shape}xf32>"
     text = f"{head} {{ {body} return %y : tensor<{shape}xf32> }}"
@@ -182,9 +222,15 @@ def test_stand_ins_have_the_right_shape_and_run(kind: str) -> None:
 def test_ops_that_cannot_be_replayed_are_all_listed() -> None:
     calls = "".join(
         f"%{v} = stablehlo.custom_call @{target}(%{x}) : (tensor<4x6xf32>) -> tensor<4x6xf32> "
-        for v, x, target in (("a", "x", "lapack_sgeqrf_ffi"), ("b", "a", "lapack_sorgqr_ffi"), ("y", "b", "theirs"))
+        for v, x, target in (
+            ("a", "x", "lapack_sgeqrf_ffi"),
+            ("b", "a", "lapack_sorgqr_ffi"),
+            ("y", "b", "theirs"),
+        )
     )
-    with pytest.raises(UnsupportedOp, match=r"(?s)on gpu cannot run:\n.*lapack_sgeqrf_ffi.*\n.*lapack_sorgqr_ffi") as e:
+    with pytest.raises(
+        UnsupportedOp, match=r"(?s)on gpu cannot run:\n.*lapack_sgeqrf_ffi.*\n.*lapack_sorgqr_ffi"
+    ) as e:
         local_of(calls, (4, 6), "gpu")
     assert "theirs" not in str(e.value)
     assert local_of(calls, (4, 6), "cpu").removed == ()

@@ -27,14 +27,30 @@ GATHER = Collective("all_gather", 4096, 2, ("d",), "jit(f)/dot", "model.py:3")
 
 
 def row(name: str = "fsdp", **changes: Any) -> Row:
-    certificate = Certificate({"result": 2e-7, "loss": float("nan")}, None, 1e-3, ("outputs",), ("gradients: no",))
+    certificate = Certificate(
+        {"result": 2e-7, "loss": float("nan")}, None, 1e-3, ("outputs",), ("gradients: no",)
+    )
     given: dict[str, Any] = {
-        "name": name, "status": "ok", "message": "", "mesh": "d=2", "devices": "cpu:2", "device_kind": "cpu",
-        "n_devices": 2, "n_processes": 1, "batches_s": ((0.25, 0.5), (0.75,)), "compile_s": 1.5, "argument_bytes": 64,
-        "output_bytes": 8, "temp_bytes": 4, "peak_bytes": 76, "allocator_peak_bytes": None, "collectives": (GATHER,),
-        "certificate": certificate, "predicted": Predicted("tpu-v5e", 1e-6, 1e-6, 70.0, {"all_gather": 1}),
+        "name": name,
+        "status": "ok",
+        "message": "",
+        "mesh": "d=2",
+        "devices": "cpu:2",
+        "device_kind": "cpu",
+        "n_devices": 2,
+        "n_processes": 1,
+        "batches_s": ((0.25, 0.5), (0.75,)),
+        "compile_s": 1.5,
+        "argument_bytes": 64,
+        "output_bytes": 8,
+        "temp_bytes": 4,
+        "peak_bytes": 76,
+        "allocator_peak_bytes": None,
+        "collectives": (GATHER,),
+        "certificate": certificate,
+        "predicted": Predicted("tpu-v5e", 1e-6, 1e-6, 70.0, {"all_gather": 1}),
         "plan": {"mesh": {"d": 2}, "actions": ["batch->d"], "ops": [1]},
-    }  # fmt: skip
+    }
     return Row(**{**given, **changes})
 
 
@@ -44,13 +60,17 @@ def comparison(*rows: Row, model: str = "mlp") -> Comparison:
 
 def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "runs.sqlite"
-    assert keep(comparison(row("a"), row("b", status="crashed", batches_s=(), compile_s=None)), path) == (1, 2)
+    assert keep(
+        comparison(row("a"), row("b", status="crashed", batches_s=(), compile_s=None)), path
+    ) == (1, 2)
     assert keep(comparison(model="gns"), path) == (3,)
     with Store(path) as store:
         found = store.rows()
         assert [(r["id"], r["model"], r["name"], r["status"]) for r in found] == [
-            (3, "gns", "fsdp", "ok"), (2, "mlp", "b", "crashed"), (1, "mlp", "a", "ok")
-        ]  # fmt: skip
+            (3, "gns", "fsdp", "ok"),
+            (2, "mlp", "b", "crashed"),
+            (1, "mlp", "a", "ok"),
+        ]
         assert [r["id"] for r in store.rows("mlp", limit=1)] == [2]
         assert found[0]["median_s"] == 0.5
         assert found[1]["median_s"] is None
@@ -74,7 +94,10 @@ def test_digests_tell_shardings_and_machines_apart() -> None:
         return made["plan_digest"], made["machine_digest"]
 
     plan, machine = digests()
-    assert digests(plan={"mesh": {"d": 2}, "actions": [], "ops": [1], "key": "1"}) == (plan, machine)
+    assert digests(plan={"mesh": {"d": 2}, "actions": [], "ops": [1], "key": "1"}) == (
+        plan,
+        machine,
+    )
     assert digests(plan={"mesh": {"d": 2}, "actions": [], "ops": [2]})[0] != plan
     assert digests(device_kind="NVIDIA H100")[1] != machine
 
@@ -136,7 +159,9 @@ def test_a_killed_writer_leaves_what_it_had_written(tmp_path: Path) -> None:
 
 def test_a_row_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     with Store(tmp_path / "r") as store:
-        store.connection.execute("CREATE TRIGGER no AFTER INSERT ON runs BEGIN SELECT RAISE(FAIL, 'half way'); END")
+        store.connection.execute(
+            "CREATE TRIGGER no AFTER INSERT ON runs BEGIN SELECT RAISE(FAIL, 'half way'); END"
+        )
         with pytest.raises(StoreError, match=r"cannot write .*half way"):
             store.add(record(comparison(), row(), "x"))
         assert store.rows() == []
@@ -160,7 +185,9 @@ def test_a_corrupt_file_is_told_and_left_alone(tmp_path: Path, damage: str) -> N
     at = 0 if damage == "head" else 4096
     data[at : at + 4096] = b"\xff" * 4096
     path.write_bytes(data)
-    with pytest.raises(StoreError, match=r"cannot be read.*Nothing was changed\. Move the file away"):
+    with pytest.raises(
+        StoreError, match=r"cannot be read.*Nothing was changed\. Move the file away"
+    ):
         read_everything(path)
     assert path.read_bytes() == bytes(data)
 
@@ -171,7 +198,9 @@ def test_files_of_others_and_of_newer_versions(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreError, match=r"newer TOAST Lab \(version 99 of its columns, this one knows 1\)"):
+    with pytest.raises(
+        StoreError, match=r"newer TOAST Lab \(version 99 of its columns, this one knows 1\)"
+    ):
         Store(path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
@@ -231,14 +260,19 @@ def test_a_read_only_folder_as_somebody_else() -> None:
         os.chown(folder, 65534, 65534)
         done = subprocess.run(
             [sys.executable, "-c", AS_NOBODY, str(folder)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.stdout == "done\n", done.stderr
     finally:
         shutil.rmtree(folder)
 
 
-def test_a_full_disk_costs_the_keeping_and_not_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_the_keeping_and_not_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "runs.sqlite"
     keep(comparison(), path)
     plain = Store._connect

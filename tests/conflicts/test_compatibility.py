@@ -20,7 +20,9 @@ def test_colours_are_the_weak_components_of_m():
     analysis = small_transformer(mode="train")
     graph = nx.Graph()
     graph.add_nodes_from(range(analysis.dims.n))
-    graph.add_edges_from(zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True))
+    graph.add_edges_from(
+        zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True)
+    )
     for component in nx.connected_components(graph):
         assert len({int(analysis.colour[n]) for n in component}) == 1
     assert len(analysis.colours) == nx.number_connected_components(graph)
@@ -30,14 +32,18 @@ def test_conflicts_are_exactly_the_pairs_of_one_colour_on_one_tensor():
     """Brute force over every definition and use."""
     analysis = small_transformer(mode="train")
     program = analysis.program
-    rows = [program.def_names(v) for v in range(program.n_values) if not program.value_is_constant[v]]
+    rows = [
+        program.def_names(v) for v in range(program.n_values) if not program.value_is_constant[v]
+    ]
     rows += [program.use_names(u) for u in range(program.n_uses)]
     expected = {
         (min(a, b), max(a, b))
         for row in rows
         for a in row
         for b in row
-        if a != b and analysis.colour[a] == analysis.colour[b] and min(analysis.dims.size[[a, b]]) > 1
+        if a != b
+        and analysis.colour[a] == analysis.colour[b]
+        and min(analysis.dims.size[[a, b]]) > 1
     }
     assert set(analysis.pairs) == expected
 
@@ -90,7 +96,11 @@ def test_parity_union_agrees_with_two_colouring(joins):
 
 @given(st.integers(2, 12), st.data())
 def test_has_path_agrees_with_networkx(n, data):
-    edges = data.draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1])))
+    edges = data.draw(
+        st.sets(
+            st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1])
+        )
+    )
     edges = sorted(edges)
     ptr = np.zeros(n + 1, np.int64)
     for a, _ in edges:
@@ -122,7 +132,9 @@ def test_reordering_independent_ops_changes_nothing():
     shapes = S((8, 4), F), S((8, 5), F)
     one, two = traced(first, *shapes), traced(second, *shapes)
     assert len(one.pairs) == len(two.pairs) > 0
-    assert [len(s.conflicts) for s in one.compatibility_sets] == [len(s.conflicts) for s in two.compatibility_sets]
+    assert [len(s.conflicts) for s in one.compatibility_sets] == [
+        len(s.conflicts) for s in two.compatibility_sets
+    ]
     assert sorted(len(c.names) for c in one.colours) == sorted(len(c.names) for c in two.colours)
 
 
@@ -142,7 +154,10 @@ def test_renaming_arguments_changes_only_names(order):
 
 
 def test_stacked_square_layers_are_not_mirrored_into_each_other():
-    """x @ w1 @ w2 @ w3: the hidden dims look alike but meet in one op, so each keeps its own action."""
+    """x @ w1 @ w2 @ w3.
+
+    The hidden dims look alike but meet in one op, so each keeps its own action.
+    """
 
     def fn(ws, x):
         for w in ws:

@@ -44,8 +44,10 @@ def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
     report = from_text(SECRET).coverage
     row = rows(from_text(SECRET), Reason.NO_RULE)["custom_call"]
     assert (row.op_count, row.lines, row.why) == (
-        2, (("model.py:7", 2),), "no sharding rule for custom_call @secret",
-    )  # fmt: skip
+        2,
+        (("model.py:7", 2),),
+        "no sharding rule for custom_call @secret",
+    )
     x, hidden, w, out = 512, 512, 256, 128
     assert row.bytes == x + hidden + hidden
     assert row.bytes_share == pytest.approx((x + 2 * hidden) / (x + 2 * hidden + w + out))
@@ -90,16 +92,23 @@ def test_flops_of_an_op_held_whole_are_blocked() -> None:
 
 
 def test_the_inner_part_of_a_merged_dim_is_told() -> None:
-    analysis = traced(lambda x, w: jnp.einsum("bhk,hkd->bd", jnp.tanh(x.reshape(8, 4, 6)), w), s(8, 24), s(4, 6, 5))
+    analysis = traced(
+        lambda x, w: jnp.einsum("bhk,hkd->bd", jnp.tanh(x.reshape(8, 4, 6)), w),
+        s(8, 24),
+        s(4, 6, 5),
+    )
     row = rows(analysis, Reason.MINOR_FACTOR)["reshape"]
-    assert row.colours == (analysis.dim_text(analysis.program.def_names(1)[1]),), "k, not h and not b"
+    assert row.colours == (analysis.dim_text(analysis.program.def_names(1)[1]),), (
+        "k, not h and not b"
+    )
     assert row.bytes == 2 * 8 * 24 * 4
     assert analysis.coverage.complete
 
 
 def test_constants_and_scalars_block_nothing() -> None:
     def f(x: jax.Array) -> jax.Array:
-        mask = jnp.fft.fft(jnp.arange(64, dtype=jnp.complex64)).real  # made of constants alone, and held by no rule
+        # Made of constants alone, and held by no rule
+        mask = jnp.fft.fft(jnp.arange(64, dtype=jnp.complex64)).real
         return x * mask + jnp.float32(2.0)
 
     report = traced(f, s(64)).coverage
@@ -111,25 +120,39 @@ def test_constants_and_scalars_block_nothing() -> None:
 
 
 def test_a_program_of_real_size_is_covered() -> None:
-    report = small_transformer(layers=4, d_model=2048, hidden=16384, heads=8, key_size=256, vocab=256128).coverage
+    report = small_transformer(
+        layers=4, d_model=2048, hidden=16384, heads=8, key_size=256, vocab=256128
+    ).coverage
     assert report.complete
     assert (report.n_whole_ops, report.whole_bytes, report.flops_share) == (0, 0.0, 1.0)
     assert {(row.kind, row.colours, row.op_count) for row in report.rows} == {
-        ("slice", ("key",), 32), ("concatenate", ("key",), 16),
-    }  # fmt: skip
-    assert str(report).startswith("Coverage: every op can be split and every value can be kept sharded.")
+        ("slice", ("key",), 32),
+        ("concatenate", ("key",), 16),
+    }
+    assert str(report).startswith(
+        "Coverage: every op can be split and every value can be kept sharded."
+    )
 
 
 def test_rows_are_sorted_by_what_they_block() -> None:
     def f(x: jax.Array, y: jax.Array) -> tuple[jax.Array, ...]:
-        return jnp.fft.fft(x), jnp.sort(y), jnp.cumsum(y[:8]), jnp.sort(jnp.tanh(jnp.outer(y, y)), axis=1)
+        return (
+            jnp.fft.fft(x),
+            jnp.sort(y),
+            jnp.cumsum(y[:8]),
+            jnp.sort(jnp.tanh(jnp.outer(y, y)), axis=1),
+        )
 
     report = traced(f, s(64, dtype="complex64"), s(32)).coverage
-    assert [row.whole for row in report.rows] == sorted((row.whole for row in report.rows), reverse=True)
+    assert [row.whole for row in report.rows] == sorted(
+        (row.whole for row in report.rows), reverse=True
+    )
     held = [row.bytes for row in report.whole_rows]
     assert len(held) >= 3
     assert held == sorted(held, reverse=True)
-    assert report.whole_bytes < sum(held), "values kept whole lie around the same ops and count once"
+    assert report.whole_bytes < sum(held), (
+        "values kept whole lie around the same ops and count once"
+    )
 
 
 def test_rounds_that_are_assumed_are_said() -> None:
@@ -156,7 +179,12 @@ def test_a_conditional_is_one_row() -> None:
 
     analysis = traced(f, s(dtype="bool"), s(8, 16), s(16, 16))
     (row,) = analysis.coverage.rows
-    assert (row.kind, row.reason, row.op_count, row.whole) == ("conditional", Reason.UNKNOWN_BRANCH, 1, False)
+    assert (row.kind, row.reason, row.op_count, row.whole) == (
+        "conditional",
+        Reason.UNKNOWN_BRANCH,
+        1,
+        False,
+    )
     assert row.flops == 2 * 8 * 16 * 16 / 2
 
 
@@ -177,8 +205,13 @@ def test_value_bytes_are_those_of_the_program() -> None:
 
 def test_str_tables_what_is_held() -> None:
     text = str(from_text(SECRET).coverage)
-    assert "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
-    assert "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for custom_call @secret" in text
+    assert (
+        "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
+    )
+    assert (
+        "custom_call    2      0  80.0%  all      model.py:7  no sharding rule for "
+        "custom_call @secret"
+    ) in text
 
 
 @pytest.mark.parametrize(

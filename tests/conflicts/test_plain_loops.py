@@ -1,4 +1,6 @@
-"""What the analysis computes on whole arrays, against the same written as plain loops over ops and dims."""
+"""What the analysis computes on whole arrays, against the same written as plain loops over ops and
+dims.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def awkward() -> Analysis:
         y = jnp.sort(jnp.cumsum(x @ w, axis=0), axis=1)
         merged = jnp.tanh(x.reshape(8, 8, 4, 8).transpose(1, 0, 3, 2)).reshape(64, 32) @ w
         square = (x @ x.T) @ (x @ x.T).T
-        again = jnp.tanh(x.reshape(8, 8, 32)).reshape(64, 32).reshape(8, 8, 32)  # merged dims on both ends of an edge
+        # Merged dims on both ends of an edge
+        again = jnp.tanh(x.reshape(8, 8, 32)).reshape(64, 32).reshape(8, 8, 32)
         return (
             again,
             y.reshape(-1),
@@ -32,7 +35,9 @@ def awkward() -> Analysis:
             y[:1],
         )
 
-    return traced(f, jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32))
+    return traced(
+        f, jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)
+    )
 
 
 PROGRAMS = {
@@ -71,14 +76,21 @@ def test_edges_of_m(analysis: Analysis) -> None:
 def test_conflicts_and_their_places(analysis: Analysis) -> None:
     program, colour, size = analysis.program, analysis.colour, analysis.dims.size
     found: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
-    rows = [(v, -1, program.def_names(v)) for v in range(program.n_values) if not program.value_is_constant[v]]
+    rows = [
+        (v, -1, program.def_names(v))
+        for v in range(program.n_values)
+        if not program.value_is_constant[v]
+    ]
     rows += [(int(program.use_value[u]), u, program.use_names(u)) for u in range(program.n_uses)]
     for value, use, row in rows:
         for i, a in enumerate(row):
             for j, b in enumerate(row[i + 1 :], i + 1):
                 if a != b and colour[a] == colour[b] and size[a] > 1 and size[b] > 1:
                     found[min(a, b), max(a, b)].append((value, use, i, j))
-    assert dict(zip(analysis.pairs, (list(map(tuple, p)) for p in analysis.places), strict=True)) == found
+    assert (
+        dict(zip(analysis.pairs, (list(map(tuple, p)) for p in analysis.places), strict=True))
+        == found
+    )
     assert list(analysis.pairs) == sorted(found)
 
 
@@ -88,7 +100,9 @@ def test_groups_and_texts(analysis: Analysis) -> None:
         names = np.flatnonzero(analysis.colour == c.index)
         assert c.names.tolist() == names.tolist()
         assert (c.size, c.shardable) == (dims.size[names].max(), dims.shardable[names].any())
-        assert [analysis.name_text[n] for n in names] == [f"{c.name}#{k}" for k in range(len(names))]
+        assert [analysis.name_text[n] for n in names] == [
+            f"{c.name}#{k}" for k in range(len(names))
+        ]
     for g in analysis.groups:
         names = np.flatnonzero(analysis.group[analysis.colour] == g.index)
         assert (g.size, g.shardable) == (dims.size[names].max(), dims.shardable[names].any())
@@ -108,7 +122,13 @@ def test_values_used_alike_have_equal_keys(analysis: Analysis) -> None:
             for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
                 row = tuple(f - start for f in program.use_names(use))
                 results = tuple(current[r] for r in program.results(op))
-                what = (program.kind[op], program.detail[op], use - int(program.use_ptr[op]), row, results)
+                what = (
+                    program.kind[op],
+                    program.detail[op],
+                    use - int(program.use_ptr[op]),
+                    row,
+                    results,
+                )
                 uses[program.use_value[use]].append(hash(what))
         current = [hash((base[v], tuple(sorted(u)))) for v, u in enumerate(uses)]
         alike = {(a, b) for a, b in zip(current, keys.tolist(), strict=True)}
@@ -130,12 +150,17 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
             v
             for v in range(program.n_values)
             if not program.value_is_constant[v]
-            and any(group_of[n] == group and s > 1 for n, s in zip(program.def_names(v), program.dims(v), strict=True))
+            and any(
+                group_of[n] == group and s > 1
+                for n, s in zip(program.def_names(v), program.dims(v), strict=True)
+            )
         ]
         for value, dim, size in zip(
-            space.value[values].tolist(), space.value_dim[values].tolist(), space.value_dim_size[values].tolist(),
+            space.value[values].tolist(),
+            space.value_dim[values].tolist(),
+            space.value_dim_size[values].tolist(),
             strict=True,
-        ):  # fmt: skip
+        ):
             assert size == program.dims(value)[dim] > 1
             assert group_of[program.def_names(value)[dim]] == group
     # Where two names of a group meet, the bits decide, and both decisions are offered.
@@ -154,7 +179,10 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
 
 
 def test_use_keys_look_through_a_loop_to_the_op_that_uses_a_round_s_slice() -> None:
-    """One op further on there is only the loop; stacked weights differ in what a round does with a slice."""
+    """One op further on there is only the loop.
+
+    Stacked weights differ in what a round does with a slice.
+    """
 
     def body(h: jax.Array, w: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         return jnp.tanh(h @ w[0]) + jnp.tanh(h @ w[1]) + jnp.sin(w[2].sum(0)), None

@@ -1,4 +1,7 @@
-"""What a TPU keeps and sends in bfloat16: values and collectives that nothing but default-precision products read."""
+"""What a TPU keeps and sends in bfloat16.
+
+Values and collectives that nothing but default-precision products read.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def convolution(x: Any, w: Any, precision: Any = None) -> Any:
     )
 
 
-# -- what is kept --------------------------------------------------------------------------------------
+# -- what is kept ----------------------------------------------------------------------------------
 
 READ_BY_PRODUCTS = {
     "one product": lambda y, w: product(y, w),
@@ -50,7 +53,9 @@ READ_BY_PRODUCTS = {
     "through a concatenate": lambda y, w: product(jnp.concatenate([y, w]), w),
     "through a slice": lambda y, w: product(y[:32], w),
     "through a pad": lambda y, w: product(jnp.pad(y, ((0, 8), (0, 0))), w),
-    "through all of them": lambda y, w: product(jnp.concatenate([y.reshape(32, 128).T[:32], w[:, :32]]), w[:32]),
+    "through all of them": lambda y, w: product(
+        jnp.concatenate([y.reshape(32, 128).T[:32], w[:, :32]]), w[:32]
+    ),
 }
 
 
@@ -65,7 +70,9 @@ def test_a_value_that_only_products_read_is_kept_at_half_size(case):
 @pytest.mark.parametrize("case", READ_BY_PRODUCTS)
 def test_other_compilers_keep_and_send_what_there_is(case, compiler):
     found = Fused(compiler, lambda x, w: READ_BY_PRODUCTS[case](fixed(x), w), SQUARE, SQUARE)
-    assert found.facts.value.bytes.tolist() == [found.program.nbytes(v) for v in range(found.program.n_values)]
+    assert found.facts.value.bytes.tolist() == [
+        found.program.nbytes(v) for v in range(found.program.n_values)
+    ]
     assert set(found.facts.use.sent.tolist()) == {1.0}
 
 
@@ -110,7 +117,9 @@ def test_a_product_between_products_is_kept_at_half_size():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.int32])
 def test_other_types_are_kept_and_sent_as_they_are(dtype):
     found = Fused("tpu", lambda x, w: product(fixed(x), w), *[S((64, 64), dtype)] * 2)
-    assert found.facts.value.bytes.tolist() == [found.program.nbytes(v) for v in range(found.program.n_values)]
+    assert found.facts.value.bytes.tolist() == [
+        found.program.nbytes(v) for v in range(found.program.n_values)
+    ]
     assert set(found.facts.use.sent.tolist()) == {1.0}
 
 
@@ -118,22 +127,30 @@ def test_what_is_kept_narrow_takes_half_the_memory():
     """At the second product: both arguments, what it reads and what it makes."""
     peaks = {}
     for compiler in ("gpu", "tpu"):
-        problem = Problem(traced(lambda x, w: product(product(x, w), w), SQUARE, SQUARE), {"a": 2}, machine(compiler))
+        problem = Problem(
+            traced(lambda x, w: product(product(x, w), w), SQUARE, SQUARE),
+            {"a": 2},
+            machine(compiler),
+        )
         peaks[compiler] = price(problem, replicated(problem)).peak_bytes
     assert peaks == {"gpu": 4 * SIZE, "tpu": 3.5 * SIZE}
 
 
-# -- passes --------------------------------------------------------------------------------------------
+# -- passes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [product, convolution])
 @pytest.mark.parametrize(
     ("compiler", "shape", "precision", "passes"),
     [
-        ("tpu", SQUARE, None, 1), ("tpu", SQUARE, "high", 3), ("tpu", SQUARE, "highest", 6),
-        ("tpu", HALF, "highest", 1), ("gpu", SQUARE, "highest", 1), ("cpu", SQUARE, "high", 1),
+        ("tpu", SQUARE, None, 1),
+        ("tpu", SQUARE, "high", 3),
+        ("tpu", SQUARE, "highest", 6),
+        ("tpu", HALF, "highest", 1),
+        ("gpu", SQUARE, "highest", 1),
+        ("cpu", SQUARE, "high", 1),
     ],
-)  # fmt: skip
+)
 def test_precise_products_take_several_passes(make, compiler, shape, precision, passes):
     on = machine(compiler, flops={"f32": 1e3}, memory_bytes_per_s=1e18)
     problem = Problem(traced(lambda x, w: make(x, w, precision), shape, shape), {"a": 2}, on)
@@ -150,10 +167,12 @@ def test_operands_of_precise_products_are_sent_as_they_are(precision, factor):
     assert sent(found, "dot_general") == [factor, factor]
 
 
-# -- what is sent --------------------------------------------------------------------------------------
+# -- what is sent ----------------------------------------------------------------------------------
 
 
-def gathered(compiler: str, fn: Any, *, dim_names: Any = None, actions: Any = None) -> tuple[Problem, Cost]:
+def gathered(
+    compiler: str, fn: Any, *, dim_names: Any = None, actions: Any = None
+) -> tuple[Problem, Cost]:
     """A function of x and w, w cut along its rows and gathered where it is used."""
     on = dataclasses.replace(PLAIN, compiler=compiler)
     analysis = traced(fn, SQUARE, SQUARE, dim_names=dim_names or {"x": ("batch", "d")})
@@ -161,15 +180,23 @@ def gathered(compiler: str, fn: Any, *, dim_names: Any = None, actions: Any = No
     return problem, price(problem, plan(problem, *(actions or (("batch", "a"), ("d", "a")))))
 
 
-@pytest.mark.parametrize(("precision", "compiler", "factor"), [
-    (None, "tpu", 0.5), (None, "gpu", 1.0), (None, "cpu", 1.0), ("high", "tpu", 1.0), ("highest", "tpu", 1.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("precision", "compiler", "factor"),
+    [
+        (None, "tpu", 0.5),
+        (None, "gpu", 1.0),
+        (None, "cpu", 1.0),
+        ("high", "tpu", 1.0),
+        ("highest", "tpu", 1.0),
+    ],
+)
 def test_what_products_need_is_gathered_at_half_size(precision, compiler, factor):
     _, cost = gathered(compiler, lambda x, w: product(x, w, precision))
     (row,) = cost.collectives
     assert row.kind == "all_gather"
     assert row.local_bytes == factor * SIZE
-    assert row.time_s == pytest.approx(factor * SIZE * 3 / 4 / 1e2)  # a ring: three quarters come from the others
+    # A ring: three quarters come from the others
+    assert row.time_s == pytest.approx(factor * SIZE * 3 / 4 / 1e2)
     # Arguments in quarters, the copy, a quarter of the result.
     assert cost.peak_bytes == (2 / 4 + factor + 1 / 4) * SIZE
     # The product reads the copy.
@@ -185,7 +212,10 @@ def test_what_other_ops_need_is_gathered_as_it_is(compiler):
 
 
 def test_what_is_kept_and_sent_narrow_is_halved_once():
-    """sort(w) is kept in bfloat16, cut, and gathered in bfloat16: the copy has half its size, not a quarter."""
+    """sort(w) is kept in bfloat16, cut, and gathered in bfloat16.
+
+    The copy has half its size, not a quarter.
+    """
     _, cost = gathered("tpu", lambda x, w: product(x, fixed(w)))
     (row,) = cost.collectives
     assert row.local_bytes == SIZE / 2

@@ -18,7 +18,9 @@ from toast_lab.sharding.state import State, legal_actions
 S = jax.ShapeDtypeStruct
 F = jnp.float32
 # Round numbers: 1 flop/s and 1 byte/s would do, but not for telling the terms apart.
-PLAIN = Machine.flat("plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head")
+PLAIN = Machine.flat(
+    "plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
+)
 
 
 def cost_of(fn, *shapes, mesh=None, actions=(), on=PLAIN, donate_argnums=(), **options):
@@ -29,9 +31,13 @@ def cost_of(fn, *shapes, mesh=None, actions=(), on=PLAIN, donate_argnums=(), **o
 
 def test_a_dot_takes_the_longer_of_compute_and_memory():
     flops, moved = 2 * 64 * 32 * 16, 4 * (64 * 32 + 32 * 16 + 64 * 16)
-    assert cost_of(jnp.matmul, (64, 32), (32, 16)).time_s == pytest.approx(max(flops / 1e6, moved / 1e3))
+    assert cost_of(jnp.matmul, (64, 32), (32, 16)).time_s == pytest.approx(
+        max(flops / 1e6, moved / 1e3)
+    )
     fast_memory = dataclasses.replace(PLAIN, memory_bytes_per_s=1e12)
-    assert cost_of(jnp.matmul, (64, 32), (32, 16), on=fast_memory).time_s == pytest.approx(flops / 1e6)
+    assert cost_of(jnp.matmul, (64, 32), (32, 16), on=fast_memory).time_s == pytest.approx(
+        flops / 1e6
+    )
 
 
 def test_a_sharded_dot_does_its_share():
@@ -62,9 +68,9 @@ def test_a_value_used_twice_is_written():
 def test_constants_and_views_cost_nothing():
     plain = cost_of(lambda x: x + 1.0, (10, 10))
     assert plain.time_s == pytest.approx(2 * 400 / 1e3)
-    assert cost_of(lambda x: jnp.broadcast_to(x[None], (5, 10, 10)) + 1.0, (10, 10)).time_s == pytest.approx(
-        (400 + 2000) / 1e3
-    )
+    assert cost_of(
+        lambda x: jnp.broadcast_to(x[None], (5, 10, 10)) + 1.0, (10, 10)
+    ).time_s == pytest.approx((400 + 2000) / 1e3)
 
 
 def test_paper_mode_prices_dots_only():
@@ -82,11 +88,14 @@ def test_collective_of_the_listing_is_the_one_priced():
     assert cost.time_s == pytest.approx(cost.compute_s + cost.comm_s)
 
 
-# -- memory --------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 
 def test_peak_of_a_chain_of_dots_by_hand():
-    """x @ w1 @ w2 @ w3: all arguments stay; before the last dot its operand and result are alive."""
+    """x @ w1 @ w2 @ w3.
+
+    All arguments stay; before the last dot its operand and result are alive.
+    """
     cost = cost_of(lambda x, a, b, c: ((x @ a) @ b) @ c, (8, 8), (8, 80), (80, 40), (40, 8))
     arguments = 4 * (64 + 640 + 3200 + 320)
     assert cost.peak_bytes == arguments + 4 * (8 * 80 + 8 * 40)
@@ -96,7 +105,8 @@ def test_donated_arguments_are_freed_after_their_last_use():
     def fn(x, w):
         return jnp.tanh(jnp.tanh(x @ w) @ w)
 
-    kept, donated = cost_of(fn, (100, 10), (10, 10)), cost_of(fn, (100, 10), (10, 10), donate_argnums=0)
+    kept = cost_of(fn, (100, 10), (10, 10))
+    donated = cost_of(fn, (100, 10), (10, 10), donate_argnums=0)
     assert kept.peak_bytes - donated.peak_bytes == pytest.approx(4000)
 
 
@@ -124,7 +134,10 @@ def test_a_gathered_copy_lives_until_its_last_use():
 
 
 def test_a_gathered_copy_is_held_between_its_uses():
-    """w is gathered for the first dot and used again by the last one; the peak is at the dot between them."""
+    """w is gathered for the first dot and used again by the last one.
+
+    The peak is at the dot between them.
+    """
 
     def fn(x, w, u, v):
         return (((x @ w) @ u) @ v) @ w
@@ -140,7 +153,10 @@ def test_a_gathered_copy_is_held_between_its_uses():
 
 
 def test_a_copy_made_in_a_branch_is_not_held_for_uses_after_it():
-    """w is gathered in a branch, again after it, and used once more; at the dot in between it is not held."""
+    """w is gathered in a branch, again after it, and used once more.
+
+    At the dot in between it is not held.
+    """
 
     def fn(c, x, w, v):
         y = jax.lax.cond(c, lambda: x @ w, lambda: x)
@@ -166,7 +182,7 @@ def test_timeline_peaks_where_the_cost_says():
     assert cost.timeline_bytes[-1] > 0
 
 
-# -- the paper's cost ----------------------------------------------------------------------------------
+# -- the paper's cost ------------------------------------------------------------------------------
 
 
 def test_unsharded_costs_one():

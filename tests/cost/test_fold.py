@@ -1,4 +1,6 @@
-"""A search's prices - folded, and of what changed only - equal those of the whole program, op by op."""
+"""A search's prices - folded, and of what changed only - equal those of the whole program, op by
+op.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ from toast_lab.sharding.step_kinds import ALL_GATHER
 
 CASES = {case.name: case for case in programs()}
 MESHES = ({"a": 2}, {"a": 2, "b": 4}, {"a": 2, "b": 2, "c": 2})
-# Where to go on from (a state reached before), which action, and whether to price the state at once.
-STEPS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 999), st.booleans()), min_size=1, max_size=10)
+# Where to go on from (a state reached before), which action, and whether to price the state at
+# once.
+STEPS = st.lists(
+    st.tuples(st.integers(0, 99), st.integers(0, 999), st.booleans()), min_size=1, max_size=10
+)
 
 
 @functools.cache
@@ -33,7 +38,8 @@ def analysis_of(name: str) -> Analysis:
 
 @functools.lru_cache(maxsize=16)
 def problem_of(name: str, mesh: int) -> Problem:
-    # Little memory, so that peaks matter; a machine with latencies and overheads, so that counts matter.
+    # Little memory, so that peaks matter; a machine with latencies and overheads, so that counts
+    # matter.
     return Problem(analysis_of(name), MESHES[mesh], "tpu-v5e")
 
 
@@ -46,11 +52,15 @@ def check(pricer: Pricer, state: State) -> None:
     by_op = np.zeros(len(whole.live) - 2)
     np.add.at(by_op, whole.steps.op[: whole.n_steps], whole.each.time_s[: whole.n_steps])
     snapshot = state.priced[1]  # type: ignore[index]
-    np.testing.assert_allclose(snapshot.prices.op_time_s[pricer.problem.folded.memory.like_op], by_op, rtol=1e-9)
+    np.testing.assert_allclose(
+        snapshot.prices.op_time_s[pricer.problem.folded.memory.like_op], by_op, rtol=1e-9
+    )
 
 
 def branch(problem: Problem, steps: list[tuple[int, int, bool]]) -> list[State]:
-    """States reached by going on from any state reached before, which is also how a search undoes actions."""
+    """States reached by going on from any state reached before, which is also how a search undoes
+    actions.
+    """
     pricer, states = problem.pricer(), [State(problem.space)]
     for start, choice, priced in steps:
         state = states[start % len(states)].copy()
@@ -78,19 +88,30 @@ def test_folded_and_incremental_prices_of_every_program(name):
     rng = np.random.default_rng(0)
     for mesh in range(len(MESHES)):
         for _ in range(8):
-            branch(problem_of(name, mesh), [tuple(map(int, (*rng.integers(0, 999, 2), 1))) for _ in range(8)])
+            branch(
+                problem_of(name, mesh),
+                [tuple(map(int, (*rng.integers(0, 999, 2), 1))) for _ in range(8)],
+            )
 
 
 def spans(ptr, problem):
     """[A, M, 2] rows of each move on each axis, where no axis leaves any out."""
     rows = np.stack([ptr[:-1], ptr[1:]], axis=1)
-    return np.ascontiguousarray(np.broadcast_to(rows, (len(problem.mesh.axes), *rows.shape)), np.int64)
+    return np.ascontiguousarray(
+        np.broadcast_to(rows, (len(problem.mesh.axes), *rows.shape)), np.int64
+    )
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(sorted(CASES)), st.integers(0, len(MESHES) - 1), st.lists(st.integers(0, 999), max_size=8))
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.integers(0, len(MESHES) - 1),
+    st.lists(st.integers(0, 999), max_size=8),
+)
 def test_alike_ops_and_values_stay_alike(name, mesh, choices):
-    """A state by classes, spread over the program, is what the actions make of every op and value by itself."""
+    """A state by classes, spread over the program, is what the actions make of every op and value
+    by itself.
+    """
     problem = problem_of(name, mesh)
     space, state = problem.space, State(problem.space)
     op_axis, value_axis = state.op_axis, state.value_axis
@@ -101,10 +122,22 @@ def test_alike_ops_and_values_stay_alike(name, mesh, choices):
         move, axis = map(int, rows[choice % len(rows)])
         state.apply_row(move, axis)
         apply_move(
-            op_axis, value_axis, np.zeros(1, np.uint64), axis, problem.mesh.array(), move,
-            spans(space.op_ptr, problem), space.op, space.op_name, space.name_size,
-            spans(space.value_ptr, problem), space.value, space.value_dim, space.value_dim_size, False,
-        )  # fmt: skip
+            op_axis,
+            value_axis,
+            np.zeros(1, np.uint64),
+            axis,
+            problem.mesh.array(),
+            move,
+            spans(space.op_ptr, problem),
+            space.op,
+            space.op_name,
+            space.name_size,
+            spans(space.value_ptr, problem),
+            space.value,
+            space.value_dim,
+            space.value_dim_size,
+            False,
+        )
         assert np.array_equal(state.op_axis, op_axis)
         assert np.array_equal(state.value_axis, value_axis)
 
@@ -138,7 +171,9 @@ def test_what_a_branch_gathered_is_gathered_again_after_it():
         return y @ w
 
     shape = jax.ShapeDtypeStruct((64, 64), "float32")
-    analysis = traced(fn, jax.ShapeDtypeStruct((), bool), shape, shape, dim_names={"x": ("batch", "d")})
+    analysis = traced(
+        fn, jax.ShapeDtypeStruct((), bool), shape, shape, dim_names={"x": ("batch", "d")}
+    )
     problem = Problem(analysis, {"a": 4})
     state = State(problem.space)
     for action in (("batch", "a"), ("d", "a")):

@@ -1,4 +1,7 @@
-"""What is written and what is read: rules of fusing one by one, prices by hand, and properties of random programs."""
+"""What is written and what is read.
+
+Rules of fusing one by one, prices by hand, and properties of random programs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from toast_lab.sharding.step_kinds import SLICE
 S = jax.ShapeDtypeStruct
 COMPILERS = ("cpu", "gpu", "tpu")
 # Memory decides (1 byte/s), and peak FLOP/s are out of reach.
-PLAIN = Machine.flat("plain", {"f32": 1e18}, 1e9, 1.0, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head")
+PLAIN = Machine.flat(
+    "plain", {"f32": 1e18}, 1e9, 1.0, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
+)
 SQUARE = S((64, 64), jnp.float32)
 SIZE = 4 * 64 * 64
 
@@ -35,7 +40,10 @@ def machine(compiler: str, **changes: Any) -> Machine:
 
 
 class Fused:
-    """A function as a compiler fuses it; ops are named by their kind, the n-th of its kind if there are several."""
+    """A function as a compiler fuses it.
+
+    Ops are named by their kind, the n-th of its kind if there are several.
+    """
 
     def __init__(self, compiler: str, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
         self.problem = Problem(traced(fn, *args, **options), {"a": 2}, machine(compiler))
@@ -51,7 +59,9 @@ class Fused:
 
     def reads(self, kind: str, n: int = 0) -> list[float]:
         op = self.ops(kind)[n]
-        return self.facts.use.reads[self.program.use_ptr[op] : self.program.use_ptr[op + 1]].tolist()
+        return self.facts.use.reads[
+            self.program.use_ptr[op] : self.program.use_ptr[op + 1]
+        ].tolist()
 
     def reads_of_argument(self, argument: int) -> float:
         """How often an argument is read, in all."""
@@ -72,7 +82,7 @@ def fixed(x: jax.Array) -> jax.Array:
     return jax.lax.sort(x)
 
 
-# -- soft values ---------------------------------------------------------------------------------------
+# -- soft values -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -104,7 +114,10 @@ ONCE_MORE = {
     "of one value of its size": (lambda a, b: jnp.cos(a), False),
     "of two values of its size": (lambda a, b: a + b, True),
     "a cast to half the size": (lambda a, b: a.astype(jnp.bfloat16), True),
-    "a cast to twice the size": (lambda a, b: a.astype(jnp.bfloat16) + b[:, :1].astype(jnp.bfloat16), True),
+    "a cast to twice the size": (
+        lambda a, b: a.astype(jnp.bfloat16) + b[:, :1].astype(jnp.bfloat16),
+        True,
+    ),
     "of a value and a row": (lambda a, b: a[:32] * 2.0, True),
 }
 
@@ -133,7 +146,10 @@ def test_the_cast_up_of_a_half_sized_value_is_computed_again(compiler):
 @pytest.mark.parametrize("compiler", ["gpu", "tpu"])
 @pytest.mark.parametrize("kept", ["both", "one", "none"])
 def test_sources_that_live_as_long_cost_nothing(compiler, kept):
-    """A sum of two values: written if both would have to be kept for it, not if at least one is there anyway."""
+    """A sum of two values.
+
+    Written if both would have to be kept for it, not if at least one is there anyway.
+    """
 
     def fn(x, w):
         a, b = fixed(x), fixed(w)
@@ -172,9 +188,13 @@ def _in_a_loop(y, i):
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-@pytest.mark.parametrize(("n_sources", "n_consumers", "written"), [(2, 3, False), (2, 4, True), (5, 2, True)])
+@pytest.mark.parametrize(
+    ("n_sources", "n_consumers", "written"), [(2, 3, False), (2, 4, True), (5, 2, True)]
+)
 def test_what_takes_more_reads_than_it_saves_is_written(n_sources, n_consumers, written, compiler):
-    """All sources are arguments, hence in memory anyway, but every consumer would have to read them all."""
+    """All sources are arguments, hence in memory anyway, but every consumer would have to read them
+    all.
+    """
 
     def fn(*xs):
         y = jax.lax.neg(sum(xs[1:], xs[0]))
@@ -210,16 +230,20 @@ WRITTEN_FOR = {
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("case", WRITTEN_FOR)
 def test_what_must_be_in_memory_is_written(case, compiler):
-    found = Fused(compiler, lambda x, i: WRITTEN_FOR[case](jnp.cos(x), i), SQUARE, S((5,), jnp.int32))
+    found = Fused(
+        compiler, lambda x, i: WRITTEN_FOR[case](jnp.cos(x), i), SQUARE, S((5,), jnp.int32)
+    )
     assert found.written("cosine")
     assert "cosine" in found.starts()
 
 
-# -- products ------------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 
 def _convolution(x, w):
-    return jax.lax.conv_general_dilated(x[None], w[None], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    return jax.lax.conv_general_dilated(
+        x[None], w[None], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    )
 
 
 @pytest.mark.parametrize("product", [jnp.matmul, _convolution])
@@ -246,8 +270,15 @@ def test_an_elementwise_op_is_computed_on_the_way_out_of_a_product_on_tpus(compi
 
 
 def test_a_product_is_written_as_the_end_of_a_chain():
-    found = Fused("tpu", lambda x, w, b: jnp.sin(jnp.tanh(x @ w) + b), SQUARE, SQUARE, S((64,), jnp.float32))
-    assert [found.written(k) for k in ("dot_general", "tanh", "add", "sine")] == [False, False, False, True]
+    found = Fused(
+        "tpu", lambda x, w, b: jnp.sin(jnp.tanh(x @ w) + b), SQUARE, SQUARE, S((64,), jnp.float32)
+    )
+    assert [found.written(k) for k in ("dot_general", "tanh", "add", "sine")] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     assert found.starts() == ["dot_general"]
     assert found.runs_at("dot_general") == "sine"
     assert found.moved_bytes() == 3 * SIZE + 4 * 64
@@ -278,7 +309,12 @@ def test_other_products_are_written(use):
 
 
 @pytest.mark.parametrize(
-    "use", [lambda y: (jnp.sin(y), jnp.exp(y)), lambda y: y @ jnp.ones((64, 64)), lambda y: (y @ y, jnp.exp(y))]
+    "use",
+    [
+        lambda y: (jnp.sin(y), jnp.exp(y)),
+        lambda y: y @ jnp.ones((64, 64)),
+        lambda y: (y @ y, jnp.exp(y)),
+    ],
 )
 def test_what_a_product_is_written_as_is_not_computed_again(use):
     found = Fused("tpu", lambda x, w: use(jnp.tanh(x @ w)), SQUARE, SQUARE)
@@ -311,7 +347,10 @@ def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
 
 
 def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
-    """``cos(s) @ w`` is written where the sum is, after the sort: s is there until then, as w is."""
+    """``cos(s) @ w`` is written where the sum is, after the sort.
+
+    S is there until then, as w is.
+    """
 
     def fn(x, w, b):
         y = jnp.cos(fixed(x)) @ w
@@ -321,7 +360,7 @@ def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
     assert found.runs_at("cosine") == found.runs_at("dot_general") == "add"
 
 
-# -- reads ---------------------------------------------------------------------------------------------
+# -- reads -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
@@ -352,7 +391,8 @@ def test_each_kernel_reads_what_it_computes_again(compiler):
         y = jnp.cos(x) * 2.0
         return jnp.sin(y) + x, jnp.sum(y), jnp.tanh(y)
 
-    # cpu: y and the sum with x read it; else the sine's, the sum's and the tanh's kernel, the first one once.
+    # cpu: y and the sum with x read it; else the sine's, the sum's and the tanh's kernel, the first
+    # one once.
     assert Fused(compiler, fn, SQUARE).reads_of_argument(0) == (2.0 if compiler == "cpu" else 3.0)
 
 
@@ -366,7 +406,8 @@ def test_updates_in_place_read_nothing_of_what_they_update(compiler, donated):
     found = Fused(compiler, fn, *args, donate_argnums=0 if donated else ())
     kind = "dynamic_update_slice"
     assert found.reads(kind)[:2] == [0.0 if donated else 1.0, 1.0]
-    # In place: the row is read and written.  Else also the rest, read and written; indices are 4 bytes each.
+    # In place: the row is read and written.  Else also the rest, read and written; indices are 4
+    # bytes each.
     expected = 2 * 256 if donated else 2 * SIZE + 256
     assert found.moved_bytes() == pytest.approx(expected, abs=32)
 
@@ -395,7 +436,9 @@ def test_only_kernels_take_time_to_start(compiler):
         return jnp.tanh(jnp.sin(x) @ w) + 1.0
 
     problem = Problem(
-        traced(fn, SQUARE, SQUARE), {"a": 2}, machine(compiler, memory_bytes_per_s=1e30, op_overhead_s=1.0)
+        traced(fn, SQUARE, SQUARE),
+        {"a": 2},
+        machine(compiler, memory_bytes_per_s=1e30, op_overhead_s=1.0),
     )
     kernels = {"cpu": 3, "gpu": 3, "tpu": 1}[compiler]
     assert price(problem, replicated(problem)).time_s == pytest.approx(kernels)
@@ -403,7 +446,10 @@ def test_only_kernels_take_time_to_start(compiler):
 
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_soft_op_computes_the_slice_alone_that_is_kept(compiler):
-    """A result kept in halves, of an op that is computed whole: only a sort has to make all of it first."""
+    """A result kept in halves, of an op that is computed whole.
+
+    Only a sort has to make all of it first.
+    """
     for make, passing in ((jnp.sin, 0.0), (fixed, 1.0)):
         problem = Problem(traced(make, SQUARE), {"a": 2}, machine(compiler))
         whole = replicated(problem)
@@ -414,9 +460,15 @@ def test_a_soft_op_computes_the_slice_alone_that_is_kept(compiler):
         assert totals.peak_bytes == (1 + 0.5 + passing) * SIZE
 
 
-# -- properties ----------------------------------------------------------------------------------------
+# -- properties ------------------------------------------------------------------------------------
 
-UNARY = (jnp.sin, jnp.tanh, lambda x: x + 1.0, lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), jnp.transpose)
+UNARY = (
+    jnp.sin,
+    jnp.tanh,
+    lambda x: x + 1.0,
+    lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    jnp.transpose,
+)
 BINARY = (jnp.add, jnp.multiply, jnp.matmul, jnp.matmul)
 REDUCE = (
     lambda x: x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True)),
@@ -429,7 +481,9 @@ LINE = st.tuples(st.sampled_from(("unary", "binary", "binary", "reduce")), NUMBE
 
 @st.composite
 def programs(draw):
-    """A function of square matrices made of elementwise ops, products and reductions, and its arguments."""
+    """A function of square matrices made of elementwise ops, products and reductions, and its
+    arguments.
+    """
     lines, n_arguments = draw(st.lists(LINE, min_size=3, max_size=20)), draw(st.integers(1, 5))
     results = draw(st.sets(st.integers(0, len(lines) - 1), max_size=4)) | {len(lines) - 1}
 
@@ -448,7 +502,10 @@ def programs(draw):
 
 
 def sources(found: Fused, op: int) -> tuple[set[int], set[int]]:
-    """(what is in memory of all that a kernel needs, ops computed inside it): its operands followed upwards."""
+    """(what is in memory of all that a kernel needs, ops computed inside it).
+
+    Its operands followed upwards.
+    """
     program, written = found.program, found.facts.value.written
     reached: set[int] = set()
     inside = {op}
@@ -477,7 +534,9 @@ def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compil
     program, facts = found.program, found.facts
     expected = np.zeros(program.n_values)
     for op in program.ops():
-        if facts.op.free[op] or (found.memory.runs_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)):
+        if facts.op.free[op] or (
+            found.memory.runs_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)
+        ):
             continue
         reached, inside = sources(found, op)
         assert all(facts.op.op_class[o] != p.ARGUMENT for o in inside)
@@ -523,11 +582,16 @@ def test_fusing_never_moves_more_bytes_than_running_op_by_op(made, compiler):
     program, one_by_one = found.program, 0
     for op in program.ops():
         if not found.facts.op.free[op]:
-            read = {int(found.facts.root[u]) for u in range(program.use_ptr[op], program.use_ptr[op + 1])}
+            read = {
+                int(found.facts.root[u])
+                for u in range(program.use_ptr[op], program.use_ptr[op + 1])
+            }
             touched = [*read, *program.results(op)]
             if program.op_class[op] in (p.DOT, p.CONVOLUTION):
                 touched = [*program.operands(op), *program.results(op)]
-            one_by_one += sum(program.nbytes(v) for v in touched if not program.value_is_constant[v])
+            one_by_one += sum(
+                program.nbytes(v) for v in touched if not program.value_is_constant[v]
+            )
     assert 0 < found.moved_bytes() <= one_by_one
 
 

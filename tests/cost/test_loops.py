@@ -1,4 +1,7 @@
-"""What loops and branches cost: rounds multiply, buffers that are handed on count once, slices read what they take."""
+"""What loops and branches cost.
+
+Rounds multiply, buffers that are handed on count once, slices read what they take.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,11 @@ def test_rounds_multiply_collectives() -> None:
     for layers in (L, 2 * L):
         found = problem(scanned, leaf(layers, D, D), leaf(B, D), mesh="4")
         plan = tl.Plan.from_actions(found, [("ws.1", found.mesh.axes[0], "1")])
-        inside = [c for c in tl.price(found, plan).collectives if found.analysis.program.trips[c.op] == layers]
+        inside = [
+            c
+            for c in tl.price(found, plan).collectives
+            if found.analysis.program.trips[c.op] == layers
+        ]
         assert inside
         times.append(sum(c.time_s for c in inside))
     assert times[1] == pytest.approx(2 * times[0])
@@ -60,9 +67,14 @@ def test_rounds_multiply_collectives() -> None:
 
 def test_stacked_weights_are_read_once_in_all() -> None:
     found = cost(scanned, leaf(L, D, D), leaf(B, D))
-    read = sum(row.moved_bytes for row in found.ops if row.kind in ("dynamic_slice", "dynamic_update_slice"))
+    read = sum(
+        row.moved_bytes
+        for row in found.ops
+        if row.kind in ("dynamic_slice", "dynamic_update_slice")
+    )
     stack = L * D * D * 4
-    assert stack <= read <= 2.01 * stack  # taken out of the stack and written down, besides the index
+    # Taken out of the stack and written down, besides the index
+    assert stack <= read <= 2.01 * stack
 
 
 def test_what_a_loop_hands_on_unchanged_is_no_second_copy() -> None:
@@ -100,14 +112,19 @@ def test_updates_in_place_write_what_they_bring() -> None:
         model = tl.from_jax(step, *args, donate_argnums=(0,) if donate else ())
         found = tl.Problem(tl.analyse(model), "1")
         priced = tl.price(found, tl.Plan.from_actions(found, []))
-        moved[donate] = sum(row.moved_bytes for row in priced.ops if row.kind == "dynamic_update_slice")
+        moved[donate] = sum(
+            row.moved_bytes for row in priced.ops if row.kind == "dynamic_update_slice"
+        )
     row = D * 4
     assert moved[True] <= 4 * row
-    assert moved[False] >= 2 * 4096 * row  # somebody else still needs the old cache: all of it is copied
+    # Somebody else still needs the old cache: all of it is copied
+    assert moved[False] >= 2 * 4096 * row
 
 
 def test_a_gather_reads_the_rows_it_delivers() -> None:
-    found = cost(lambda table, ids: table[ids], leaf(100_000, D), jax.ShapeDtypeStruct((8,), "int32"))
+    found = cost(
+        lambda table, ids: table[ids], leaf(100_000, D), jax.ShapeDtypeStruct((8,), "int32")
+    )
     (row,) = (r for r in found.ops if r.kind == "gather")
     assert row.moved_bytes < 4 * 8 * D * 4
 

@@ -39,7 +39,15 @@ def analysed(name: str) -> Analysis:
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "a100", "cpu"])
 @pytest.mark.parametrize(
-    "name", ["transformer_train", "transformer_scan_remat", "gns_train", "itx_prefill", "unet_forward", "kv_cache"]
+    "name",
+    [
+        "transformer_train",
+        "transformer_scan_remat",
+        "gns_train",
+        "itx_prefill",
+        "unet_forward",
+        "kv_cache",
+    ],
 )
 def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
     problem = Problem(analysed(name), MESH, machine)

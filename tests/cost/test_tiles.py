@@ -20,7 +20,9 @@ def leaf(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def test_roles_of_dims() -> None:
-    analysis = traced(lambda q, k: jnp.einsum("bshk,btk->bhst", q, k), leaf(2, 3, 5, 7), leaf(2, 11, 7))
+    analysis = traced(
+        lambda q, k: jnp.einsum("bshk,btk->bhst", q, k), leaf(2, 3, 5, 7), leaf(2, 11, 7)
+    )
     program = analysis.program
     (op,) = [o for o in program.ops() if program.kind[o] == "dot_general"]
     found = tiles.products(program)
@@ -60,9 +62,14 @@ def test_what_is_busy(rows: float, columns: float, depth: float, tile: float, sh
     [([], 1.0), ([("m", "a")], 1.0), ([("m", "a"), ("n", "b")], 0.25), ([("k", "a")], 0.25)],
 )
 def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share: float) -> None:
-    """Shards of 32: harmless for one free dim, since the other operand can stay, not for both or the contracted one."""
+    """Shards of 32: harmless for one free dim, since the other operand can stay, not for both or
+    the contracted one.
+    """
     analysis = traced(
-        lambda x, w: jnp.tanh(x @ w), leaf(128, 128), leaf(128, 128), dim_names={"x": ("m", "k"), "w": ("k", "n")}
+        lambda x, w: jnp.tanh(x @ w),
+        leaf(128, 128),
+        leaf(128, 128),
+        dim_names={"x": ("m", "k"), "w": ("k", "n")},
     )
     fast = dataclasses.replace(machine("tpu-v5e"), memory_bytes_per_s=1e30, op_overhead_s=0.0)
     problem = Problem(analysis, {"a": 4, "b": 4}, fast)
@@ -71,6 +78,8 @@ def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share
     assert product.time_s == pytest.approx(product.flops / 197e12 / share)
     any_size = Problem(analysis, {"a": 4, "b": 4}, dataclasses.replace(fast, tile=0.0))
     (product,) = [
-        op for op in price(any_size, ShardingPlan.from_actions(any_size, actions)).ops if op.kind == "dot_general"
+        op
+        for op in price(any_size, ShardingPlan.from_actions(any_size, actions)).ops
+        if op.kind == "dot_general"
     ]
     assert product.time_s == pytest.approx(product.flops / 197e12)

@@ -1,4 +1,7 @@
-"""``why`` for every collective of a plan that a search found: ``python -m tests.explain.measure_why``."""
+"""``why`` for every collective of a plan that a search found.
+
+``python -m tests.explain.measure_why``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ def main() -> None:
     removed = sum(reason.cheapest is not None for reason in reasons)
     caused = sum(bool(reason.causes and reason.because) for reason in reasons)
     print(f"{model}; {result.plan.mesh}; actions: {', '.join(result.plan.actions)}")
-    print(f"{caused} of {count} collectives have a cause, {removed} a change that removes them; {spent:.0f} s")
+    print(
+        f"{caused} of {count} collectives have a cause, {removed} a change that removes them; "
+        f"{spent:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -23,9 +23,16 @@ def problem(request):
 def test_there_is_a_row_for_every_resolution_and_an_option_for_each_side_and_axis(problem):
     board, analysis = conflicts(problem), problem.analysis
     assert 2 * len(board.disputes) == analysis.n_resolutions > 0
-    assert sorted(s for d in board.disputes for s in d.sets) == [s.index for s in analysis.compatibility_sets]
+    assert sorted(s for d in board.disputes for s in d.sets) == [
+        s.index for s in analysis.compatibility_sets
+    ]
     for dispute in board.disputes:
-        assert [(o.axis, o.bit) for o in dispute.options] == [("d", 0), ("d", 1), ("m", 0), ("m", 1)]
+        assert [(o.axis, o.bit) for o in dispute.options] == [
+            ("d", 0),
+            ("d", 1),
+            ("m", 0),
+            ("m", 1),
+        ]
 
 
 def test_an_option_costs_what_a_plan_of_its_action_costs(problem):
@@ -40,13 +47,19 @@ def test_an_option_costs_what_a_plan_of_its_action_costs(problem):
 
 
 def test_a_side_shards_the_dim_that_it_says(problem):
-    """On the tensors where the conflict is on a definition, the plan of an option has the axis on that dim."""
+    """On the tensors where the conflict is on a definition, the plan of an option has the axis on
+    that dim.
+    """
     program, checked = problem.analysis.program, 0
     for dispute in conflicts(problem).disputes:
         for option in (o for o in dispute.options if o.possible):
-            specs = dict(zip(program.value_name, plan(problem, option.action).value_specs(), strict=True))
+            specs = dict(
+                zip(program.value_name, plan(problem, option.action).value_specs(), strict=True)
+            )
             for tensor in dispute.tensors:
-                made = next(v for v in range(program.n_values) if program.value_name[v] == tensor.value)
+                made = next(
+                    v for v in range(program.n_values) if program.value_name[v] == tensor.value
+                )
                 if program.where(int(program.value_op[made])) != tensor.where:
                     continue
                 spec = specs[tensor.value]

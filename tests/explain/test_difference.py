@@ -19,13 +19,18 @@ def problem():
 
 
 def test_rows_add_up_to_what_the_costs_differ_by(problem):
-    before, after = plan(problem, ("batch", "d")), plan(problem, ("batch", "d"), ("hidden", "m"), ("heads", "m"))
+    before = plan(problem, ("batch", "d"))
+    after = plan(problem, ("batch", "d"), ("hidden", "m"), ("heads", "m"))
     found = difference(problem, before, after)
     a, b = price(problem, before), price(problem, after)
     assert (found.before.time_s, found.after.time_s) == (a.time_s, b.time_s)
     assert sum(r.time_s for r in found.collectives) == pytest.approx(b.comm_s - a.comm_s, rel=1e-9)
-    assert sum(y - x for _, x, y in found.compute) == pytest.approx(b.compute_s - a.compute_s, rel=1e-6)
-    assert sum(r.after - r.before for r in found.collectives) == len(b.collectives) - len(a.collectives)
+    assert sum(y - x for _, x, y in found.compute) == pytest.approx(
+        b.compute_s - a.compute_s, rel=1e-6
+    )
+    assert sum(r.after - r.before for r in found.collectives) == len(b.collectives) - len(
+        a.collectives
+    )
 
 
 def test_tensors_are_those_whose_shardings_differ_layers_together(problem):

@@ -1,4 +1,7 @@
-"""What results print: short names at a prompt, bounded reports with the most costly first, nothing of arrays."""
+"""What results print.
+
+Short names at a prompt, bounded reports with the most costly first, nothing of arrays.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,22 @@ def test_reprs_are_short_and_hold_no_arrays(found):
     problem, (one, two) = found
     reasons = tl.why(problem, one.plan, [0, 1])
     for thing in (
-        problem.analysis, problem.analysis.program, problem.analysis.dims, problem.space, one, one.plan, one.cost,
-        tl.conflicts(problem), tl.diff(problem, one.plan, two.plan), problem.analysis.coverage,
-        problem.divisibility(one.plan), reasons, reasons[0], reasons[0].undoing, [one, two],
-    ):  # fmt: skip
+        problem.analysis,
+        problem.analysis.program,
+        problem.analysis.dims,
+        problem.space,
+        one,
+        one.plan,
+        one.cost,
+        tl.conflicts(problem),
+        tl.diff(problem, one.plan, two.plan),
+        problem.analysis.coverage,
+        problem.divisibility(one.plan),
+        reasons,
+        reasons[0],
+        reasons[0].undoing,
+        [one, two],
+    ):
         assert len(repr(thing)) < 1000, type(thing)
         assert "array(" not in repr(thing)
     assert f"of {problem.analysis.program.name} on data=4,model=2" in str(one.plan)
@@ -59,8 +74,11 @@ def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(fou
     lines = str(analysis).split("\n")
     whole = annotated_listing(analysis).split("\n")
     assert lines[:10] == whole[:10]
-    assert lines[10:] == [f"... and {len(whole) - 10} more lines: {stage.__name__.replace('.analysis', '.listing')}"
-                          ".annotated_listing(analysis) has all"]  # fmt: skip
+    assert lines[10:] == [
+        f"... and {len(whole) - 10} more lines: "
+        f"{stage.__name__.replace('.analysis', '.listing')}"
+        ".annotated_listing(analysis) has all"
+    ]
 
 
 def test_a_long_board_counts_what_it_leaves_out():
@@ -68,4 +86,6 @@ def test_a_long_board_counts_what_it_leaves_out():
     board = tl.conflicts(problem)
     whole = board.text(None).split("\n")
     assert str(board).split("\n") == whole
-    assert board.text(1).split("\n")[-1] == f"... and {len(whole) - 3} more rows: print(board.text(None)) shows all"
+    assert board.text(1).split("\n")[-1] == (
+        f"... and {len(whole) - 3} more rows: print(board.text(None)) shows all"
+    )

@@ -1,4 +1,7 @@
-"""Plans by hand as action lists: what each action costs and sends, and sides of conflicts that are exchanged."""
+"""Plans by hand as action lists.
+
+What each action costs and sends, and sides of conflicts that are exchanged.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ def test_rows_of_a_memo_are_taken_from_it(attention):
 
 def test_a_change_counts_what_came_and_what_went():
     before = Counter({("all_gather", ("d",), 3): 2, ("all_reduce", ("d",), 5): 1})
-    after = Counter({("all_gather", ("d",), 3): 1, ("all_gather", ("d",), 4): 4, ("all_reduce", ("d",), 5): 1})
+    after = Counter(
+        {("all_gather", ("d",), 3): 1, ("all_gather", ("d",), 4): 4, ("all_reduce", ("d",), 5): 1}
+    )
     assert change(before, after) == {("all_gather", ("d",)): (4, 1)}
     assert change(after, after) == {}
 
@@ -71,7 +76,11 @@ def test_a_flipped_side_keeps_its_place_and_the_other_actions(attention):
     assert texts(attention, flipped) == ("S@1->d", "H2->m")
     assert side_on(attention, flipped, r, "d") == 1
     assert texts(attention, with_side(attention, flipped, r, "d", None)) == ("H2->m",)
-    assert texts(attention, with_side(attention, actions, r, "m", 1)) == ("S@0->d", "H2->m", "S@1->m")
+    assert texts(attention, with_side(attention, actions, r, "m", 1)) == (
+        "S@0->d",
+        "H2->m",
+        "S@1->m",
+    )
 
 
 def test_options_cost_what_the_plans_cost(train):

@@ -35,7 +35,11 @@ def check(problem, asked, reasons):
             assert change.more_time_s == pytest.approx(there.time_s - cost.time_s, abs=1e-12)
             assert change.more_peak_bytes == there.peak_bytes - cost.peak_bytes
             row = reason.collective
-            left = [c for c in there.collectives if (c.op, c.value) == (row.op, row.value) and {*c.axes} & {*row.axes}]
+            left = [
+                c
+                for c in there.collectives
+                if (c.op, c.value) == (row.op, row.value) and {*c.axes} & {*row.axes}
+            ]
             assert change.removes == (not left)
         if reason.cheapest:
             assert reason.cheapest.removes
@@ -44,7 +48,9 @@ def check(problem, asked, reasons):
 
 def test_every_collective_of_a_plan_of_actions_has_an_answer(problem):
     asked = plan(problem, ("batch", "data"), ("sequence", "model", 1), ("hidden", "model"))
-    reasons = [r for i in range(len(price(problem, asked).collectives)) for r in why(problem, asked, i)]
+    reasons = [
+        r for i in range(len(price(problem, asked).collectives)) for r in why(problem, asked, i)
+    ]
     assert len(reasons) == len(price(problem, asked).collectives) > 20
     check(problem, asked, reasons)
     assert all(r.undoing for r in reasons)
@@ -75,7 +81,9 @@ def test_a_conflict_that_decided_is_named_and_the_other_side_tried():
     assert "have one colour; S@1->d shards S#" in gather.conflict
     assert gather.causes == ("S@1->d",)
     other = plan(attention, ("S", "d", 0))
-    settled = list(explained._Asker(attention, asked, price(attention, asked))._settle(0, gather.collective))
+    settled = list(
+        explained._Asker(attention, asked, price(attention, asked))._settle(0, gather.collective)
+    )
     (change,) = settled
     assert change.text == "S@0->d instead of S@1->d"
     assert (change.plan.op_axis == other.op_axis).all()
@@ -85,7 +93,9 @@ def test_a_conflict_that_decided_is_named_and_the_other_side_tried():
 def test_every_collective_of_a_refined_plan_has_an_answer():
     sizes = {"layers": 2, "batch": 16, "vocab": 4096, "sequence": 1024}
     problem = Problem(analysed("transformer", **sizes), {"data": 8, "model": 2}, "tpu-v3")
-    asked = search(problem, seed=1, budget=Budget(seconds=None, evaluations=20_000), restarts=0, solve=False).plan
+    asked = search(
+        problem, seed=1, budget=Budget(seconds=None, evaluations=20_000), restarts=0, solve=False
+    ).plan
     assert asked.actions[-1].startswith("refined in ")
     rows = price(problem, asked).collectives
     assert rows
@@ -106,10 +116,14 @@ def test_questions(problem):
     rows = price(problem, asked).collectives
     assert [r.collective for r in why(problem, asked, rows[3])] == [rows[3]]
     assert [r.collective for r in why(problem, asked, 3)] == [rows[3]]
-    assert [r.collective for r in why(problem, asked, rows[3].value)] == [r for r in rows if r.value == rows[3].value]
+    assert [r.collective for r in why(problem, asked, rows[3].value)] == [
+        r for r in rows if r.value == rows[3].value
+    ]
     line = rows[3].where.rpartition("/")[2]
     assert {r.collective.where for r in why(problem, asked, line)} == {rows[3].where}
-    with pytest.raises(ToastError, match=rf"this plan has {len(rows)} collectives, there is no number 999"):
+    with pytest.raises(
+        ToastError, match=rf"this plan has {len(rows)} collectives, there is no number 999"
+    ):
         why(problem, asked, 999)
     with pytest.raises(ToastError, match=r"did you mean.*all_reduce"):
         why(problem, asked, "all_reduc")

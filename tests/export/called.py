@@ -1,4 +1,6 @@
-"""What the tests of static arguments, keywords and random keys in exports run, on 8 virtual devices; plain data."""
+"""What the tests of static arguments, keywords and random keys in exports run, on 8 virtual
+devices; plain data.
+"""
 
 from __future__ import annotations
 
@@ -48,20 +50,39 @@ def static_cases() -> dict[str, tuple[Callable[..., Any], Call, list[Call]]]:
     first: Call = (X, 2, W), {}
     named: Call = (X, 2), {"w": W, "mode": "mean"}
     return {
-        "argnums": (jax.jit(product, static_argnums=(1, 3)), first, [((X, 2), {"w": W}), ((X,), {"n": 2, "w": W})]),
-        "argnames": (jax.jit(product, static_argnames=("n", "mode")), named, [((X, 2, W, "mean"), {})]),
+        "argnums": (
+            jax.jit(product, static_argnums=(1, 3)),
+            first,
+            [((X, 2), {"w": W}), ((X,), {"n": 2, "w": W})],
+        ),
+        "argnames": (
+            jax.jit(product, static_argnames=("n", "mode")),
+            named,
+            [((X, 2, W, "mean"), {})],
+        ),
         "negative": (jax.jit(product, static_argnums=(-1, -3)), ((X, 2, W, "sum"), {}), []),
         "keywords": (
-            jax.jit(by_keyword, static_argnames="shape"), ((X,), {"shape": (16, 8), "w": W, "scale": 2.0}),
+            jax.jit(by_keyword, static_argnames="shape"),
+            ((X,), {"shape": (16, 8), "w": W, "scale": 2.0}),
             [((), {"scale": 2.0, "w": W, "x": X, "shape": (16, 8)})],
         ),
-        "partial": (functools.partial(jax.jit(product, static_argnums=(1, 3)), n=2, mode="mean"), ((X,), {"w": W}), []),
+        "partial": (
+            functools.partial(jax.jit(product, static_argnums=(1, 3)), n=2, mode="mean"),
+            ((X,), {"w": W}),
+            [],
+        ),
         "method": (Holder().method, ((X, 3), {}), [((X,), {"n": 3})]),
-        "plain": (lambda x, flag, none, text: (jnp.tanh(x) * flag, text, none), ((X, 2.5, None, "text"), {}), []),
-    }  # fmt: skip
+        "plain": (
+            lambda x, flag, none, text: (jnp.tanh(x) * flag, text, none),
+            ((X, 2.5, None, "text"), {}),
+            [],
+        ),
+    }
 
 
-def exported(fn: Callable[..., Any], planned: Call, others: list[Call], seed: int = 0) -> dict[str, Any]:
+def exported(
+    fn: Callable[..., Any], planned: Call, others: list[Call], seed: int = 0
+) -> dict[str, Any]:
     """One call by every road that a plan takes, against the function's own."""
     args, keywords = planned
     model = tl.from_jax(fn, *args, **keywords)
@@ -81,10 +102,13 @@ def exported(fn: Callable[..., Any], planned: Call, others: list[Call], seed: in
             error = max([error, *(float(np.max(np.abs(a - b), initial=0.0)) for a, b in pairs)])
     specs = plan.partition_specs()
     return {
-        "wrong": wrong, "error": error, "sharded": sum(any(s) for s in plan.value_specs()),
-        "patch": plan.to_patch(found).text, "specs": len(jax.tree_util.tree_leaves(specs, is_leaf=_is_spec)),
+        "wrong": wrong,
+        "error": error,
+        "sharded": sum(any(s) for s in plan.value_specs()),
+        "patch": plan.to_patch(found).text,
+        "specs": len(jax.tree_util.tree_leaves(specs, is_leaf=_is_spec)),
         "arrays": model.program.n_arguments + len(model.program.outputs),
-    }  # fmt: skip
+    }
 
 
 def _is_spec(x: Any) -> bool:
@@ -141,7 +165,11 @@ def dropout(params: Any, key: Any, x: Any) -> Any:
         return jnp.mean(jnp.where(kept, h / 0.9, 0.0) ** 2)
 
     value, gradients = jax.value_and_grad(loss)(params)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), jax.random.fold_in(key, 1), value
+    return (
+        jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients),
+        jax.random.fold_in(key, 1),
+        value,
+    )
 
 
 def key_case(case: str, implementation: str) -> tuple[Callable[..., Any], Call]:
@@ -149,10 +177,14 @@ def key_case(case: str, implementation: str) -> tuple[Callable[..., Any], Call]:
     key = jax.random.key(0, impl=implementation)
     many, x = jax.random.split(key, 8), jnp.asarray(X)
     found: dict[str, Any] = {
-        "argument": (argument, key, x), "batch": (batch, many, x), "middle": (middle, key, x),
-        "jitted": (jax.jit(middle), key, x), "results": (results, key, x), "carried": (carried, key, x),
+        "argument": (argument, key, x),
+        "batch": (batch, many, x),
+        "middle": (middle, key, x),
+        "jitted": (jax.jit(middle), key, x),
+        "results": (results, key, x),
+        "carried": (carried, key, x),
         "dropout": (dropout, {"w": W}, key, x),
-    }  # fmt: skip
+    }
     fn, *args = found[case]
     return fn, (tuple(args), {})
 
@@ -168,10 +200,12 @@ def keys(case: str, implementation: str, seed: int, folder: str) -> dict[str, An
     plan.save(f"{folder}/plan.json")
     placed = jax.device_put(args, plan.named_shardings()[0])
     return {
-        **made, "loaded": tl.Plan.load(f"{folder}/plan.json", problem).value_specs() == plan.value_specs(),
-        "placed": len(jax.tree_util.tree_leaves(placed)), "everywhere": len(plan.constraints()),
+        **made,
+        "loaded": tl.Plan.load(f"{folder}/plan.json", problem).value_specs() == plan.value_specs(),
+        "placed": len(jax.tree_util.tree_leaves(placed)),
+        "everywhere": len(plan.constraints()),
         "cut": [f"{v}" for v, spec in enumerate(plan.value_specs()) if cut(model, v, spec)],
-    }  # fmt: skip
+    }
 
 
 def cut(model: tl.Model, value: int, spec: Any) -> bool:
@@ -202,6 +236,9 @@ def legal(case: str, implementation: str) -> list[str]:
     for action in legal_actions(State(problem.space)):
         plan = tl.Plan.from_actions(problem, [action])
         plan.check()
-        wrong += [f"{problem.space.text(action)} cuts {model.program.value_name[v]}"
-                  for v, spec in enumerate(plan.value_specs()) if cut(model, v, spec)]  # fmt: skip
+        wrong += [
+            f"{problem.space.text(action)} cuts {model.program.value_name[v]}"
+            for v, spec in enumerate(plan.value_specs())
+            if cut(model, v, spec)
+        ]
     return wrong

@@ -1,8 +1,11 @@
-"""Plans of the zoo and of PyPI's models as constraints and as exported Python: ``python -m tests.export.measure``.
+"""Plans of the zoo and of PyPI's models as constraints and as exported Python.
 
-Each case is a small version of the model with a plan that experts use, or one that a search found, on 8 virtual
-devices.  Three programs are compiled and run: ``plan.jit``, the fewest constraints under plain ``jax.jit``, and
-exported Python.  Prints the table of docs/export.md, row by row; ``--only NAME`` for some.
+``python -m tests.export.measure``.
+
+Each case is a small version of the model with a plan that experts use, or one that a search found,
+on 8 virtual devices.  Three programs are compiled and run: ``plan.jit``, the fewest constraints
+under plain ``jax.jit``, and exported Python.  Prints the table of docs/export.md, row by row;
+``--only NAME`` for some.
 """
 
 from __future__ import annotations
@@ -23,16 +26,36 @@ ZOO = {
     "t7b": {**NETWORK, "kv_heads": 4, "batch": 8, "sequence": 32},
     "itx": {**NETWORK, "batch": 8, "prompt": 16, "sequence": 16},
     "gns": {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
-    "unet": {"channels": 32, "multipliers": (1, 2), "blocks": 1, "heads": 4, "groups": 4, "batch": 8, "image": 16},
+    "unet": {
+        "channels": 32,
+        "multipliers": (1, 2),
+        "blocks": 1,
+        "heads": 4,
+        "groups": 4,
+        "batch": 8,
+        "image": 16,
+    },
 }
 EXPERT = {
-    "t2b": "fsdp+megatron", "t7b": "data+megatron+sp", "itx": "data+megatron", "gns": "edge sharding", "unet": "FSDP",
-}  # fmt: skip  # fmt: skip
+    "t2b": "fsdp+megatron", "t7b": "data+megatron+sp", "itx": "data+megatron", "gns": "edge "
+"sharding", "unet": "FSDP",
+}  # fmt: skip
 FOREIGN = ("flax_gpt2", "jraph_network")
 HEAD = (
-    "model", "plan", "ops", "collectives", "constraints", "values", "exact", "bytes that differ", "same in Python",
-    "same shardings", "error", "sets tried", "s",
-)  # fmt: skip
+    "model",
+    "plan",
+    "ops",
+    "collectives",
+    "constraints",
+    "values",
+    "exact",
+    "bytes that differ",
+    "same in Python",
+    "same shardings",
+    "error",
+    "sets tried",
+    "s",
+)
 
 
 def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -50,8 +73,13 @@ def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str,
         model, experts = tl.from_jax(fn, *args, donate_argnums=donated, name=name), {}
     else:
         example = make(name, **sizes)
-        fn, args, donated, experts = example.fn, example.args, example.donate_argnums, example.expert_plans
-        model = tl.from_jax(fn, *args, donate_argnums=donated, dim_names=example.dim_names, name=name)
+        fn = example.fn
+        args = example.args
+        donated = example.donate_argnums
+        experts = example.expert_plans
+        model = tl.from_jax(
+            fn, *args, donate_argnums=donated, dim_names=example.dim_names, name=name
+        )
     analysis = tl.analyse(model)
     problem = tl.Problem(analysis, MESH, "tpu-v5e")
     if how == "searched":  # with a quarter of the memory, or so small a program stays as it is
@@ -67,19 +95,27 @@ def one(name: str, how: str, sizes: dict[str, Any], seconds: float) -> dict[str,
     found = compare_ways(fn, args, model, plan, donated, seconds=seconds)
     ways = found["ways"]
     return {
-        "ops": model.program.n_ops, "seconds": time.monotonic() - began, **found,
+        "ops": model.program.n_ops,
+        "seconds": time.monotonic() - began,
+        **found,
         "collectives": sum(ways["jit"]["collectives"].values()),
         "python": ways["python"]["collectives"] == ways["constraints"]["collectives"],
-        "shardings": all(ways[w][k] == ways["jit"][k] for w in ways for k in ("arguments", "results")),
+        "shardings": all(
+            ways[w][k] == ways["jit"][k] for w in ways for k in ("arguments", "results")
+        ),
         "error": max(w["error"] for w in ways.values()),
-    }  # fmt: skip
+    }
 
 
 def _batch(model: Any) -> dict[str, Any]:
     """The data axis on the first dim of every argument that is no parameter."""
     program = model.program
     paths = [(program.value_name[a], program.dims(a)) for a in range(program.n_arguments)]
-    wanted = {p: ("data",) for p, dims in paths if len(dims) and dims[0] % 4 == 0 and p.startswith(("tokens", "graph"))}
+    wanted = {
+        p: ("data",)
+        for p, dims in paths
+        if len(dims) and dims[0] % 4 == 0 and p.startswith(("tokens", "graph"))
+    }
     return wanted
 
 
@@ -100,7 +136,9 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--seconds", type=float, default=240.0, help="for the search of each row (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=240.0, help="for the search of each row (%(default)s)"
+    )
     args = parser.parse_args()
     print("| " + " | ".join(HEAD) + " |")
     print("|---|---|" + "--:|" * (len(HEAD) - 2))
@@ -109,18 +147,37 @@ def main() -> int:
             continue
         try:
             row = isolate.run_in_child(
-                "tests.export.measure:one", name, how, sizes, args.seconds, env=environment(Devices("cpu", 8)),
+                "tests.export.measure:one",
+                name,
+                how,
+                sizes,
+                args.seconds,
+                env=environment(Devices("cpu", 8)),
                 time_limit_s=args.seconds + 1800,
-            )  # fmt: skip
+            )
         except Exception as error:
-            print(f"{name}, {how}: {type(error).__name__}: {str(error)[:400]}", file=sys.stderr, flush=True)
+            print(
+                f"{name}, {how}: {type(error).__name__}: {str(error)[:400]}",
+                file=sys.stderr,
+                flush=True,
+            )
             continue
         spread = sum(size * n for size, n in row["places"].items())
         cells = (
-            name, how, row["ops"], f"{row['collectives']:g}", row["constraints"], spread, _yes(row["exact"]),
-            f"{row['remaining_bytes']:g} of {row['target_bytes']:g}", _yes(row["python"]), _yes(row["shardings"]),
-            f"{row['error']:.1e}", row["tried"], f"{row['seconds']:.0f}",
-        )  # fmt: skip
+            name,
+            how,
+            row["ops"],
+            f"{row['collectives']:g}",
+            row["constraints"],
+            spread,
+            _yes(row["exact"]),
+            f"{row['remaining_bytes']:g} of {row['target_bytes']:g}",
+            _yes(row["python"]),
+            _yes(row["shardings"]),
+            f"{row['error']:.1e}",
+            row["tried"],
+            f"{row['seconds']:.0f}",
+        )
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     return 0
 

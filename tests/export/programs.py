@@ -1,4 +1,7 @@
-"""What the tests of ``export`` run: each function in a process of its own, on 8 virtual devices; gives plain data."""
+"""What the tests of ``export`` run.
+
+Each function in a process of its own, on 8 virtual devices; gives plain data.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,12 @@ MESH = {"data": 4, "model": 2}
 
 def collectives(compiled: Any, mesh: dict[str, int]) -> dict[str, float]:
     """Collectives of a compiled program by kind, axes and bytes."""
-    found = trial.signature_of(compiled.runtime_executable(), hlo.collectives(compiled.as_text(), mesh))
-    return {f"{kind} {axes} {size}": times for (kind, axes, size), times in found.collectives.items()}
+    found = trial.signature_of(
+        compiled.runtime_executable(), hlo.collectives(compiled.as_text(), mesh)
+    )
+    return {
+        f"{kind} {axes} {size}": times for (kind, axes, size), times in found.collectives.items()
+    }
 
 
 def imported(text: str, name: str = "exported") -> Any:
@@ -42,32 +49,56 @@ def imported(text: str, name: str = "exported") -> Any:
 
 
 def three_ways(
-    name: str, sizes: dict[str, Any], actions: list[Any] | int, mesh: dict[str, int] = MESH, **options: Any
+    name: str,
+    sizes: dict[str, Any],
+    actions: list[Any] | int,
+    mesh: dict[str, int] = MESH,
+    **options: Any,
 ) -> dict[str, Any]:
-    """One plan of a model by ``plan.jit``, by its constraints under plain ``jax.jit``, and by exported Python."""
+    """One plan of a model by ``plan.jit``, by its constraints under plain ``jax.jit``, and by
+    exported Python.
+    """
     example = make(name, **sizes)
     model = tl.from_jax(
-        example.fn, *example.args, donate_argnums=example.donate_argnums, dim_names=example.dim_names, name=name
+        example.fn,
+        *example.args,
+        donate_argnums=example.donate_argnums,
+        dim_names=example.dim_names,
+        name=name,
     )
     problem = tl.Problem(tl.analyse(model), mesh, "cpu")
-    plan = random_plan(problem, actions) if isinstance(actions, int) else tl.Plan.from_actions(problem, actions)
-    return {**compare_ways(example.fn, example.args, model, plan, example.donate_argnums, **options)}
+    plan = (
+        random_plan(problem, actions)
+        if isinstance(actions, int)
+        else tl.Plan.from_actions(problem, actions)
+    )
+    return {
+        **compare_ways(example.fn, example.args, model, plan, example.donate_argnums, **options)
+    }
 
 
-def compare_ways(fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), **options: Any) -> dict[str, Any]:
+def compare_ways(
+    fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), **options: Any
+) -> dict[str, Any]:
     """See ``three_ways``; the arguments are made up."""
     sizes = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
     found = plan.constraints(minimal=True, model=model, **options)
     tree = jax.tree_util.tree_structure(args)
 
     def fresh() -> Any:
-        return tree.unflatten([jnp.asarray(x) for x in inputs.draw(model.program, 0, non_negative=True)])
+        return tree.unflatten(
+            [jnp.asarray(x) for x in inputs.draw(model.program, 0, non_negative=True)]
+        )
 
     expected = jax.jit(fn)(*fresh())
     by_plan = plan.jit(fn, donate_argnums=donated)
     ins, outs = plan.named_shardings(by_plan.mesh)
     by_hand = jax.jit(
-        found.apply(fn, by_plan.mesh), in_shardings=ins, out_shardings=outs, donate_argnums=donated, keep_unused=True
+        found.apply(fn, by_plan.mesh),
+        in_shardings=ins,
+        out_shardings=outs,
+        donate_argnums=donated,
+        keep_unused=True,
     )
     exported = imported(plan.to_python(found, model)).shard(fn, by_plan.mesh, keep_unused=True)
     ways = {}
@@ -77,17 +108,24 @@ def compare_ways(fn: Any, args: Any, model: Any, plan: Any, donated: Any = (), *
         got = run(*given)
         ways[way] = {
             "error": error_of(got, expected),
-            "same_tree": jax.tree_util.tree_structure(got) == jax.tree_util.tree_structure(expected),
+            "same_tree": jax.tree_util.tree_structure(got)
+            == jax.tree_util.tree_structure(expected),
             "collectives": collectives(compiled, sizes),
             "arguments": [str(s.spec) for s in jax.tree_util.tree_leaves(compiled.input_shardings)],
             "results": [str(x.sharding.spec) for x in jax.tree_util.tree_leaves(got)],
         }
     return {
-        "ways": ways, "constraints": len(found), "exact": found.exact, "remaining": found.remaining,
-        "remaining_bytes": found.remaining_bytes, "tried": found.found.tried, "complete": found.found.complete,
+        "ways": ways,
+        "constraints": len(found),
+        "exact": found.exact,
+        "remaining": found.remaining,
+        "remaining_bytes": found.remaining_bytes,
+        "tried": found.found.tried,
+        "complete": found.found.complete,
         "target_bytes": trial.difference_bytes(found.found.target, trial.Signature({}, 0.0, 0)),
-        "rows": [str(r) for r in found], "places": collections.Counter(len(r.values) for r in found),
-    }  # fmt: skip
+        "rows": [str(r) for r in found],
+        "places": collections.Counter(len(r.values) for r in found),
+    }
 
 
 def patched(
@@ -118,12 +156,17 @@ def patched(
         "error": error_of(got, jax.jit(example.fn)(*given)),
         "collectives": collectives(compiled, sizes_of),
         "planned": collectives(plan_jit.lower(*given).compile(), sizes_of),
-        "text": patch.text, "left_out": patch.left_out, "n": len(found),
-    }  # fmt: skip
+        "text": patch.text,
+        "left_out": patch.left_out,
+        "n": len(found),
+    }
 
 
 def drift(folder: str) -> dict[str, Any]:
-    """Exported tests of a plan, run by pytest: as it is, with another record, and with a model that changed."""
+    """Exported tests of a plan, run by pytest.
+
+    As it is, with another record, and with a model that changed.
+    """
     import subprocess
 
     model = tl.load("mlp")
@@ -141,8 +184,12 @@ def drift(folder: str) -> dict[str, Any]:
         path.write_text(written)
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
-            capture_output=True, text=True, timeout=300, cwd=folder, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=folder,
+            check=False,
+        )
         found[name] = f"{done.returncode} {done.stdout}"
     return found
 
@@ -150,7 +197,8 @@ def drift(folder: str) -> dict[str, Any]:
 def flax_steps(nested: bool) -> dict[str, Any]:
     """An nnx module and its optimizer, sharded by exported Python; both are changed in place.
 
-    ``nested``: they are not arguments of their own, but within a tuple of a dict, with the number of the step.
+    ``nested``: they are not arguments of their own, but within a tuple of a dict, with the number
+    of the step.
     """
     import numpy as np
     import optax
@@ -197,19 +245,30 @@ def flax_steps(nested: bool) -> dict[str, Any]:
     mine, plain = modules(mine), modules(plain)
     kernel = mine[0].layers[0].kernel.get_value()
     return {
-        "losses": losses, "plain": theirs, "kernel": tuple(kernel.sharding.spec), "exact": found.exact, "same": same,
-        "placed": before, "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
+        "losses": losses,
+        "plain": theirs,
+        "kernel": tuple(kernel.sharding.spec),
+        "exact": found.exact,
+        "same": same,
+        "placed": before,
+        "weights": error_of(kernel, plain[0].layers[0].kernel.get_value()),
         "moment": tuple(jax.tree_util.tree_leaves(nnx.state(mine[1]))[0].sharding.spec),
-    }  # fmt: skip
+    }
 
 
-def deeper(sizes: dict[str, Any], layers: int, actions: list[Any], mesh: dict[str, int]) -> dict[str, Any]:
+def deeper(
+    sizes: dict[str, Any], layers: int, actions: list[Any], mesh: dict[str, int]
+) -> dict[str, Any]:
     """Constraints found for a few layers, applied to the same function with more of them."""
-    shallow, deep = (make("transformer", **{**sizes, "layers": n}) for n in (sizes["layers"], layers))
+    shallow, deep = (
+        make("transformer", **{**sizes, "layers": n}) for n in (sizes["layers"], layers)
+    )
     plans = []
     for example in (shallow, deep):
         model = tl.from_jax(example.fn, *example.args, dim_names=example.dim_names)
-        plans.append((model, tl.Plan.from_actions(tl.Problem(tl.analyse(model), mesh, "cpu"), actions)))
+        plans.append(
+            (model, tl.Plan.from_actions(tl.Problem(tl.analyse(model), mesh, "cpu"), actions))
+        )
     (model, plan), (_, wanted) = plans
     found = plan.constraints(minimal=True, model=model)
     by_plan = wanted.jit(deep.fn)
@@ -217,4 +276,9 @@ def deeper(sizes: dict[str, Any], layers: int, actions: list[Any], mesh: dict[st
     by_hand = jax.jit(found.apply(deep.fn, by_plan.mesh), in_shardings=ins, out_shardings=outs)
     given = deep.args
     made = [collectives(f.lower(*given).compile(), mesh) for f in (by_plan, by_hand)]
-    return {"planned": made[0], "constrained": made[1], "constraints": len(found), "exact": found.exact}
+    return {
+        "planned": made[0],
+        "constrained": made[1],
+        "constraints": len(found),
+        "exact": found.exact,
+    }

@@ -15,10 +15,14 @@ KEYS = ("argument", "batch", "middle", "jitted", "results", "carried", "dropout"
 
 
 def here(name: str, *args: Any) -> Any:
-    return isolate.run_in_child(f"tests.export.called:{name}", *args, env=environment(Devices("cpu", 8)))
+    return isolate.run_in_child(
+        f"tests.export.called:{name}", *args, env=environment(Devices("cpu", 8))
+    )
 
 
-@pytest.mark.parametrize("case", ["argnums", "argnames", "negative", "keywords", "partial", "method", "plain"])
+@pytest.mark.parametrize(
+    "case", ["argnums", "argnames", "negative", "keywords", "partial", "method", "plain"]
+)
 def test_static_arguments_and_keywords_in_every_export(case: str) -> None:
     found = here("static", case)
     assert found["wrong"] == []
@@ -40,7 +44,9 @@ def test_random_keys_in_every_export(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS[1:])
 @pytest.mark.parametrize("case", ["batch", pytest.param("carried", marks=pytest.mark.slow)])
-def test_keys_of_other_kinds_in_every_export(case: str, implementation: str, tmp_path: Path) -> None:
+def test_keys_of_other_kinds_in_every_export(
+    case: str, implementation: str, tmp_path: Path
+) -> None:
     found = here("keys", case, implementation, 1, str(tmp_path))
     assert found["wrong"] == []
     assert found["error"] < 1e-3
@@ -79,10 +85,15 @@ def test_who_asks_to_cut_the_words_of_a_key_is_told_why_not() -> None:
         lambda: problem.pin("keys", (None, "a")),
         lambda: tl.Plan.from_actions(problem, [("keys.1", "a")]),
     ):
-        with pytest.raises(tl.ToastError, match=r"dim 1 \(size 2\) holds the words of a random key.*dim 0 can be cut"):
+        with pytest.raises(
+            tl.ToastError,
+            match=r"dim 1 \(size 2\) holds the words of a random key.*dim 0 can be cut",
+        ):
             asked()
     with pytest.raises(tl.ToastError, match="x: 3 entries for 2 dims"):
         tl.Plan.from_specs(problem, {"x": ("a", None, None)})
     plan = tl.Plan.from_specs(problem, {"keys": ("b",)})
     assert plan.argument_specs()["keys"] == (("b",), ())
-    assert tl.Plan.from_specs(problem.pin("keys", ("a",)), {"x": (None, "b")}).argument_specs()["keys"] == (("a",), ())
+    assert tl.Plan.from_specs(problem.pin("keys", ("a",)), {"x": (None, "b")}).argument_specs()[
+        "keys"
+    ] == (("a",), ())

@@ -13,7 +13,9 @@ from toast_lab.export.places import Equation
 
 def equation(*files: str) -> Equation:
     frames = tuple((file, 1, 0, 1, 4) for file in files)
-    return Equation(Place("x.py:1", "mul", False, (2,)), 0, 0, 1, 1, (0,), ((),), (0,), "x.py:1", "", frames)
+    return Equation(
+        Place("x.py:1", "mul", False, (2,)), 0, 0, 1, 1, (0,), ((),), (0,), "x.py:1", "", frames
+    )
 
 
 def test_library_code_missing_lines_and_shared_expressions_are_told_apart() -> None:

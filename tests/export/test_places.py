@@ -1,4 +1,7 @@
-"""Places of the source: every op has its equation, and rules find the equations that they were made for."""
+"""Places of the source.
+
+Every op has its equation, and rules find the equations that they were made for.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +42,30 @@ def test_every_op_that_is_not_constant_has_its_equation(name: str, sizes: dict[s
     assert source is not None
     covered = {op for e in source.equations for op in e.ops}
     real = {
-        op for op in program.ops()
+        op
+        for op in program.ops()
         if not all(program.value_is_constant[v] for v in program.results(op))
         and not program.kind[op].startswith(("while.", "optimization_barrier"))
-    }  # fmt: skip
+    }
     if not sizes.get("scan"):
         assert real <= covered
     assert {program.kind[op] for op in real - covered} <= {
-        "dynamic_slice", "reshape", "broadcast_in_dim", "dynamic_update_slice", "compare", "add", "subtract"
-    }, "only what JAX's loops are made of"  # fmt: skip
+        "dynamic_slice",
+        "reshape",
+        "broadcast_in_dim",
+        "dynamic_update_slice",
+        "compare",
+        "add",
+        "subtract",
+    }, "only what JAX's loops are made of"
     for e in source.equations:
         for value in e.results:
             assert value < 0 or int(program.value_op[value]) in e.ops
         for uses in e.uses:
             assert len({int(program.use_value[u]) for u in uses}) <= 1
-            assert all(program.use_ptr[e.ops[0]] <= u < program.use_ptr[max(e.ops) + 1] for u in uses)
+            assert all(
+                program.use_ptr[e.ops[0]] <= u < program.use_ptr[max(e.ops) + 1] for u in uses
+            )
     assert len(source.argument_keys[0]) == len(jax.tree_util.tree_leaves(model.function.given[0]))
 
 
@@ -67,7 +79,9 @@ def test_an_equation_that_is_not_in_the_program_counts_as_an_occurrence() -> Non
         return scaled(jnp.arange(8.0)) + scaled(x)
 
     model = tl.from_jax(fn, jnp.ones(8))
-    (found,) = [e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"]
+    (found,) = [
+        e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"
+    ]
     assert (found.number, found.of) == (1, 2)
     assert found.place.source.count(" < ") == 1
     assert found.frames[0][1] == scaled.__code__.co_firstlineno + 1
@@ -84,7 +98,9 @@ def test_equations_of_a_line_are_counted_anew_each_time_that_it_runs() -> None:
         return x
 
     model = tl.from_jax(fn, jnp.ones(8))
-    products = [e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"]
+    products = [
+        e for e in places.source_of(model.program, model).equations if e.place.primitive == "mul"
+    ]
     assert [e.in_pass for e in products] == [0, 1] * 3
     assert [e.number for e in products] == list(range(6))
     assert {(e.of, e.of_pass) for e in products} == {(6, 3)}
@@ -111,7 +127,11 @@ def test_numbers_in_the_source_are_never_pinned() -> None:
 
 def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: list[Any] = []
-    monkeypatch.setattr(constrained.Walk, "pin", lambda self, value, spec: pinned.append((value.shape, spec)) or value)
+    monkeypatch.setattr(
+        constrained.Walk,
+        "pin",
+        lambda self, value, spec: pinned.append((value.shape, spec)) or value,
+    )
 
     @jax.jit
     def inner(x: Any) -> Any:
@@ -130,7 +150,9 @@ def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.Monk
     assert out[0] == pytest.approx(fn(jnp.ones(4)))
     seen = {p.primitive: p for p in walk.count}
     assert seen["cos"].source.startswith(f"{here}:{line + 1}")
-    rules = [Rule(seen[k], {0: ("data",)}, {0: (("data",),)}) for k in ("cos", "tanh", "exp", "sin")]
+    rules = [
+        Rule(seen[k], {0: ("data",)}, {0: (("data",),)}) for k in ("cos", "tanh", "exp", "sin")
+    ]
     jax.make_jaxpr(constrained.constrain(fn, rules, None))(jnp.ones(4))
     assert pinned == [((4,), ("data",))] * 8
     lost = Rule(Place("model.py:3", "sinh", False, (4,)), {}, {0: (("data",),)})
@@ -139,13 +161,22 @@ def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.Monk
 
 
 def test_another_function_is_refused_with_the_first_difference() -> None:
-    one, other = (tl.from_jax(f, jnp.ones((4, 4))) for f in (lambda x: jnp.sin(x @ x), lambda x: jnp.cos(x @ x)))
+    one, other = (
+        tl.from_jax(f, jnp.ones((4, 4)))
+        for f in (lambda x: jnp.sin(x @ x), lambda x: jnp.cos(x @ x))
+    )
     with pytest.raises(InvalidPlan, match="op 1 is sine"):
         places.equations_of(one.program, other.function)
 
 
 def test_axis_rules_are_resolved_as_flax_does() -> None:
-    rules = (("embed", "data"), ("mlp", "model"), ("vocab", ("data", "model")), ("batch", "data"), ("embed", None))
+    rules = (
+        ("embed", "data"),
+        ("mlp", "model"),
+        ("vocab", ("data", "model")),
+        ("batch", "data"),
+        ("embed", None),
+    )
     cases = [
         ("batch", "embed"),
         ("embed", "mlp"),
@@ -162,7 +193,9 @@ def test_axis_rules_are_resolved_as_flax_does() -> None:
 
         for names, mine in zip(cases, found, strict=True):
             theirs = linen.logical_to_mesh_axes(names, rules)
-            assert [*mine] == [() if a is None else (a,) if isinstance(a, str) else tuple(a) for a in theirs]
+            assert [*mine] == [
+                () if a is None else (a,) if isinstance(a, str) else tuple(a) for a in theirs
+            ]
 
 
 def test_axis_rules_give_the_plan_and_name_what_they_cannot_give() -> None:
@@ -186,13 +219,24 @@ def test_axis_rules_give_the_plan_and_name_what_they_cannot_give() -> None:
 
 
 def test_paths_of_layers_share_a_line_where_they_agree() -> None:
-    specs = {"['l'][0]['w']": ("d",), "['l'][1]['w']": ("d",), "['l'][0]['b']": (None,), "['l'][1]['b']": ("d",)}
-    assert _folded(specs) == {"['l'][*]['w']": ("d",), "['l'][0]['b']": (None,), "['l'][1]['b']": ("d",)}
+    specs = {
+        "['l'][0]['w']": ("d",),
+        "['l'][1]['w']": ("d",),
+        "['l'][0]['b']": (None,),
+        "['l'][1]['b']": ("d",),
+    }
+    assert _folded(specs) == {
+        "['l'][*]['w']": ("d",),
+        "['l'][0]['b']": (None,),
+        "['l'][1]['b']": ("d",),
+    }
 
 
 def test_a_patch_imports_what_it_lacks() -> None:
     spec = "from jax.sharding import PartitionSpec as P"
-    assert _with_imports('"""Doc."""\nimport jax\n\nx = 1\n', spec) == f'"""Doc."""\nimport jax\n{spec}\n\nx = 1\n'
+    assert _with_imports('"""Doc."""\nimport jax\n\nx = 1\n', spec) == (
+        f'"""Doc."""\nimport jax\n{spec}\n\nx = 1\n'
+    )
     assert _with_imports("import numpy\nx = 1\n", "") == "import numpy\nimport jax\nx = 1\n"
     whole = f"import jax\n{spec}\n"
     assert _with_imports(whole, spec) == whole
@@ -200,12 +244,18 @@ def test_a_patch_imports_what_it_lacks() -> None:
 
 def test_drift_is_told_by_kind_axes_and_bytes() -> None:
     model = tl.load("mlp")
-    plan = tl.Plan.from_specs(tl.Problem(tl.analyse(model), MESH, "cpu"), {"x": ("data", None), "w1": (None, "model")})
+    plan = tl.Plan.from_specs(
+        tl.Problem(tl.analyse(model), MESH, "cpu"), {"x": ("data", None), "w1": (None, "model")}
+    )
     made = tl.compile(model, plan, "cpu:4", cache=False)
     record = recorded(made)
     assert drifted(record, made) == []
     assert list(record["collectives"]) == ["all_reduce over model"]
-    more = {**record, "collectives": {"all_gather over data": {"count": 1.0, "bytes": 64.0}}, "peak_bytes": 10**9}
+    more = {
+        **record,
+        "collectives": {"all_gather over data": {"count": 1.0, "bytes": 64.0}},
+        "peak_bytes": 10**9,
+    }
     (text,) = drifted(more, made)
     assert "all_gather over data: 1 of 64 bytes recorded, 0 of 0 bytes now" in text
     assert "all_reduce over model: 0 of 0 bytes recorded" in text

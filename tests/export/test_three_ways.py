@@ -1,4 +1,7 @@
-"""A plan by ``plan.jit``, by its fewest constraints under ``jax.jit``, and by exported Python: the same program."""
+"""A plan by ``plan.jit``, by its fewest constraints under ``jax.jit``, and by exported Python.
+
+The same program.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ CASES = {
 
 
 def here(name: str, *args: Any, **options: Any) -> Any:
-    return isolate.run_in_child(f"tests.export.programs:{name}", *args, env=environment(Devices("cpu", 8)), **options)
+    return isolate.run_in_child(
+        f"tests.export.programs:{name}", *args, env=environment(Devices("cpu", 8)), **options
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,7 +92,9 @@ def test_the_patch_applied_is_the_plan() -> None:
     assert gathered
     # Scales of norms are all that the patch leaves to the partitioner: 256 bytes.
     differ = {
-        k for k in {*found["planned"], *found["collectives"]} if found["planned"].get(k) != found["collectives"].get(k)
+        k
+        for k in {*found["planned"], *found["collectives"]}
+        if found["planned"].get(k) != found["collectives"].get(k)
     }
     assert {k.rpartition(" ")[2] for k in differ} <= {"256"}
     assert all("transformer.py" in text for text in found["left_out"])

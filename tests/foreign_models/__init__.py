@@ -1,1 +1,4 @@
-"""Models written by others and installed from PyPI, as ``module:make`` functions; see docs/foreign_models.md."""
+"""Models written by others and installed from PyPI, as ``module:make`` functions.
+
+See docs/foreign_models.md.
+"""

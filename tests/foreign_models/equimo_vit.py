@@ -1,4 +1,7 @@
-"""``VisionTransformer`` of equimo: an equinox module, vmapped over images, the gradient of a loss."""
+"""``VisionTransformer`` of equimo.
+
+An equinox module, vmapped over images, the gradient of a loss.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,22 @@ import jax
 import jax.numpy as jnp
 
 
-def make(batch: int = 8, size: int = 32, width: int = 64, heads: int = 4, layers: int = 2) -> tuple[Any, Any]:
+def make(
+    batch: int = 8, size: int = 32, width: int = 64, heads: int = 4, layers: int = 2
+) -> tuple[Any, Any]:
     """Loss and gradients with respect to the module."""
 
     def build() -> Any:
         return equimo.models.VisionTransformer(
-            img_size=size, in_channels=3, dim=width, patch_size=8, num_heads=[heads], depths=[layers], num_classes=16,
+            img_size=size,
+            in_channels=3,
+            dim=width,
+            patch_size=8,
+            num_heads=[heads],
+            depths=[layers],
+            num_classes=16,
             key=jax.random.PRNGKey(0),
-        )  # fmt: skip
+        )
 
     @eqx.filter_jit
     def step(model: Any, images: Any, keys: Any) -> Any:

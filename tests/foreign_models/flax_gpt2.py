@@ -1,4 +1,7 @@
-"""``FlaxGPT2LMHeadModel`` of transformers 4: a flax linen model with dropout, an Adam step of the language model."""
+"""``FlaxGPT2LMHeadModel`` of transformers 4.
+
+A flax linen model with dropout, an Adam step of the language model.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,17 @@ from transformers import FlaxGPT2LMHeadModel, GPT2Config
 
 
 def make(
-    layers: int = 2, width: int = 64, heads: int = 4, vocab: int = 256, batch: int = 8, sequence: int = 16
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    vocab: int = 256,
+    batch: int = 8,
+    sequence: int = 16,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """A training step over token ids."""
-    config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, n_positions=sequence)
+    config = GPT2Config(
+        n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, n_positions=sequence
+    )
     model = FlaxGPT2LMHeadModel(config, _do_init=False)
 
     def state() -> Any:
@@ -25,7 +35,9 @@ def make(
     def step(state: Any, tokens: Any, dropout: Any) -> Any:
         def loss(params: Any) -> Any:
             logits = state.apply_fn(tokens, params=params, dropout_rng=dropout, train=True).logits
-            return optax.softmax_cross_entropy_with_integer_labels(logits[:, :-1], tokens[:, 1:]).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(
+                logits[:, :-1], tokens[:, 1:]
+            ).mean()
 
         value, gradients = jax.value_and_grad(loss)(state.params)
         return state.apply_gradients(grads=gradients), value

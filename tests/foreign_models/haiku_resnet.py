@@ -1,4 +1,7 @@
-"""``hk.nets.ResNet18`` of dm-haiku: convolutions and batch norm, an SGD step of the classification loss."""
+"""``hk.nets.ResNet18`` of dm-haiku.
+
+Convolutions and batch norm, an SGD step of the classification loss.
+"""
 
 from __future__ import annotations
 

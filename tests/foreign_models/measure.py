@@ -1,4 +1,6 @@
-"""Load, analyse, search and execute a foreign model: what the tests check and docs/foreign_models.md shows.
+"""Load, analyse, search and execute a foreign model.
+
+What the tests check and docs/foreign_models.md shows.
 
 ``python -m tests.foreign_models.measure [name ...]`` prints the table of what is installed.
 """
@@ -28,9 +30,13 @@ class Foreign(NamedTuple):
 
 MODELS = {
     "haiku_resnet": Foreign(("dm-haiku",), "`hk.nets.ResNet18`, SGD step", "haiku"),
-    "flax_gpt2": Foreign(("transformers", "flax"), "`FlaxGPT2LMHeadModel`, Adam step", "flax linen"),
+    "flax_gpt2": Foreign(
+        ("transformers", "flax"), "`FlaxGPT2LMHeadModel`, Adam step", "flax linen"
+    ),
     "equimo_vit": Foreign(("equimo", "equinox"), "`VisionTransformer`, gradients", "equinox"),
-    "torch_llama": Foreign(("transformers", "torch", "torchax"), "`LlamaForCausalLM`, forward", "torch"),
+    "torch_llama": Foreign(
+        ("transformers", "torch", "torchax"), "`LlamaForCausalLM`, forward", "torch"
+    ),
     "jraph_network": Foreign(("jraph", "dm-haiku"), "`GraphNetwork`, gradients", "haiku"),
 }
 
@@ -72,23 +78,37 @@ def measure(name: str, seconds: float = 5.0) -> Row:
     analysis = tl.analyse(model)
     analysed = time.perf_counter()
     whole = tl.Problem(analysis, mesh={"one": 1}, machine="tpu-v5e")
-    problem = tl.Problem(analysis, mesh=MESH, machine="tpu-v5e", memory_limit_bytes=whole.baseline[1] / 4)
+    problem = tl.Problem(
+        analysis, mesh=MESH, machine="tpu-v5e", memory_limit_bytes=whole.baseline[1] / 4
+    )
     result = tl.search(problem, method="mcts", seed=0, budget=tl.Budget(seconds=seconds))
     run = tl.run(model, result.plan, devices="cpu:8", repeats=1, warmup=0)
     program = model.program
     kinds = collections.Counter(program.kind[op] for op, _ in program.missing_rules)
     error = run.max_relative_error
     return Row(
-        name, program.n_ops - program.n_arguments, program.n_arguments, program.n_factors, len(analysis.pairs),
-        len(analysis.compatibility_sets), loaded - started, analysed - loaded, tuple(result.plan.actions),
-        len(run.collectives), run.inputs, float("nan") if error is None else error, dict(kinds), model.notes,
-    )  # fmt: skip
+        name,
+        program.n_ops - program.n_arguments,
+        program.n_arguments,
+        program.n_factors,
+        len(analysis.pairs),
+        len(analysis.compatibility_sets),
+        loaded - started,
+        analysed - loaded,
+        tuple(result.plan.actions),
+        len(run.collectives),
+        run.inputs,
+        float("nan") if error is None else error,
+        dict(kinds),
+        model.notes,
+    )
 
 
 def main(names: list[str]) -> None:
     """Print the table."""
     print(
-        "| model | package | ops | arguments | names | conflicts | sets | load s | analysis s | actions | collectives "
+        "| model | package | ops | arguments | names | conflicts | sets | load s | analysis s | "
+        "actions | collectives "
         "| inputs | error | ops without rule |"
     )
     print("|---|---|" + "---|" * 12)
@@ -102,11 +122,17 @@ def main(names: list[str]) -> None:
         except ToastError as error:
             print(f"| {foreign.what} | failed: {str(error)[:300]} |" + " |" * 12)
             continue
-        versions = ", ".join(f"{p} {importlib.metadata.version(p).split('+')[0]}" for p in foreign.packages)
-        missing = ", ".join(f"{kind} x{count}" for kind, count in row.without_rule.items()) or "none"
+        versions = ", ".join(
+            f"{p} {importlib.metadata.version(p).split('+')[0]}" for p in foreign.packages
+        )
+        missing = (
+            ", ".join(f"{kind} x{count}" for kind, count in row.without_rule.items()) or "none"
+        )
         print(
-            f"| {foreign.what} | {versions} | {row.ops} | {row.arguments} | {row.names} | {row.conflicts} | {row.sets} "
-            f"| {row.load_s:.1f} | {row.analysis_s:.3f} | {len(row.actions)} | {row.collectives} | {row.inputs} "
+            f"| {foreign.what} | {versions} | {row.ops} | {row.arguments} | {row.names} | "
+            f"{row.conflicts} | {row.sets} "
+            f"| {row.load_s:.1f} | {row.analysis_s:.3f} | {len(row.actions)} | {row.collectives} "
+            f"| {row.inputs} "
             f"| {row.error:.1e} | {missing} |",
             flush=True,
         )

@@ -9,7 +9,9 @@ from tests.foreign_models.measure import MODELS, installed, measure
 SLOW = {"flax_gpt2", "torch_llama"}  # a minute and more on a busy machine
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MODELS]
+)
 def test_a_foreign_model_runs_sharded(name: str) -> None:
     if not installed(name):
         pytest.skip(f"{' and '.join(MODELS[name].packages)} are not all installed")

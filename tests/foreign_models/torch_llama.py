@@ -21,13 +21,24 @@ class Logits(torch.nn.Module):
 
 
 def make(
-    layers: int = 2, width: int = 64, heads: int = 4, key_heads: int = 2, vocab: int = 256, batch: int = 8,
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    key_heads: int = 2,
+    vocab: int = 256,
+    batch: int = 8,
     sequence: int = 16,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, Any]:
     """Grouped-query attention, rotary embeddings, gated MLP."""
     config = LlamaConfig(
-        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=key_heads, vocab_size=vocab, max_position_embeddings=sequence, attn_implementation="eager",
-    )  # fmt: skip
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        vocab_size=vocab,
+        max_position_embeddings=sequence,
+        attn_implementation="eager",
+    )
     torch.manual_seed(0)
     return Logits(config).eval(), (torch.zeros(batch, sequence, dtype=torch.int64),)

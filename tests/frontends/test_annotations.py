@@ -14,12 +14,18 @@ from toast_lab.sharding.propagate import Propagation
 
 
 def auto(*axes: object):
-    """Types of axes along which the compiler shards; from jax 0.12 on a mesh has others unless told so."""
+    """Types of axes along which the compiler shards.
+
+    From jax 0.12 on a mesh has others unless told so.
+    """
     return (AxisType.Auto,) * len(axes)
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"), auto("data", "model"))
-ARGUMENTS = [jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((16, 64), jnp.float32)]
+ARGUMENTS = [
+    jax.ShapeDtypeStruct((64, 32), jnp.float32),
+    jax.ShapeDtypeStruct((16, 64), jnp.float32),
+]
 FEW = tl.Budget(seconds=None, evaluations=200)
 
 
@@ -60,7 +66,9 @@ def test_a_constraint_is_read_with_its_line_mesh_and_open_dims():
 
 def test_shardings_of_arguments_and_results_are_read():
     jitted = jax.jit(
-        plain, in_shardings=(sharded(None, "model"), sharded(("data", "model"))), out_shardings={"y": sharded("data")}
+        plain,
+        in_shardings=(sharded(None, "model"), sharded(("data", "model"))),
+        out_shardings={"y": sharded("data")},
     )
     model = tl.from_jax(jitted, *ARGUMENTS)
     found = said(model)
@@ -77,7 +85,12 @@ def test_static_arguments_and_devices_that_are_there_make_no_difference():
         return plain(w, x)["y"] * times
 
     jitted = jax.jit(scaled, static_argnums=0, in_shardings=(None, sharded("data", mesh=one)))
-    assert said(tl.from_jax(jitted, 3.0, *ARGUMENTS))[0] == ("argument", "x", (("data", 1),), (("data",), ()))
+    assert said(tl.from_jax(jitted, 3.0, *ARGUMENTS))[0] == (
+        "argument",
+        "x",
+        (("data", 1),),
+        (("data",), ()),
+    )
 
 
 def test_annotations_change_nothing_of_the_program():
@@ -117,7 +130,9 @@ def test_stablehlo_brings_its_own_and_what_jax_export_writes():
     ]
     assert "names no mesh axes: " in model.annotations[2].trouble
     problem = problem_of(model)
-    with pytest.raises(InvalidProblem, match=r"cannot be kept[^\n]*\n  argument arg2: .*devices=\[4,2\]<=\[8\]"):
+    with pytest.raises(
+        InvalidProblem, match=r"cannot be kept[^\n]*\n  argument arg2: .*devices=\[4,2\]<=\[8\]"
+    ):
         problem.keep_annotations()
     kept = problem.keep_annotations(strict=False)
     assert kept.pins.texts == ["pin arg0=(data+*, -)", "pin arg1=(-, model)", "pin out=(*, *)"]
@@ -149,7 +164,11 @@ def test_a_constraint_stays_where_it_is_even_where_no_use_wants_it():
         return h * 2
 
     model = tl.from_jax(odd, *ARGUMENTS)
-    problem = problem_of(model).keep_annotations().what_if([("x", ("data", None)), ("result", ("data", None))])
+    problem = (
+        problem_of(model)
+        .keep_annotations()
+        .what_if([("x", ("data", None)), ("result", ("data", None))])
+    )
     plan = tl.search(problem, "exhaustive", budget=FEW).plan
     assert plan.value_specs()[model.annotations[0].value] == (("model",), ("data",))
     assert "sdy.sharding_constraint" in tl.annotate(model, plan)
@@ -163,7 +182,8 @@ def test_propagation_does_not_split_the_op_of_a_constraint_otherwise():
     problem = problem_of(model).keep_annotations()
     propagation = Propagation(problem.analysis, problem.mesh, problem.pins)
     state = propagation.start()
-    assert propagation.shard(state, np.asarray([1]), 0, 0) > 2  # x, the product and what comes after
+    # X, the product and what comes after
+    assert propagation.shard(state, np.asarray([1]), 0, 0) > 2
     assert problem.pins.broken(*state) == []
     op = int(model.program.value_op[model.annotations[0].value])
     assert (state.op_axis[op] < 0).all()
@@ -200,7 +220,10 @@ def test_annotations_that_contradict_pins_or_each_other_are_named():
     model = tl.from_jax(jitted, *ARGUMENTS)
     assert {a.kind for a in model.annotations} >= {"constraint", "result"}
     problem = problem_of(tl.from_jax(f, *ARGUMENTS))
-    with pytest.raises(InvalidProblem, match=r"puts dim 0 of .* \(size 16\) over data=4, against pin result=\(-, -\)"):
+    with pytest.raises(
+        InvalidProblem,
+        match=r"puts dim 0 of .* \(size 16\) over data=4, against pin result=\(-, -\)",
+    ):
         problem.pin("result", (None, None)).keep_annotations()
     loose = problem.pin("result", (None, None)).keep_annotations(strict=False)
     assert loose.pins.texts == ["pin result=(-, -)"]

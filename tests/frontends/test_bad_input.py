@@ -1,4 +1,7 @@
-"""Input that is broken, foreign or has side effects: one error that names every offender, and life goes on."""
+"""Input that is broken, foreign or has side effects.
+
+One error that names every offender, and life goes on.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def body(*lines: str) -> str:
     )
 
 
-# -- what cannot be sharded -----------------------------------------------------------------------------
+# -- what cannot be sharded ------------------------------------------------------------------------
 
 
 def test_dynamic_shapes_are_all_named_with_their_lines(tmp_path: Path) -> None:
@@ -68,7 +71,9 @@ def test_symbolic_sizes_of_jax_export_are_named() -> None:
     pytest.importorskip("flatbuffers")
     shape = jax.export.symbolic_shape("batch, 4")
     exported = jax.export.export(jax.jit(lambda x: x + 1))(S(shape, jnp.float32))
-    with pytest.raises(FrontendError, match=r"exported with symbolic sizes:\n  args\[0\]: float32\[batch,4\]"):
+    with pytest.raises(
+        FrontendError, match=r"exported with symbolic sizes:\n  args\[0\]: float32\[batch,4\]"
+    ):
         from_stablehlo(bytes(exported.serialize()))
 
 
@@ -76,14 +81,23 @@ def test_symbolic_sizes_of_jax_export_are_named() -> None:
     ("lines", "said"),
     [
         (
-            ('%0 = "tosa.abs"(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>',
-             '%1 = "mhlo.tanh"(%0) : (tensor<8x4xf32>) -> tensor<8x4xf32>'),
-            ("2 ops", "tosa.abs (line 3): the dialect tosa", "mhlo.tanh (line 4)", "convert the module to StableHLO"),
+            (
+                '%0 = "tosa.abs"(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>',
+                '%1 = "mhlo.tanh"(%0) : (tensor<8x4xf32>) -> tensor<8x4xf32>',
+            ),
+            (
+                "2 ops",
+                "tosa.abs (line 3): the dialect tosa",
+                "mhlo.tanh (line 4)",
+                "convert the module to StableHLO",
+            ),
         ),
         (
-            ("%0 = tosa.abs %x : (tensor<8x4xf32>) -> tensor<8x4xf32>",
-             "%1 = mhlo.tanh %0 : tensor<8x4xf32>",
-             "%2 = mhlo.tanh %1 : tensor<8x4xf32>"),
+            (
+                "%0 = tosa.abs %x : (tensor<8x4xf32>) -> tensor<8x4xf32>",
+                "%1 = mhlo.tanh %0 : tensor<8x4xf32>",
+                "%2 = mhlo.tanh %1 : tensor<8x4xf32>",
+            ),
             ("tosa.abs (line 3)", "mhlo.tanh (lines 4, 5)", "Convert the module to StableHLO"),
         ),
         (
@@ -92,7 +106,7 @@ def test_symbolic_sizes_of_jax_export_are_named() -> None:
         ),
     ],
     ids=["generic form", "pretty form", "known to the parser"],
-)  # fmt: skip
+)
 def test_foreign_dialects(lines: tuple[str, ...], said: tuple[str, ...]) -> None:
     with pytest.raises(FrontendError) as caught:
         from_stablehlo(body(*lines))
@@ -104,19 +118,25 @@ def test_tokens_and_host_communication_are_all_listed() -> None:
     text = body(
         "%0 = stablehlo.create_token : !stablehlo.token",
         "%1 = stablehlo.after_all %0, %0 : !stablehlo.token",
-        '%2:2 = "stablehlo.infeed"(%1) {infeed_config = ""} : (!stablehlo.token) -> (tensor<8xf32>, !stablehlo.token)',
-        '%3 = "stablehlo.outfeed"(%2#0, %2#1) {outfeed_config = ""} : (tensor<8xf32>, !stablehlo.token) '
+        '%2:2 = "stablehlo.infeed"(%1) {infeed_config = ""} : (!stablehlo.token) -> '
+        "(tensor<8xf32>, !stablehlo.token)",
+        '%3 = "stablehlo.outfeed"(%2#0, %2#1) {outfeed_config = ""} : (tensor<8xf32>, '
+        "!stablehlo.token) "
         "-> !stablehlo.token",
-        '%4 = "stablehlo.send"(%x, %3) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 2>, '
+        '%4 = "stablehlo.send"(%x, %3) {channel_handle = #stablehlo.channel_handle<handle = 1, '
+        "type = 2>, "
         "is_host_transfer = true} : (tensor<8x4xf32>, !stablehlo.token) -> !stablehlo.token",
-        '%5:2 = "stablehlo.recv"(%4) {channel_handle = #stablehlo.channel_handle<handle = 2, type = 3>, '
+        '%5:2 = "stablehlo.recv"(%4) {channel_handle = #stablehlo.channel_handle<handle = 2, '
+        "type = 3>, "
         "is_host_transfer = true} : (!stablehlo.token) -> (tensor<8xf32>, !stablehlo.token)",
     )
     with pytest.raises(FrontendError) as caught:
         from_stablehlo(text)
     message = str(caught.value)
     assert "6 ops that cannot be sharded" in message
-    for line, name in enumerate(("create_token", "after_all", "infeed", "outfeed", "send", "recv"), 3):
+    for line, name in enumerate(
+        ("create_token", "after_all", "infeed", "outfeed", "send", "recv"), 3
+    ):
         assert f"stablehlo.{name} (line {line})" in message
 
 
@@ -125,7 +145,7 @@ def test_a_token_that_nobody_takes_is_harmless() -> None:
     assert list(program.ops()) == []
 
 
-# -- callbacks ------------------------------------------------------------------------------------------
+# -- callbacks -------------------------------------------------------------------------------------
 
 
 def test_prints_are_dropped_with_a_note() -> None:
@@ -183,7 +203,9 @@ def test_ordered_effects_are_refused() -> None:
         jax.debug.print("{}", x, ordered=True)
         return x + 1
 
-    with pytest.raises(FrontendError, match=r"(?s)its order is part of the program.*leave out ordered=True"):
+    with pytest.raises(
+        FrontendError, match=r"(?s)its order is part of the program.*leave out ordered=True"
+    ):
         from_jax(prints, X)
 
     def writes(x: jax.Array) -> jax.Array:
@@ -194,7 +216,7 @@ def test_ordered_effects_are_refused() -> None:
         from_jax(writes, X)
 
 
-# -- damaged and disguised files ------------------------------------------------------------------------
+# -- damaged and disguised files -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8, 0.97])
@@ -210,7 +232,10 @@ def test_an_artifact_that_was_cut_off(tmp_path: Path, share: float) -> None:
 
 @pytest.mark.parametrize("form", [bytecode, portable_artifact, artifact])
 def test_flipped_bytes(tmp_path: Path, form: Any) -> None:
-    """What is hit may be no more than a name, and a program may still come out; whatever happens is said."""
+    """What is hit may be no more than a name, and a program may still come out.
+
+    Whatever happens is said.
+    """
     path, refused = tmp_path / "flipped", []
     for seed in range(4):
         whole = bytearray(form())
@@ -262,7 +287,7 @@ def test_a_path_may_hold_the_word_module(tmp_path: Path) -> None:
     assert from_stablehlo(str(path)).name == "my_module"
 
 
-# -- large files ----------------------------------------------------------------------------------------
+# -- large files -----------------------------------------------------------------------------------
 
 
 FRESH = """
@@ -283,7 +308,12 @@ def read_in_a_fresh_process(path: Path) -> tuple[str, int, float]:
     """What reading gives, by how many kilobytes the reader's peak grew, and its seconds."""
     # Fresh, since a peak that an earlier test left behind would hide everything below it.
     done = subprocess.run(
-        [sys.executable, "-c", FRESH, str(path)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", FRESH, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     said, numbers = done.stdout.rstrip().rsplit("\n", 1)
     grown, seconds = numbers.split()
@@ -296,7 +326,12 @@ def test_half_a_gigabyte_of_text_is_refused_unread(tmp_path: Path) -> None:
         file.write(TEXT)
         file.truncate(500_000_000)
     said, grown, seconds = read_in_a_fresh_process(path)
-    for part in ("large.mlir has 500 MB", "more than 268 MB are not read", "parameters as arguments", "max_bytes"):
+    for part in (
+        "large.mlir has 500 MB",
+        "more than 268 MB are not read",
+        "parameters as arguments",
+        "max_bytes",
+    ):
         assert part in said
     assert seconds < 5, "nothing was read"
     assert grown < 10_000
@@ -315,7 +350,9 @@ def test_a_large_text_is_read_in_the_child_only(tmp_path: Path) -> None:
 
 
 def test_max_bytes_is_the_users_to_set(tmp_path: Path) -> None:
-    with pytest.raises(FrontendError, match=r"StableHLO input has 0 MB, and more than 0 MB are not read"):
+    with pytest.raises(
+        FrontendError, match=r"StableHLO input has 0 MB, and more than 0 MB are not read"
+    ):
         from_stablehlo(TEXT, max_bytes=100)
     path = tmp_path / "net.mlir"
     path.write_text(TEXT)

@@ -19,7 +19,7 @@ def arguments(model: Model) -> list[str]:
     return list(model.program.value_name[: model.program.n_arguments])
 
 
-# -- equinox --------------------------------------------------------------------------------------------
+# -- equinox ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -47,7 +47,9 @@ def test_equinox_module_given_as_the_function(eqx: Any) -> None:
     model = from_jax(mlp(eqx), S((16,), jnp.float32), donate_argnums=0)
     assert arguments(model) == [*(f"model.{name}" for name in WEIGHTS), "x"]
     assert model.name == "MLP"
-    assert model.program.donated.tolist() == [False] * 6 + [True], "positions count the user's arguments"
+    assert model.program.donated.tolist() == [False] * 6 + [True], (
+        "positions count the user's arguments"
+    )
 
 
 def test_equinox_filter_jit_step(eqx: Any) -> None:
@@ -73,7 +75,10 @@ def test_equinox_filter_jit_step(eqx: Any) -> None:
     assert "state[0].mu.layers[0].weight" in names
     assert names[-1] == "x"
     # the new module comes back, without its activation functions
-    assert model.program.output_paths[:2] == ("result[0].layers[0].weight", "result[0].layers[0].bias")
+    assert model.program.output_paths[:2] == (
+        "result[0].layers[0].weight",
+        "result[0].layers[0].bias",
+    )
     assert not [path for path in model.program.output_paths if "activation" in path]
 
 
@@ -87,7 +92,9 @@ def test_numbers_within_an_equinox_module_are_static(eqx: Any) -> None:
                 x = jnp.tanh(self.weight * x)
             return x
 
-    model = from_jax(lambda nets, x, scale: nets[0](x) * scale, [Repeat(S((16,), jnp.float32), 2)], X, 3.0)
+    model = from_jax(
+        lambda nets, x, scale: nets[0](x) * scale, [Repeat(S((16,), jnp.float32), 2)], X, 3.0
+    )
     assert arguments(model) == ["nets[0].weight", "x", "scale"]
     assert [model.program.kind[op] for op in model.program.ops()].count("tanh") == 2
 
@@ -119,7 +126,7 @@ def test_equinox_batch_norm_and_dropout(eqx: Any) -> None:
     assert len(model.program.outputs) > 1, "the new statistics are results"
 
 
-# -- haiku ----------------------------------------------------------------------------------------------
+# -- haiku -----------------------------------------------------------------------------------------
 
 
 def test_haiku_transform() -> None:
@@ -133,7 +140,11 @@ def test_haiku_transform() -> None:
     key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
     params, state = jax.eval_shape(lambda k, x: transformed.init(k, x, True), key, X)
     model = from_jax(
-        lambda params, state, rng, x: transformed.apply(params, state, rng, x, True), params, state, key, X
+        lambda params, state, rng, x: transformed.apply(params, state, rng, x, True),
+        params,
+        state,
+        key,
+        X,
     )
     names = arguments(model)
     assert "params['mlp/~/linear_0']['w']" in names

@@ -1,4 +1,7 @@
-"""Flax models as their users write them: linen with variables and TrainState, nnx with modules that change."""
+"""Flax models as their users write them.
+
+Linen with variables and TrainState, nnx with modules that change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def kinds(model: Model) -> set[str]:
     return {model.program.kind[op] for op in model.program.ops()}
 
 
-# -- linen ----------------------------------------------------------------------------------------------
+# -- linen -----------------------------------------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -41,7 +44,9 @@ class Block(nn.Module):
 
 
 def variables(module: Any, *args: Any, **options: Any) -> Any:
-    return jax.eval_shape(lambda key: module.init(key, *(jnp.zeros(a.shape) for a in args), **options), key())
+    return jax.eval_shape(
+        lambda key: module.init(key, *(jnp.zeros(a.shape) for a in args), **options), key()
+    )
 
 
 def key() -> Any:
@@ -71,14 +76,19 @@ def test_linen_frozen_variables() -> None:
 
     module = Block()
     plain, frozen = variables(module, X), freeze(variables(module, X))
-    assert from_jax(module.apply, frozen, X).program.digest() == from_jax(module.apply, plain, X).program.digest()
+    assert (
+        from_jax(module.apply, frozen, X).program.digest()
+        == from_jax(module.apply, plain, X).program.digest()
+    )
 
 
 def test_linen_batch_statistics_and_dropout() -> None:
     module = Block()
 
     def forward(variables: Any, x: jax.Array, dropout: jax.Array) -> Any:
-        return module.apply(variables, x, train=True, rngs={"dropout": dropout}, mutable=["batch_stats"])
+        return module.apply(
+            variables, x, train=True, rngs={"dropout": dropout}, mutable=["batch_stats"]
+        )
 
     model = from_jax(forward, variables(module, X), X, jax.eval_shape(key))
     assert arguments(model)[-2:] == ["x", "dropout"]
@@ -107,7 +117,9 @@ def test_linen_train_state_step() -> None:
         return state.apply_gradients(grads=gradients), value
 
     model = from_jax(step, jax.eval_shape(make), X, donate_argnums=0)
-    assert {"state.step", "state.params['kernel']", "state.opt_state[0].mu['kernel']"} <= set(arguments(model))
+    assert {"state.step", "state.params['kernel']", "state.opt_state[0].mu['kernel']"} <= set(
+        arguments(model)
+    )
     assert model.program.output_paths[0] == "result[0].step"
     assert "result[0].opt_state[0].nu['bias']" in model.program.output_paths
     assert model.program.donated.tolist() == [True] * (len(arguments(model)) - 1) + [False]
@@ -122,7 +134,9 @@ def test_linen_scan_over_layers_with_remat() -> None:
     class Stack(nn.Module):
         @nn.compact
         def __call__(self, x: jax.Array) -> jax.Array:
-            layers = nn.scan(nn.remat(Layer), variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
+            layers = nn.scan(
+                nn.remat(Layer), variable_axes={"params": 0}, split_rngs={"params": True}, length=3
+            )
             return layers()(x, None)[0]
 
     module = Stack()
@@ -134,7 +148,7 @@ def test_linen_scan_over_layers_with_remat() -> None:
     assert model.program.dims(1) == (3, 16, 16)
 
 
-# -- nnx ------------------------------------------------------------------------------------------------
+# -- nnx -------------------------------------------------------------------------------------------
 
 
 class Net(nnx.Module):
@@ -187,7 +201,11 @@ def test_an_nnx_module_given_as_the_function() -> None:
     assert "model.layers[0].kernel" in arguments(model)
     assert model.program.output_paths[0] == "result"
     # BatchNorm in training mode moves its statistics, dropout counts its keys
-    assert set(model.program.output_paths[1:]) == {"model.norm.mean", "model.norm.var", "model.dropout.rngs.count"}
+    assert set(model.program.output_paths[1:]) == {
+        "model.norm.mean",
+        "model.norm.var",
+        "model.dropout.rngs.count",
+    }
 
 
 def test_nnx_train_step() -> None:
@@ -221,13 +239,26 @@ def test_nnx_train_step() -> None:
     from toast_lab.runtime.child import relative_error
 
     given = [np.asarray(values.get(n, data.get(n[7:8]))) for n in names]
-    found = execute(compile_module(traced.stablehlo, jax.devices()[:1]), [jax.device_put(a) for a in given])
+    found = execute(
+        compile_module(traced.stablehlo, jax.devices()[:1]), [jax.device_put(a) for a in given]
+    )
     expected = step(model, optimizer, data)
-    results = {path: np.asarray(parts[0]) for path, parts in zip(traced.program.output_paths, found, strict=True)}
+    results = {
+        path: np.asarray(parts[0])
+        for path, parts in zip(traced.program.output_paths, found, strict=True)
+    }
     assert relative_error(results["result"], np.asarray(expected)) < 1e-5
-    assert relative_error(results["model.layers[0].kernel"], np.asarray(model.layers[0].kernel.get_value())) < 1e-5
+    assert (
+        relative_error(
+            results["model.layers[0].kernel"], np.asarray(model.layers[0].kernel.get_value())
+        )
+        < 1e-5
+    )
 
 
 def _leaves(*modules: Any) -> list[Any]:
     leaves = jax.tree_util.tree_leaves(nnx.split(modules)[1])
-    return [jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in leaves]
+    return [
+        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        for x in leaves
+    ]

@@ -1,4 +1,6 @@
-"""``from_jax``: what becomes of the caller's pytrees, and what is said when a function cannot be traced."""
+"""``from_jax``: what becomes of the caller's pytrees, and what is said when a function cannot be
+traced.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def test_a_bare_result_is_called_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("donate", "expected"), [((), [False] * 4), (0, [True, True, False, False]), ((0, 2), [True, True, False, True])]
+    ("donate", "expected"),
+    [((), [False] * 4), (0, [True, True, False, False]), ((0, 2), [True, True, False, True])],
 )
 def test_donated_arguments(donate: Any, expected: list[bool]) -> None:
     model = from_jax(
@@ -200,13 +203,20 @@ def test_static_arguments_of_jit_stay_static() -> None:
 
 
 def test_variable_arguments_are_numbered() -> None:
-    model = from_jax(lambda params, *inputs: params + inputs[0] + inputs[1]["a"], leaf(3), leaf(3), {"a": leaf(3)})
+    model = from_jax(
+        lambda params, *inputs: params + inputs[0] + inputs[1]["a"],
+        leaf(3),
+        leaf(3),
+        {"a": leaf(3)},
+    )
     assert arguments(model) == ["params", "inputs[0]", "inputs[1]['a']"]
 
 
 def test_typed_random_keys_are_arguments() -> None:
     key = jax.eval_shape(lambda: jax.random.key(0))
-    model = from_jax(lambda rngs, x: x + jax.random.normal(rngs["noise"], x.shape), {"noise": key}, leaf(8))
+    model = from_jax(
+        lambda rngs, x: x + jax.random.normal(rngs["noise"], x.shape), {"noise": key}, leaf(8)
+    )
     assert arguments(model) == ["rngs['noise']", "x"]
     assert model.program.value_dtype[0] == "ui32"
     assert model.program.dims(0) == (2,)
@@ -219,7 +229,12 @@ def test_what_only_looks_like_an_array_is_refused() -> None:
     with pytest.raises(FrontendError) as caught:
         from_jax(lambda a, b, x: x, {"w": Tensor()}, np.array(["text"]), leaf(3))
     text = str(caught.value)
-    for part in ("a['w']: a ", "Tensor of type torch.float32", "b: a numpy.ndarray of type <U4", "from_torch"):
+    for part in (
+        "a['w']: a ",
+        "Tensor of type torch.float32",
+        "b: a numpy.ndarray of type <U4",
+        "from_torch",
+    ):
         assert part in text
     assert "x:" not in text
 

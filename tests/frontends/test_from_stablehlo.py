@@ -1,4 +1,7 @@
-"""``from_stablehlo``: every form in which StableHLO comes, and input that is broken or cannot be sharded."""
+"""``from_stablehlo``.
+
+Every form in which StableHLO comes, and input that is broken or cannot be sharded.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def kinds(model: Any) -> list[str]:
     return [model.program.kind[op] for op in model.program.ops()]
 
 
-@pytest.mark.parametrize("form", ["text", "utf-8 bytes", "bytecode", "portable artifact", "jax text"])
+@pytest.mark.parametrize(
+    "form", ["text", "utf-8 bytes", "bytecode", "portable artifact", "jax text"]
+)
 def test_every_form_reads_alike(form: str) -> None:
     args = S((8, 4), jnp.float32), S((4, 6), jnp.float32)
     source: Any = {
@@ -130,7 +135,9 @@ def test_garbage_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
 @pytest.mark.parametrize("form", ["text", "bytecode", "portable artifact"])
 @pytest.mark.parametrize("share", [0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97])
 def test_a_file_that_was_cut_off(tmp_path: Path, form: str, share: float) -> None:
-    whole = {"text": TEXT.encode, "bytecode": bytecode, "portable artifact": portable_artifact}[form]()
+    whole = {"text": TEXT.encode, "bytecode": bytecode, "portable artifact": portable_artifact}[
+        form
+    ]()
     path = tmp_path / "cut"
     path.write_bytes(whole[: int(len(whole) * share)])
     # A parser may die of it (RunFailed names the crash), but only in the child.
@@ -142,7 +149,9 @@ def test_a_file_that_was_cut_off(tmp_path: Path, form: str, share: float) -> Non
 
 def test_dynamic_shapes_are_refused() -> None:
     text = TEXT.replace("8x", "?x")
-    with pytest.raises(FrontendError, match=r"dot_general \(line 5\): dynamic shape tensor<\?x6xf32>"):
+    with pytest.raises(
+        FrontendError, match=r"dot_general \(line 5\): dynamic shape tensor<\?x6xf32>"
+    ):
         from_stablehlo(text)
 
 
@@ -151,9 +160,14 @@ def test_one_public_function_stands_in_for_main() -> None:
 
 
 def test_no_main_among_several() -> None:
-    function = "func.func public @{0}(%x: tensor<4xf32>) -> tensor<4xf32> {{\n return %x : tensor<4xf32>\n }}\n"
+    function = (
+        "func.func public @{0}(%x: tensor<4xf32>) -> tensor<4xf32> {{\n return %x : "
+        "tensor<4xf32>\n }}\n"
+    )
     text = "module {\n" + function.format("init") + function.format("step") + "}\n"
-    with pytest.raises(FrontendError, match=r"no function @main and 2 public functions \(init, step\)"):
+    with pytest.raises(
+        FrontendError, match=r"no function @main and 2 public functions \(init, step\)"
+    ):
         from_stablehlo(text)
 
 
@@ -184,7 +198,7 @@ def test_the_time_limit_holds() -> None:
         from_stablehlo(TEXT, time_limit_s=0.01)
 
 
-# -- jax.export artifacts, and what survives the trip ----------------------------------------------------
+# -- jax.export artifacts, and what survives the trip ----------------------------------------------
 
 
 def exported(fn: Any, *args: Any, **options: Any) -> bytes:
@@ -197,7 +211,10 @@ def net(params: Any, x: jax.Array) -> Any:
     return {"y": hidden @ params["layers"][1], "mean": hidden.mean()}
 
 
-PARAMS = {"layers": [S((4, 6), jnp.float32), S((6, 2), jnp.float32)], "unused": S((3,), jnp.float32)}
+PARAMS = {
+    "layers": [S((4, 6), jnp.float32), S((6, 2), jnp.float32)],
+    "unused": S((3,), jnp.float32),
+}
 
 
 @pytest.mark.parametrize("as_file", [True, False])
@@ -214,7 +231,9 @@ def test_an_export_artifact_keeps_paths_and_lines(tmp_path: Path, as_file: bool)
     assert sorted(kinds(model)) == sorted(same.kind[op] for op in same.ops())
     first = inspect.getsourcelines(net)[1]
     dot = next(op for op in model.program.ops() if model.program.kind[op] == "dot_general")
-    assert model.program.locations[int(model.program.location[dot])].startswith(f"{__file__}:{first + 1}")
+    assert model.program.locations[int(model.program.location[dot])].startswith(
+        f"{__file__}:{first + 1}"
+    )
     assert model.program.name_stack[dot] == "jit(net)/dot_general"
     assert "hidden" in model.program.value_name, "the variable that a line assigns to"
 
@@ -228,13 +247,17 @@ def test_an_export_artifact_keeps_its_trees_where_all_is_used() -> None:
 
 def test_an_export_artifact_for_several_platforms() -> None:
     pytest.importorskip("flatbuffers")
-    made = jax.export.export(jax.jit(fn), platforms=("cpu", "tpu"))(S((8, 4), jnp.float32), S((4, 6), jnp.float32))
+    made = jax.export.export(jax.jit(fn), platforms=("cpu", "tpu"))(
+        S((8, 4), jnp.float32), S((4, 6), jnp.float32)
+    )
     names = from_stablehlo(bytes(made.serialize())).program.value_name[:3]
     assert names == ("platform_index", "x", "w")
 
 
 def test_donation_survives_export() -> None:
-    model = from_stablehlo(exported(lambda x, y: x + y, S((8,), "float32"), S((8,), "float32"), donate_argnums=0))
+    model = from_stablehlo(
+        exported(lambda x, y: x + y, S((8,), "float32"), S((8,), "float32"), donate_argnums=0)
+    )
     assert model.program.donated.tolist() == [True, False]
 
 
@@ -252,14 +275,20 @@ def test_names_and_lines_survive_every_form(form: str) -> None:
     program = from_stablehlo(source).program
     line = inspect.getsourcelines(fn)[1] + 1
     assert program.value_name[:2] == ("x", "w")
-    assert [program.locations[int(program.location[op])].split(" < ")[0] for op in program.ops()] == [
-        f"{__file__}:{line}"
-    ] * 2
-    assert [program.name_stack[op] for op in program.ops()] == ["jit(fn)/dot_general", "jit(fn)/tanh"]
+    assert [
+        program.locations[int(program.location[op])].split(" < ")[0] for op in program.ops()
+    ] == [f"{__file__}:{line}"] * 2
+    assert [program.name_stack[op] for op in program.ops()] == [
+        "jit(fn)/dot_general",
+        "jit(fn)/tanh",
+    ]
 
 
 def test_a_file_without_locations_gives_its_own_lines(tmp_path: Path) -> None:
     path = tmp_path / "net.mlir"
     path.write_text(TEXT)
     program = from_stablehlo(path).program
-    assert [program.locations[int(program.location[op])] for op in program.ops()] == [f"{path}:5", f"{path}:7"]
+    assert [program.locations[int(program.location[op])] for op in program.ops()] == [
+        f"{path}:5",
+        f"{path}:7",
+    ]

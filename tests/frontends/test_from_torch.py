@@ -1,4 +1,7 @@
-"""``from_torch``: names and lines of a torch module survive, and its StableHLO computes what torch computes."""
+"""``from_torch``.
+
+Names and lines of a torch module survive, and its StableHLO computes what torch computes.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,14 @@ class Conv(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, stride=2, groups=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        )  # fmt: skip
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, stride=2, groups=2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
         self.head = nn.Linear(16, 8)
 
     def forward(self, image: Any) -> Any:
@@ -85,7 +93,10 @@ def values(model: tl.Model, module: Any, inputs: tuple[Any, ...]) -> list[np.nda
     """Arrays for the arguments, by their names."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = iter(inputs)
-    arrays = [(state[name] if name in state else next(given)).detach().numpy() for name in arguments(model)]
+    arrays = [
+        (state[name] if name in state else next(given)).detach().numpy()
+        for name in arguments(model)
+    ]
     return [a.astype(np.int32) if a.dtype == np.int64 else a for a in arrays]
 
 
@@ -102,7 +113,9 @@ def execute(model: tl.Model, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(p[0]) for p in parts]
 
 
-@pytest.mark.parametrize("make", [make_mlp, make_encoder, make_conv], ids=["mlp", "encoder", "conv"])
+@pytest.mark.parametrize(
+    "make", [make_mlp, make_encoder, make_conv], ids=["mlp", "encoder", "conv"]
+)
 def test_a_module_computes_what_torch_computes(make: Any) -> None:
     from toast_lab.runtime.child import relative_error
 
@@ -115,7 +128,9 @@ def test_a_module_computes_what_torch_computes(make: Any) -> None:
     analysis = tl.analyse(model)
     # So small a model runs fastest on one device: too little memory for that asks for a real plan.
     _, peak = tl.Problem(analysis, mesh={"one": 1}, machine="tpu-v5e").baseline
-    problem = tl.Problem(analysis, mesh={"data": 2, "model": 4}, machine="tpu-v5e", memory_limit_bytes=peak / 3)
+    problem = tl.Problem(
+        analysis, mesh={"data": 2, "model": 4}, machine="tpu-v5e", memory_limit_bytes=peak / 3
+    )
     result = tl.search(problem, method="mcts", seed=0, budget=tl.Budget(seconds=3))
     assert result.plan.actions, "an empty plan would prove nothing"
     run = tl.run(model, result.plan, devices="cpu:8", inputs=arrays, repeats=1, warmup=0)
@@ -126,9 +141,15 @@ def test_a_module_computes_what_torch_computes(make: Any) -> None:
 def test_names_are_those_of_torch() -> None:
     model = tl.from_torch(*_flat(make_mlp()))
     assert arguments(model) == [
-        "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias", "norm.weight", "norm.bias",
-        "scale", "x",
-    ]  # fmt: skip
+        "layers.0.weight",
+        "layers.0.bias",
+        "layers.1.weight",
+        "layers.1.bias",
+        "norm.weight",
+        "norm.bias",
+        "scale",
+        "x",
+    ]
     assert model.program.output_paths == ("result['y']",)
     assert model.name == "Mlp"
 
@@ -153,7 +174,9 @@ def test_lines_and_modules_survive() -> None:
 def test_an_exported_program() -> None:
     module, inputs = make_mlp()
     exported = torch.export.export(module, inputs)
-    assert tl.from_torch(exported).program.digest() == tl.from_torch(module, *inputs).program.digest()
+    assert (
+        tl.from_torch(exported).program.digest() == tl.from_torch(module, *inputs).program.digest()
+    )
     with pytest.raises(FrontendError, match="give it alone"):
         tl.from_torch(exported, *inputs)
 
@@ -167,7 +190,9 @@ def test_meta_modules_are_never_materialised() -> None:
 
 def test_changed_buffers_are_results() -> None:
     model = tl.from_torch(nn.BatchNorm1d(16), torch.randn(8, 16))
-    assert {"running_mean", "running_var", "num_batches_tracked", "result"} == set(model.program.output_paths)
+    assert {"running_mean", "running_var", "num_batches_tracked", "result"} == set(
+        model.program.output_paths
+    )
     assert "training mode" in " ".join(model.notes)
 
 
@@ -180,7 +205,9 @@ def test_64_bit_inputs_are_narrowed_with_a_note() -> None:
 
 def test_dynamic_shapes_are_refused() -> None:
     module, inputs = make_mlp()
-    exported = torch.export.export(module, inputs, dynamic_shapes={"x": {0: torch.export.Dim("rows")}})
+    exported = torch.export.export(
+        module, inputs, dynamic_shapes={"x": {0: torch.export.Dim("rows")}}
+    )
     with pytest.raises(FrontendError, match=r"dynamic shapes:\n  x: \[.*, 16\]"):
         tl.from_torch(exported)
 
@@ -191,7 +218,8 @@ def test_what_torch_cannot_export_names_the_line() -> None:
             return x + 1 if x.sum() > 0 else x - 1
 
     with pytest.raises(
-        FrontendError, match=r"torch.export of Branching failed.*test_from_torch\.py:\d+: return x \+ 1"
+        FrontendError,
+        match=r"torch.export of Branching failed.*test_from_torch\.py:\d+: return x \+ 1",
     ):
         tl.from_torch(Branching(), torch.randn(4))
 
@@ -204,19 +232,27 @@ def test_ops_that_torchax_does_not_know_are_all_listed() -> None:
     with pytest.raises(FrontendError) as caught:
         tl.from_torch(Odd(), torch.randn(4))
     text = str(caught.value)
-    for part in ("no JAX form of", "special_airy_ai", "special_scaled_modified_bessel_k0", "test_from_torch.py:"):
+    for part in (
+        "no JAX form of",
+        "special_airy_ai",
+        "special_scaled_modified_bessel_k0",
+        "test_from_torch.py:",
+    ):
         assert part in text
 
 
 def test_something_else_is_refused() -> None:
-    with pytest.raises(FrontendError, match=r"takes a torch.nn.Module or an ExportedProgram, got function"):
+    with pytest.raises(
+        FrontendError, match=r"takes a torch.nn.Module or an ExportedProgram, got function"
+    ):
         tl.from_torch(lambda x: x, torch.randn(3))
 
 
 def test_make_may_return_a_torch_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "torch_user_module.py").write_text(
-        "import torch\ndef make(width=8):\n    return torch.nn.Linear(width, 4), (torch.randn(2, width),)\n"
+        "import torch\ndef make(width=8):\n    return torch.nn.Linear(width, 4), (torch.randn(2, "
+        "width),)\n"
     )
     model = tl.load("torch_user_module:make", width=6)
     assert arguments(model) == ["weight", "bias", "input"]
@@ -224,6 +260,7 @@ def test_make_may_return_a_torch_module(tmp_path: Path, monkeypatch: pytest.Monk
     assert model.program.dims(0) == (4, 6)
     # an exported program brings its inputs along
     (tmp_path / "torch_user_export.py").write_text(
-        "import torch\ndef make():\n    return torch.export.export(torch.nn.Linear(8, 4), (torch.randn(2, 8),)), ()\n"
+        "import torch\ndef make():\n    return torch.export.export(torch.nn.Linear(8, 4), "
+        "(torch.randn(2, 8),)), ()\n"
     )
     assert arguments(tl.load("torch_user_export:make")) == ["weight", "bias", "input"]

@@ -1,4 +1,6 @@
-"""``load``: built-in models by name, and the user's ``module:make`` in a child that may fail in every way."""
+"""``load``: built-in models by name, and the user's ``module:make`` in a child that may fail in
+every way.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ def test_options_may_be_left_out(write: Callable[[str], str]) -> None:
 
 def test_progress_is_reported(write: Callable[[str], str]) -> None:
     events: list[object] = []
-    load(f"{write('def make():' + chr(10) + '    return jnp.sin, (shape(4),)')}:make", on_event=events.append)
+    load(
+        f"{write('def make():' + chr(10) + '    return jnp.sin, (shape(4),)')}:make",
+        on_event=events.append,
+    )
     assert events == ["tracing", "lowering", "reading"]
 
 
@@ -97,7 +102,10 @@ def test_progress_is_reported(write: Callable[[str], str]) -> None:
             "def make():\n    raise ValueError('sizes clash')\n",
             r"raised ValueError: sizes clash .*\.py:\d+: raise ValueError",
         ),
-        ("def make():\n    return 3\n", r"must return \(fn, args\) or \(fn, args, options\), got int"),
+        (
+            "def make():\n    return 3\n",
+            r"must return \(fn, args\) or \(fn, args, options\), got int",
+        ),
         ("def make():\n    return ('fn', ())\n", r"must return \(fn, args\)"),
         (
             "def make():\n    return net, ({'w': shape(4, 4)}, 'text')\n",
@@ -126,7 +134,10 @@ def test_a_missing_module() -> None:
 
 def test_an_unknown_size_is_named(write: Callable[[str], str]) -> None:
     with pytest.raises(FrontendError, match="unexpected keyword argument 'depth'"):
-        load(f"{write('def make(width=8):' + chr(10) + '    return jnp.sin, (shape(width),)')}:make", depth=3)
+        load(
+            f"{write('def make(width=8):' + chr(10) + '    return jnp.sin, (shape(width),)')}:make",
+            depth=3,
+        )
 
 
 def test_a_make_that_never_returns(write: Callable[[str], str]) -> None:
@@ -138,7 +149,10 @@ def test_a_make_that_never_returns(write: Callable[[str], str]) -> None:
 
 
 def test_a_make_that_crashes(write: Callable[[str], str]) -> None:
-    name = write("def make():\n    print('about to die', flush=True)\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    name = write(
+        "def make():\n    print('about to die', flush=True)\n    os.kill(os.getpid(), "
+        "signal.SIGSEGV)\n"
+    )
     with pytest.raises(RunFailed, match=r"crashed \(SIGSEGV\).*about to die"):
         load(f"{name}:make")
 

@@ -1,6 +1,7 @@
 """Golden texts, reviewed as diffs: what the analysis says and what plans become.
 
-``pytest tests/golden --snapshot-update`` rewrites them; no timings, hashes or dictionary orders are in them.
+``pytest tests/golden --snapshot-update`` rewrites them; no timings, hashes or dictionary orders are
+in them.
 """
 
 import pytest
@@ -29,7 +30,8 @@ def conflicts_text(analysis):
     program, lines = analysis.program, []
     for s in analysis.compatibility_sets:
         lines.append(
-            f"set {s.index}: colour {analysis.colour_name[s.colour]}, resolution {s.resolution}, flipped {s.flipped}"
+            f"set {s.index}: colour {analysis.colour_name[s.colour]}, resolution {s.resolution}, "
+            f"flipped {s.flipped}"
         )
         for k in s.conflicts:
             conflict = analysis.conflicts[k]

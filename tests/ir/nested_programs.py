@@ -1,4 +1,7 @@
-"""Programs whose loops nest: written by hand to any depth, and a solver of differential equations."""
+"""Programs whose loops nest.
+
+Written by hand to any depth, and a solver of differential equations.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ from jax import lax
 
 
 def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool = False) -> str:
-    """StableHLO of ``depth`` loops, one in the other, that hand ``carried`` values on; any depth that MLIR parses.
+    """StableHLO of ``depth`` loops, one in the other, that hand ``carried`` values on.
+
+    Any depth that MLIR parses.
 
     Args:
         depth: of the innermost loop, 1 for a loop that stands alone.
         carried: values besides each loop's counter.
-        dead: the innermost body doubles one more value, which every loop hands on and nothing reads.
-        constant: every loop hands on one more value, made of a constant, which the innermost body adds.
+        dead: the innermost body doubles one more value, which every loop hands on and nothing
+            reads.
+        constant: every loop hands on one more value, made of a constant, which the innermost body
+            adds.
     """
     lines: list[str] = []
     more = dead + constant
@@ -35,37 +42,51 @@ def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool
 
     def loop(level: int, values: list[str]) -> list[str]:
         own = [f"%a{level}_{i}" for i in range(len(values))]
-        bound = ", ".join(f"{a} = {v}" for a, v in zip([f"%i{level}", *own], [f"%z{level}", *values], strict=True))
-        lines.extend([
-            f"%z{level} = stablehlo.constant dense<0> : {types[0]}",
-            f"%r{level}:{len(types)} = stablehlo.while({bound}) : {', '.join(types)} cond {{",
-            f"%n{level} = stablehlo.constant dense<3> : {types[0]}",
-            f"%p{level} = stablehlo.compare LT, %i{level}, %n{level} : ({types[0]}, {types[0]}) -> tensor<i1>",
-            f"stablehlo.return %p{level} : tensor<i1>",
-            "} do {",
-        ])  # fmt: skip
+        bound = ", ".join(
+            f"{a} = {v}" for a, v in zip([f"%i{level}", *own], [f"%z{level}", *values], strict=True)
+        )
+        lines.extend(
+            [
+                f"%z{level} = stablehlo.constant dense<0> : {types[0]}",
+                f"%r{level}:{len(types)} = stablehlo.while({bound}) : {', '.join(types)} cond {{",
+                f"%n{level} = stablehlo.constant dense<3> : {types[0]}",
+                f"%p{level} = stablehlo.compare LT, %i{level}, %n{level} : ({types[0]}, "
+                f"{types[0]}) "
+                "-> tensor<i1>",
+                f"stablehlo.return %p{level} : tensor<i1>",
+                "} do {",
+            ]
+        )
         inner = loop(level - 1, own) if level > 1 else innermost(own)
         if constant:  # as JAX hands on what a body closes over
             inner = [*inner[:-1], own[-1]]
-        lines.extend([
-            f"%o{level} = stablehlo.constant dense<1> : {types[0]}",
-            f"%j{level} = stablehlo.add %i{level}, %o{level} : {types[0]}",
-            f"stablehlo.return {', '.join([f'%j{level}', *inner])} : {', '.join(types)}",
-            "}",
-        ])  # fmt: skip
+        lines.extend(
+            [
+                f"%o{level} = stablehlo.constant dense<1> : {types[0]}",
+                f"%j{level} = stablehlo.add %i{level}, %o{level} : {types[0]}",
+                f"stablehlo.return {', '.join([f'%j{level}', *inner])} : {', '.join(types)}",
+                "}",
+            ]
+        )
         return [f"%r{level}#{i + 1}" for i in range(len(values))]
 
     arguments = [f"%x{i}" for i in range(carried + dead)]
     if constant:
         lines.append(f"%mask = stablehlo.constant dense<0.5> : {types[1]}")
     results = loop(depth, [*arguments, *(["%mask"] if constant else [])])[:carried]
-    given, returned = ", ".join(f"{a}: {types[1]}" for a in arguments), ", ".join(types[1 : carried + 1])
-    head, last = f"func.func @main({given}) -> ({returned}) {{", f"return {', '.join(results)} : {returned}"
+    given = ", ".join(f"{a}: {types[1]}" for a in arguments)
+    returned = ", ".join(types[1 : carried + 1])
+    head = f"func.func @main({given}) -> ({returned}) {{"
+    last = f"return {', '.join(results)} : {returned}"
     return "\n".join([head, *lines, last, "}"])
 
 
-def bounded_while(test: Callable[[Any], Any], step: Callable[[Any], Any], state: Any, depth: int, base: int = 3) -> Any:
-    """At most ``base ** depth`` steps, as loops in conditionals in loops, through which derivatives can be taken."""
+def bounded_while(
+    test: Callable[[Any], Any], step: Callable[[Any], Any], state: Any, depth: int, base: int = 3
+) -> Any:
+    """At most ``base ** depth`` steps, as loops in conditionals in loops, through which derivatives
+    can be taken.
+    """
 
     def rounds(state: Any, depth: int) -> Any:
         inner = step if depth == 0 else lambda s: rounds(s, depth - 1)
@@ -85,7 +106,9 @@ def field(t: jax.Array, y: jax.Array, weights: Any) -> jax.Array:
 
 
 def solve(weights: Any, y: jax.Array, times: jax.Array, depth: int) -> jax.Array:
-    """States at ``times``, with steps as long as their error allows (Bogacki-Shampine, 2nd and 3rd order)."""
+    """States at ``times``, with steps as long as their error allows (Bogacki-Shampine, 2nd and 3rd
+    order).
+    """
 
     def step(state: Any, end: jax.Array) -> Any:
         t, y, h, slope = state
@@ -98,7 +121,9 @@ def solve(weights: Any, y: jax.Array, times: jax.Array, depth: int) -> jax.Array
         ratio = jnp.sqrt(jnp.mean((error / (1e-3 + 1e-3 * jnp.abs(y))) ** 2) + 1e-12)
         factor = jnp.clip(0.9 * ratio ** (-1 / 3), 0.2, 5.0)
         taken = ratio <= 1
-        return lax.cond(taken, lambda: (t + h, new, h * factor, k4), lambda: (t, y, h * factor, slope))
+        return lax.cond(
+            taken, lambda: (t + h, new, h * factor, k4), lambda: (t, y, h * factor, slope)
+        )
 
     def to(state: Any, end: jax.Array) -> tuple[Any, jax.Array]:
         state = bounded_while(lambda s: s[0] < end - 1e-6, lambda s: step(s, end), state, depth)
@@ -108,6 +133,10 @@ def solve(weights: Any, y: jax.Array, times: jax.Array, depth: int) -> jax.Array
     return lax.scan(to, start, times[1:])[1]
 
 
-def fit(weights: Any, y: jax.Array, times: jax.Array, wanted: jax.Array, depth: int) -> tuple[jax.Array, Any]:
+def fit(
+    weights: Any, y: jax.Array, times: jax.Array, wanted: jax.Array, depth: int
+) -> tuple[jax.Array, Any]:
     """Loss of the solution and its gradient through the solver."""
-    return jax.value_and_grad(lambda w: jnp.mean((solve(w, y, times, depth) - wanted) ** 2))(weights)
+    return jax.value_and_grad(lambda w: jnp.mean((solve(w, y, times, depth) - wanted) ** 2))(
+        weights
+    )

@@ -1,4 +1,7 @@
-"""Loops and conditionals as stretches of the flat op list: order, shared factors, rounds, and what is stacked."""
+"""Loops and conditionals as stretches of the flat op list.
+
+Order, shared factors, rounds, and what is stacked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def rounds(program: Program) -> list[tuple[float, bool]]:
     return [(r.times, r.known) for r in program.regions if r.kind == "body"]
 
 
-# -- order and regions -------------------------------------------------------------------------------
+# -- order and regions -----------------------------------------------------------------------------
 
 
 def test_a_loop_is_entered_tested_gone_through_and_left() -> None:
@@ -51,7 +54,9 @@ def test_a_loop_is_entered_tested_gone_through_and_left() -> None:
     assert program.region[tanh] == 2
     assert program.trips[tanh] == 3
     assert program.trips[of_kind(program, "while.test")[0]] == 4
-    assert all(program.region[o] == -1 and program.trips[o] == 1 for o in of_kind(program, "while.enter"))
+    assert all(
+        program.region[o] == -1 and program.trips[o] == 1 for o in of_kind(program, "while.enter")
+    )
     assert program.missing_rules == ()
 
 
@@ -73,7 +78,9 @@ def test_a_handed_on_value_has_one_set_of_factors() -> None:
 
 
 def test_the_condition_sees_the_same_value_as_the_body() -> None:
-    program = traced(lambda x: jax.lax.while_loop(lambda h: jnp.max(h) < 9, lambda h: h * 2, x), leaf(8, 4))
+    program = traced(
+        lambda x: jax.lax.while_loop(lambda h: jnp.max(h) < 9, lambda h: h * 2, x), leaf(8, 4)
+    )
     (enter,) = of_kind(program, "while.enter")
     (inside,) = program.results(enter)
     users = {int(program.region[o]) for o in program.ops() if inside in program.operands(o)}
@@ -82,7 +89,11 @@ def test_the_condition_sees_the_same_value_as_the_body() -> None:
 
 
 def test_values_from_outside_are_plain_uses() -> None:
-    program = traced(lambda x, w: jax.lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ w), x), leaf(8, 4), leaf(4, 4))
+    program = traced(
+        lambda x, w: jax.lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ w), x),
+        leaf(8, 4),
+        leaf(4, 4),
+    )
     dot = of_kind(program, "dot_general")[0]
     owners = {int(program.value_op[v]) for v in program.operands(dot)}
     assert all(program.kind[o] in ("argument", "while.enter") for o in owners)
@@ -135,20 +146,26 @@ def test_what_no_round_needs_is_dropped_from_a_body() -> None:
     assert "while" in text
 
 
-# -- rounds ------------------------------------------------------------------------------------------
+# -- rounds ----------------------------------------------------------------------------------------
 
 
 def test_scan_says_its_rounds() -> None:
-    program = traced(lambda xs, x: jax.lax.scan(lambda c, w: (c + w, c), x, xs), leaf(7, 4), leaf(4))
+    program = traced(
+        lambda xs, x: jax.lax.scan(lambda c, w: (c + w, c), x, xs), leaf(7, 4), leaf(4)
+    )
     assert rounds(program) == [(7, True)]
 
 
 def test_rounds_that_come_in_as_an_argument_are_unknown() -> None:
-    program = traced(lambda n, x: jax.lax.fori_loop(0, n, lambda i, h: h + 1, x), leaf(dtype="int32"), leaf(4))
+    program = traced(
+        lambda n, x: jax.lax.fori_loop(0, n, lambda i, h: h + 1, x), leaf(dtype="int32"), leaf(4)
+    )
     assert rounds(program) == [(1, False)]
 
 
-def loop_text(start: int, limit: int, step: int, compare: str, op: str = "add", swap: bool = False) -> str:
+def loop_text(
+    start: int, limit: int, step: int, compare: str, op: str = "add", swap: bool = False
+) -> str:
     test = "%limit, %i" if swap else "%i, %limit"
     return f"""func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
   %start = stablehlo.constant dense<{start}> : tensor<i32>
@@ -183,10 +200,18 @@ def loop_text(start: int, limit: int, step: int, compare: str, op: str = "add", 
         (7, 3, 1, "LT", "add", False),
     ],
 )
-def test_rounds_are_counted_as_they_run(start: int, limit: int, step: int, compare: str, op: str, swap: bool) -> None:
+def test_rounds_are_counted_as_they_run(
+    start: int, limit: int, step: int, compare: str, op: str, swap: bool
+) -> None:
     from toast_lab.ir.read import parse
 
-    holds = {"LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal, "NE": np.not_equal}[compare]
+    holds = {
+        "LT": np.less,
+        "LE": np.less_equal,
+        "GT": np.greater,
+        "GE": np.greater_equal,
+        "NE": np.not_equal,
+    }[compare]
     i, count = start, 0
     while holds(limit, i) if swap else holds(i, limit):
         i, count = i + step if op == "add" else i - step, count + 1
@@ -195,7 +220,8 @@ def test_rounds_are_counted_as_they_run(start: int, limit: int, step: int, compa
 
 
 @pytest.mark.parametrize(
-    ("start", "limit", "step", "compare"), [(0, 10, -1, "LT"), (0, 10, 3, "NE"), (0, 10, 0, "LT"), (3, 3, 1, "EQ")]
+    ("start", "limit", "step", "compare"),
+    [(0, 10, -1, "LT"), (0, 10, 3, "NE"), (0, 10, 0, "LT"), (3, 3, 1, "EQ")],
 )
 def test_loops_that_do_not_count_to_an_end(start: int, limit: int, step: int, compare: str) -> None:
     from toast_lab.ir.read import parse
@@ -205,7 +231,9 @@ def test_loops_that_do_not_count_to_an_end(start: int, limit: int, step: int, co
 
 def test_a_limit_that_the_loop_carries_unchanged_is_known() -> None:
     def fn(x: jax.Array) -> jax.Array:
-        def body(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def body(
+            c: tuple[jax.Array, jax.Array, jax.Array],
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
             i, n, h = c
             return i + 2, n, h * 2
 
@@ -214,7 +242,7 @@ def test_a_limit_that_the_loop_carries_unchanged_is_known() -> None:
     assert rounds(traced(fn, leaf(4))) == [(6, True)]
 
 
-# -- what is stacked ---------------------------------------------------------------------------------
+# -- what is stacked -------------------------------------------------------------------------------
 
 
 def stack(xs: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -226,7 +254,9 @@ def test_the_stacking_dim_of_a_scan_is_held_whole_inside() -> None:
     by_shape = {}
     for enter in of_kind(program, "while.enter"):
         (inside,) = program.results(enter)
-        by_shape[program.dims(inside)] = [int(program.factor_class[f]) for f in program.def_names(inside)]
+        by_shape[program.dims(inside)] = [
+            int(program.factor_class[f]) for f in program.def_names(inside)
+        ]
     assert by_shape[6, 4, 4] == [NEED_REPLICATION, PASS, PASS]
     assert by_shape[6, 8, 4] == [NEED_REPLICATION, PASS, PASS]
     assert by_shape[8, 4] == [PASS, PASS]
@@ -234,13 +264,20 @@ def test_the_stacking_dim_of_a_scan_is_held_whole_inside() -> None:
 
 
 def test_a_cache_that_attention_reads_is_not_stacked() -> None:
-    def step(c: tuple[jax.Array, jax.Array], q: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def step(
+        c: tuple[jax.Array, jax.Array], q: jax.Array
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         cache, at = c
         cache = jax.lax.dynamic_update_slice(cache, q[None], (at, 0))
         return (cache, at + 1), jax.nn.softmax(cache @ q)
 
     program = traced(
-        lambda cache, at, qs: jax.lax.scan(step, (cache, at), qs), leaf(16, 4), leaf(dtype="int32"), leaf(5, 4)
+        lambda cache, at, qs: jax.lax.scan(step, (cache, at), qs),
+        leaf(16, 4),
+        leaf(dtype="int32"),
+        leaf(5, 4),
     )
-    enter = next(o for o in of_kind(program, "while.enter") if program.dims(program.results(o)[0]) == (16, 4))
+    enter = next(
+        o for o in of_kind(program, "while.enter") if program.dims(program.results(o)[0]) == (16, 4)
+    )
     assert [int(program.factor_class[f]) for f in program.factors(enter)] == [PASS, PASS]

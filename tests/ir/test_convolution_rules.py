@@ -13,12 +13,17 @@ from toast_lab.frontends import from_jax
 from toast_lab.ir.program import PASS, REDUCTION
 
 IMAGE = ("NHWC", "HWIO", "NHWC")
-KERNEL_GRADIENT = ("CHWN", "IHWO", "HWNC")  # batch is summed, the output's pixels slide over the input's
+# Batch is summed, the output's pixels slide over the input's
+KERNEL_GRADIENT = ("CHWN", "IHWO", "HWNC")
 
 
-def conv(dims: tuple[str, str, str], padding: object, **options: object) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def conv(
+    dims: tuple[str, str, str], padding: object, **options: object
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
     strides = options.pop("strides", (1, 1))
-    return lambda x, w: jax.lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=dims, **options)  # type: ignore[arg-type]
+    return lambda x, w: jax.lax.conv_general_dilated(
+        x, w, strides, padding, dimension_numbers=dims, **options
+    )  # type: ignore[arg-type]
 
 
 same, valid = [(1, 1), (1, 1)], [(0, 0), (0, 0)]
@@ -29,12 +34,25 @@ CASES = {
     "smaller than the kernel": (conv(IMAGE, same), (4, 2, 2, 4), (3, 3, 4, 6), 3),
     "kernel gradient": (conv(KERNEL_GRADIENT, same), (4, 8, 8, 4), (4, 8, 8, 6), 3),
     "strided kernel gradient": (
-        conv(KERNEL_GRADIENT, [(1, 0), (1, 0)], rhs_dilation=(2, 2)), (4, 8, 8, 4), (4, 4, 4, 6), 3,
+        conv(KERNEL_GRADIENT, [(1, 0), (1, 0)], rhs_dilation=(2, 2)),
+        (4, 8, 8, 4),
+        (4, 4, 4, 6),
+        3,
     ),
     "one position": (conv(IMAGE, valid), (4, 8, 8, 4), (8, 8, 4, 6), 5),
-    "one position, off centre": (conv(IMAGE, [(1, 0), (1, 0)], strides=(2, 2)), (4, 8, 8, 4), (8, 8, 4, 6), 3),
-    "one position, 1x1 kernel gradient": (conv(KERNEL_GRADIENT, valid), (4, 8, 8, 4), (4, 8, 8, 6), 5),
-}  # fmt: skip
+    "one position, off centre": (
+        conv(IMAGE, [(1, 0), (1, 0)], strides=(2, 2)),
+        (4, 8, 8, 4),
+        (8, 8, 4, 6),
+        3,
+    ),
+    "one position, 1x1 kernel gradient": (
+        conv(KERNEL_GRADIENT, valid),
+        (4, 8, 8, 4),
+        (4, 8, 8, 6),
+        5,
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -51,8 +69,14 @@ def test_shards_give_the_whole(case: str) -> None:
     cut = 0
     for factor in program.factors(op):
         size, role = int(program.factor_size[factor]), program.factor_class[factor]
-        if size == 1 or role not in (PASS, REDUCTION) or (case == "depthwise" and factor in uses[1]):
-            continue  # a depthwise convolution cut along its channels has fewer groups, which ``fn`` cannot have
+        if (
+            size == 1
+            or role not in (PASS, REDUCTION)
+            or (case == "depthwise" and factor in uses[1])
+        ):
+            # A depthwise convolution cut along its channels has fewer groups, which ``fn`` cannot
+            # have
+            continue
         parts = []
         for half in range(2):
             local = [
@@ -61,7 +85,11 @@ def test_shards_give_the_whole(case: str) -> None:
             ]
             parts.append(np.asarray(fn(*local)))
         row = program.def_names(value)
-        joined = parts[0] + parts[1] if role == REDUCTION else np.concatenate(parts, axis=row.index(factor))
+        joined = (
+            parts[0] + parts[1]
+            if role == REDUCTION
+            else np.concatenate(parts, axis=row.index(factor))
+        )
         np.testing.assert_allclose(joined, whole, rtol=1e-3, atol=1e-4)
         cut += 1
     assert cut == n_factors

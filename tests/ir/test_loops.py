@@ -21,14 +21,20 @@ def leaf(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 
 
 def carried(program: Program) -> list[tuple[int, ...]]:
-    return [program.dims(program.results(op)[0]) for op in program.ops() if program.kind[op] == "while.enter"]
+    return [
+        program.dims(program.results(op)[0])
+        for op in program.ops()
+        if program.kind[op] == "while.enter"
+    ]
 
 
 def executed(text: str, arrays: list[np.ndarray]) -> np.ndarray:
     """Run a module as it stands on one CPU device; gives its first result."""
     device = jax.devices("cpu")[0]
     program = _jax_private.compile_module(text, [device])
-    return np.asarray(_jax_private.execute(program, [jax.device_put(a, device) for a in arrays])[0][0])
+    return np.asarray(
+        _jax_private.execute(program, [jax.device_put(a, device) for a in arrays])[0][0]
+    )
 
 
 def dead(x: jax.Array, junk: jax.Array) -> jax.Array:
@@ -107,7 +113,10 @@ def test_what_only_a_later_loop_handed_on_is_dropped_from_the_earlier_one() -> N
 def test_the_canonical_module_stays_as_it_is() -> None:
     text = from_jax(chained, leaf(8, 4), leaf(64, 64)).stablehlo
     module = _jaxlib.parse_module(_jaxlib.make_context(), text)
-    assert str(canonical.canonicalise(module).operation.get_asm(enable_debug_info=True)).strip() == text.strip()
+    assert (
+        str(canonical.canonicalise(module).operation.get_asm(enable_debug_info=True)).strip()
+        == text.strip()
+    )
 
 
 def test_nested_loops_are_slimmed_from_within() -> None:

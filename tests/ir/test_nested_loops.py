@@ -65,15 +65,22 @@ def read_calls(text: str, most: float = float("inf")) -> tuple[float, Program]:
     return count / parsed.program.n_ops, parsed.program
 
 
-@pytest.mark.parametrize("options", [{}, {"dead": True, "constant": True}], ids=["plain", "dead and constant"])
+@pytest.mark.parametrize(
+    "options", [{}, {"dead": True, "constant": True}], ids=["plain", "dead and constant"]
+)
 @pytest.mark.parametrize("width", [4, 16])
 def test_work_grows_with_ops_however_deep_loops_nest(width: int, options: dict[str, bool]) -> None:
     alone, one = read_calls(nested_loops(1, width, **options))
     for depth in (2, 3, 4, 8, 12, 40):
-        each, program = read_calls(nested_loops(depth, width, **options), 3 * alone * depth * one.n_ops)
-        assert each < 1.5 * alone, f"depth {depth}: {each:.0f} calls for each op, {alone:.0f} at depth 1"
+        each, program = read_calls(
+            nested_loops(depth, width, **options), 3 * alone * depth * one.n_ops
+        )
+        assert each < 1.5 * alone, (
+            f"depth {depth}: {each:.0f} calls for each op, {alone:.0f} at depth 1"
+        )
         assert carried(program) == depth * (width + 1)
-        assert program.kind.count("add") == width + depth  # and neither what is dead nor what is constant goes round
+        # And neither what is dead nor what is constant goes round
+        assert program.kind.count("add") == width + depth
 
 
 def test_work_grows_with_carried_values() -> None:
@@ -100,7 +107,9 @@ def handed_down(depth: int) -> str:
         if "stablehlo.while(" in line:
             level = line.split("%r")[1].split(":")[0]
             source = f"%b{int(level) + 1}" if int(level) < depth else "%bound"
-            line = line.replace(f"%r{level}:2", f"%r{level}:3").replace(") :", f", %b{level} = {source}) :")
+            line = line.replace(f"%r{level}:2", f"%r{level}:3").replace(
+                ") :", f", %b{level} = {source}) :"
+            )
         if line.startswith("stablehlo.return %j"):
             line = line.replace(" : ", f", %b{line.split('%j')[1].split(',')[0]} : ")
         if line.startswith("%p1 "):
@@ -108,13 +117,15 @@ def handed_down(depth: int) -> str:
         text[i] = line.replace(f"{kinds} cond", f"{kinds}, tensor<i32> cond")
         if line.startswith("stablehlo.return %j"):
             text[i] += ", tensor<i32>"
-    # Made by a loop that changes nothing, so that the bound is no constant that could be read from outside.
+    # Made by a loop that changes nothing, so that the bound is no constant that could be read from
+    # outside.
     made = (
         "%five = stablehlo.constant dense<5> : tensor<i32>\n"
         "%bound = stablehlo.while(%s = %five) : tensor<i32> cond {\n"
         "%no = stablehlo.compare LT, %s, %s : (tensor<i32>, tensor<i32>) -> tensor<i1>\n"
         "stablehlo.return %no : tensor<i1>\n} do {\n"
-        "%same = stablehlo.optimization_barrier %s : tensor<i32>\nstablehlo.return %same : tensor<i32>\n}"
+        "%same = stablehlo.optimization_barrier %s : tensor<i32>\nstablehlo.return %same : "
+        "tensor<i32>\n}"
     )
     return "\n".join([text[0], made, *text[1:]])
 
@@ -160,7 +171,10 @@ def test_solvers_are_read_with_as_much_work_for_each_op_as_a_plain_network() -> 
 
 
 def mixed(x: jax.Array, junk: jax.Array, scale: jax.Array) -> jax.Array:
-    """A while in a scan in a conditional in a loop; ``junk`` is computed with at every level and read at none."""
+    """A while in a scan in a conditional in a loop.
+
+    ``junk`` is computed with at every level and read at none.
+    """
     mask = jnp.tril(jnp.ones((4, 4), jnp.float32))
 
     def innermost(c: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -168,7 +182,9 @@ def mixed(x: jax.Array, junk: jax.Array, scale: jax.Array) -> jax.Array:
         return jnp.tanh(mask @ h) * scale, jnp.cos(j), n + 1
 
     def scanned(c: tuple[jax.Array, jax.Array], w: jax.Array) -> tuple[Any, jax.Array]:
-        h, j, _ = lax.while_loop(lambda s: (s[2] < 3) & (jnp.sum(s[0]) < 9), innermost, (c[0] + w, jnp.sin(c[1]), 0))
+        h, j, _ = lax.while_loop(
+            lambda s: (s[2] < 3) & (jnp.sum(s[0]) < 9), innermost, (c[0] + w, jnp.sin(c[1]), 0)
+        )
         return (h, j), jnp.sum(h)
 
     def outer(i: Any, h: jax.Array) -> jax.Array:
@@ -185,8 +201,14 @@ MIXED = (leaf(4, 4), leaf(16, 16), leaf())
 
 def test_what_is_dead_and_what_is_constant_goes_at_every_level() -> None:
     program = from_jax(mixed, *MIXED).program
-    going_round = [program.dims(program.results(op)[0]) for op in program.ops() if program.kind[op] == "while.enter"]
-    assert going_round.count((4, 4)) == 3, "once in each of the three loops: neither the mask nor anything else"
+    going_round = [
+        program.dims(program.results(op)[0])
+        for op in program.ops()
+        if program.kind[op] == "while.enter"
+    ]
+    assert going_round.count((4, 4)) == 3, (
+        "once in each of the three loops: neither the mask nor anything else"
+    )
     assert (16, 16) not in going_round
     assert not {"sine", "cosine"} & set(program.kind)
     (product,) = (op for op in program.ops() if program.kind[op] == "dot_general")
@@ -204,7 +226,9 @@ def test_what_is_dead_and_what_is_constant_goes_at_every_level() -> None:
     ],
     ids=["mixed", "odeint gradient", "adaptive gradient"],
 )
-def test_the_slimmed_program_computes_the_same(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def test_the_slimmed_program_computes_the_same(
+    fn: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
     rng = np.random.default_rng(0)
 
     def values(s: jax.ShapeDtypeStruct) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""The registry of op kinds: one entry is all that a new kind takes, and no other table is keyed by kinds."""
+"""The registry of op kinds.
+
+One entry is all that a new kind takes, and no other table is keyed by kinds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from toast_lab.sharding.steps import tables
 
 PACKAGE = Path(toast_lab.__file__).parent
 
-# -- one entry is all that it takes ------------------------------------------------------------------------
+# -- one entry is all that it takes ----------------------------------------------------------------
 
 TOY = "toy.scaled_matmul"
 TOY_MODULE = f"""
@@ -88,7 +91,7 @@ def test_one_entry_carries_a_kind_through_every_stage(monkeypatch: pytest.Monkey
     assert facts.use.delivered[program.use_ptr[op]]
 
 
-# -- the entries ------------------------------------------------------------------------------------------
+# -- the entries -----------------------------------------------------------------------------------
 
 
 def test_every_entry_is_of_known_classes_and_monoids() -> None:
@@ -125,15 +128,22 @@ def test_what_has_no_entry_is_told_by_its_dialect() -> None:
 
 def test_fields_are_asked_for_by_name() -> None:
     assert kinds_where("picks_slice") == {"dynamic_slice", "dynamic_update_slice"}
-    assert ops_where(("add", "slice", "pad", "add"), "moves_elements").tolist() == [False, True, True, False]
+    assert ops_where(("add", "slice", "pad", "add"), "moves_elements").tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
-# -- and no other table -----------------------------------------------------------------------------------
+# -- and no other table ----------------------------------------------------------------------------
 
 #: Tables of op names outside the registry, with the reason.
 OTHER_TABLES = {
-    "ir/narrowing.py": "below the registry: which constants are one number, read before there is a program",
-    "ir/walk.py": "how a conditional is opened up, by its regions; the registry knows what it becomes",
+    "ir/narrowing.py": "below the registry: which constants are one number, read before there is "
+    "a program",
+    "ir/walk.py": "how a conditional is opened up, by its regions; the registry knows what it "
+    "becomes",
     "ir/canonical.py": "calls, which are inlined before there are ops of ours",
     "ir/loops.py": "rewrites while and case in the module, before there are ops of ours",
     "ir/trips.py": "interprets what counts the rounds of a loop, op by op",
@@ -143,21 +153,36 @@ OTHER_TABLES = {
 
 
 def kind_tables(source: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, op kinds) of every literal collection or split text of which at least half are op kinds."""
+    """(line, op kinds) of every literal collection or split text of which at least half are op
+    kinds.
+    """
     for node in ast.walk(ast.parse(source)):
         items: list[ast.expr | None] = []
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             items = list(node.elts)
         elif isinstance(node, ast.Dict):
             items = list(node.keys)
-        texts = [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split":
+        texts = [
+            item.value
+            for item in items
+            if isinstance(item, ast.Constant) and isinstance(item.value, str)
+        ]
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "split"
+        ):
             holder = node.func.value
             if isinstance(holder, ast.Constant) and isinstance(holder.value, str):
                 texts = holder.value.split()
         names = [text.removeprefix("stablehlo.") for text in texts]
-        # Collectives have the names of our steps and of what compilers make; no program of ours holds one.
-        kinds = [name for name in names if name in OP_KINDS and name != "argument" and not op_kind(name).per_device]
+        # Collectives have the names of our steps and of what compilers make; no program of ours
+        # holds one.
+        kinds = [
+            name
+            for name in names
+            if name in OP_KINDS and name != "argument" and not op_kind(name).per_device
+        ]
         if len(kinds) > 1 and 2 * len(kinds) >= len(names):
             yield node.lineno, kinds
 
@@ -167,7 +192,9 @@ def test_no_stage_keeps_a_table_of_op_kinds_of_its_own() -> None:
         path.relative_to(PACKAGE).as_posix(): list(kind_tables(path.read_text(encoding="utf-8")))
         for path in sorted(PACKAGE.rglob("*.py"))
     }
-    others = {file: rows for file, rows in tables_by_file.items() if rows and file not in OTHER_TABLES}
+    others = {
+        file: rows for file, rows in tables_by_file.items() if rows and file not in OTHER_TABLES
+    }
     assert not others, f"add a field to ir/op_kinds.py instead, or give the reason here: {others}"
     stale = [file for file in OTHER_TABLES if not tables_by_file.get(file)]
     assert not stale, f"no table of op kinds any more: {stale}"

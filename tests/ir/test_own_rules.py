@@ -1,6 +1,7 @@
 """Our own sharding rules and what they take back from Shardy's, read off small programs.
 
-That the rules are right is certified by execution in tests/certification/rules; here stands what they say.
+That the rules are right is certified by execution in tests/certification/rules; here stands what
+they say.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def op_of(program: Program, kind: str, target: str = "") -> int:
 
 
 def roles(program: Program, op: int) -> str:
-    """For instance ``[pass, -] -> [pass]``: what may be done with each dim of each operand and result."""
+    """For instance ``[pass, -] -> [pass]``.
+
+    What may be done with each dim of each operand and result.
+    """
 
     def row(names: list[int]) -> str:
         return "[" + ", ".join(ROLES[int(program.factor_class[n])] for n in names) + "]"
@@ -47,7 +51,9 @@ def roles(program: Program, op: int) -> str:
 
 
 def text(body: str, arguments: str, result: str) -> Program:
-    return parse(f"func.func public @main({arguments}) -> {result} {{\n{body}\n  return %0 : {result}\n}}").program
+    return parse(
+        f"func.func public @main({arguments}) -> {result} {{\n{body}\n  return %0 : {result}\n}}"
+    ).program
 
 
 MATRICES = leaf(4, 8, 8)
@@ -60,15 +66,32 @@ MATRICES = leaf(4, 8, 8)
         (jnp.linalg.qr, "cuda", "cusolver_geqrf_ffi", "[pass, -, -] -> [pass, -, -] [pass, -]"),
         (jnp.linalg.qr, "tpu", "Qr", "[pass, -, -] -> [pass, -, -] [pass, -]"),
         (jnp.linalg.qr, "cuda", "cusolver_orgqr_ffi", "[pass, -, -] [pass, -] -> [pass, -, -]"),
-        (jnp.linalg.svd, "cuda", "cusolver_gesvdj_ffi", "[pass, -, -] -> [pass, -, -] [pass, -] [pass, -, -] [pass, -, -] [pass]"),  # noqa: E501
-        (jnp.linalg.eigh, "cuda", "cusolver_syevd_ffi", "[pass, -, -] -> [pass, -, -] [pass, -] [pass]"),
+        (
+            jnp.linalg.svd,
+            "cuda",
+            "cusolver_gesvdj_ffi",
+            "[pass, -, -] -> [pass, -, -] [pass, -] [pass, -, -] [pass, -, -] [pass]",
+        ),  # noqa: E501
+        (
+            jnp.linalg.eigh,
+            "cuda",
+            "cusolver_syevd_ffi",
+            "[pass, -, -] -> [pass, -, -] [pass, -] [pass]",
+        ),
         (jnp.linalg.eigh, "tpu", "Eigh", "[-, -, -] -> [-, -, -] [-, -]"),
-        (lax.linalg.lu, "cuda", "cusolver_getrf_ffi", "[pass, -, -] -> [pass, -, -] [pass, -] [pass]"),
+        (
+            lax.linalg.lu,
+            "cuda",
+            "cusolver_getrf_ffi",
+            "[pass, -, -] -> [pass, -, -] [pass, -] [pass]",
+        ),
         (lax.linalg.lu, "cuda", "cu_lu_pivots_to_permutation", "[pass, -] -> [pass, -]"),
         (jnp.linalg.cholesky, "cuda", "cusolver_potrf_ffi", "[pass, -, -] -> [pass, -, -] [pass]"),
     ],
-)  # fmt: skip
-def test_linear_algebra_on_every_platform(fn: Any, platform: str, target: str, expected: str) -> None:
+)
+def test_linear_algebra_on_every_platform(
+    fn: Any, platform: str, target: str, expected: str
+) -> None:
     program = lowered(fn, MATRICES, platform=platform)
     assert roles(program, op_of(program, "custom_call", target)) == expected
 
@@ -81,14 +104,19 @@ def test_calls_inside_a_loop_are_read() -> None:
 
 
 def test_random_bits_by_a_custom_call_act_element_by_element() -> None:
-    types = "(tensor<8xui32>, tensor<8xui32>, tensor<8xui32>, tensor<8xui32>) -> (tensor<8xui32>, tensor<8xui32>)"
+    types = (
+        "(tensor<8xui32>, tensor<8xui32>, tensor<8xui32>, tensor<8xui32>) -> "
+        "(tensor<8xui32>, tensor<8xui32>)"
+    )
     program = text(
         f"  %1:2 = stablehlo.custom_call @cu_threefry2x32_ffi(%a, %a, %a, %a) : {types}\n"
         "  %0 = stablehlo.add %1#0, %1#1 : tensor<8xui32>",
         "%a: tensor<8xui32>",
         "tensor<8xui32>",
     )
-    assert roles(program, op_of(program, "custom_call")) == "[pass] [pass] [pass] [pass] -> [pass] [pass]"
+    assert roles(program, op_of(program, "custom_call")) == (
+        "[pass] [pass] [pass] [pass] -> [pass] [pass]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +185,8 @@ def test_a_mark_of_another_partitioner_is_dropped() -> None:
     [
         "  %0 = stablehlo.partition_id : tensor<ui32>",
         "  %0 = stablehlo.replica_id : tensor<ui32>",
-        '  %0 = "stablehlo.all_gather"(%a) <{all_gather_dim = 0 : i64, replica_groups = dense<0> : tensor<1x1xi64>}>'
+        '  %0 = "stablehlo.all_gather"(%a) <{all_gather_dim = 0 : i64, replica_groups = dense<0> '
+        ": tensor<1x1xi64>}>"
         " : (tensor<8xui32>) -> tensor<8xui32>",
     ],
 )
@@ -173,7 +202,7 @@ def test_complex_constants_are_read() -> None:
     assert roles(program, op_of(program, "reduce")) == "[reduce] [] -> []"
 
 
-# -- reductions ----------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 def reduction(body: str, init: str = "0.0", element: str = "f32") -> str:
@@ -181,7 +210,8 @@ def reduction(body: str, init: str = "0.0", element: str = "f32") -> str:
         f"  %c = stablehlo.constant dense<{init}> : tensor<{element}>\n"
         f'  %0 = "stablehlo.reduce"(%a, %c) <{{dimensions = array<i64: 0>}}> ({{\n'
         f"  ^bb0(%x: tensor<{element}>, %y: tensor<{element}>):\n"
-        f"    %z = stablehlo.{body} : tensor<{element}>\n    stablehlo.return %z : tensor<{element}>\n"
+        f"    %z = stablehlo.{body} : tensor<{element}>\n    stablehlo.return %z : "
+        f"tensor<{element}>\n"
         f"  }}) : (tensor<8x4x{element}>, tensor<{element}>) -> tensor<4x{element}>",
         f"%a: tensor<8x4x{element}>",
         f"tensor<4x{element}>",
@@ -206,7 +236,9 @@ def reduction(body: str, init: str = "0.0", element: str = "f32") -> str:
         ("add %x, %y", "(0.0,1.0)", "complex<f32>", False),
     ],
 )
-def test_a_reduction_splits_if_partial_results_combine(body: str, init: str, element: str, splits: bool) -> None:
+def test_a_reduction_splits_if_partial_results_combine(
+    body: str, init: str, element: str, splits: bool
+) -> None:
     assert reduction(body, init, element) == f"[{'reduce' if splits else '-'}, pass] [] -> [pass]"
 
 
@@ -215,11 +247,16 @@ def test_several_operands_at_once_do_not_combine() -> None:
     assert roles(program, op_of(program, "reduce")) == "[pass, -] [pass, -] [] [] -> [pass] [pass]"
 
 
-# -- windows -------------------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def convolution(x: tuple[int, ...], kernel: tuple[int, ...], **options: Any) -> str:
-    given = {"window_strides": (1, 1), "padding": "VALID", "dimension_numbers": ("NHWC", "HWIO", "NHWC"), **options}
+    given = {
+        "window_strides": (1, 1),
+        "padding": "VALID",
+        "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+        **options,
+    }
     program = lowered(lambda x, k: lax.conv_general_dilated(x, k, **given), leaf(*x), leaf(*kernel))
     return roles(program, op_of(program, "convolution"))
 
@@ -245,19 +282,25 @@ def test_an_update_of_one_element_leaves_the_cache_sharded() -> None:
     for length, expected in ((1, "pass"), (2, "-"), (8, "pass")):
         program = lowered(
             lambda c, u, i: lax.dynamic_update_slice(c, u, (i, 0)),
-            leaf(8, 4), leaf(length, 4), leaf(dtype=jnp.int32),
-        )  # fmt: skip
-        assert roles(program, op_of(program, "dynamic_update_slice")).startswith(f"[{expected}, pass]")
+            leaf(8, 4),
+            leaf(length, 4),
+            leaf(dtype=jnp.int32),
+        )
+        assert roles(program, op_of(program, "dynamic_update_slice")).startswith(
+            f"[{expected}, pass]"
+        )
 
 
-# -- odd shapes ----------------------------------------------------------------------------------------------
+# -- odd shapes ------------------------------------------------------------------------------------
 
 
 def test_no_elements_no_rank_and_size_one() -> None:
     program = from_jax(
         lambda x, y, z: (x.reshape(0, 2), jnp.sin(y) + 1, z.reshape(8), jnp.concatenate([x, x])),
-        leaf(2, 0), leaf(), leaf(1, 8, 1),
-    ).program  # fmt: skip
+        leaf(2, 0),
+        leaf(),
+        leaf(1, 8, 1),
+    ).program
     assert [program.dims(int(v)) for v in program.outputs] == [(0, 2), (), (8,), (4, 0)]
     assert any("without elements" in reason for _, reason in program.missing_rules)
 
@@ -265,7 +308,8 @@ def test_no_elements_no_rank_and_size_one() -> None:
 def test_tuples_stay_whole() -> None:
     program = text(
         "  %1 = stablehlo.tuple %a, %a : tuple<tensor<8xf32>, tensor<8xf32>>\n"
-        "  %0 = stablehlo.get_tuple_element %1[1] : (tuple<tensor<8xf32>, tensor<8xf32>>) -> tensor<8xf32>",
+        "  %0 = stablehlo.get_tuple_element %1[1] : (tuple<tensor<8xf32>, tensor<8xf32>>) -> "
+        "tensor<8xf32>",
         "%a: tensor<8xf32>",
         "tensor<8xf32>",
     )

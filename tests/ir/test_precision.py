@@ -12,9 +12,15 @@ from toast_lab.frontends import from_jax
 from toast_lab.ir.read import parse
 
 PRECISIONS = [
-    (None, ""), ("default", ""), ("high", "high"), ("highest", "highest"), (("default", "default"), ""),
-    (("highest", "default"), "highest"), (("default", "high"), "high"), (("high", "highest"), "highest"),
-]  # fmt: skip
+    (None, ""),
+    ("default", ""),
+    ("high", "high"),
+    ("highest", "highest"),
+    (("default", "default"), ""),
+    (("highest", "default"), "highest"),
+    (("default", "high"), "high"),
+    (("high", "highest"), "highest"),
+]
 
 
 def details(fn: Any, kind: str) -> list[str]:
@@ -31,7 +37,12 @@ def test_detail_of_a_product_is_the_most_precise_operand(precision: Any, expecte
 def test_detail_of_a_convolution_is_the_most_precise_operand(precision: Any, expected: str) -> None:
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(
-            x[None], w[None], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"), precision=precision
+            x[None],
+            w[None],
+            (1,),
+            "SAME",
+            dimension_numbers=("NWC", "WIO", "NWC"),
+            precision=precision,
         )
 
     assert details(fn, "convolution") == [expected]

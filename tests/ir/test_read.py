@@ -29,9 +29,15 @@ def traced(fn: Any, *args: Any) -> Program:
 
 
 def module(
-    body: str, arguments: str = "%x: tensor<8x4xf32>", result: str = "tensor<8x4xf32>", more: str = ""
+    body: str,
+    arguments: str = "%x: tensor<8x4xf32>",
+    result: str = "tensor<8x4xf32>",
+    more: str = "",
 ) -> Program:
-    text = f"module {{\n  func.func public @main({arguments}) -> {result} {{\n{body}\n  }}\n{more}\n}}\n"
+    text = (
+        f"module {{\n  func.func public @main({arguments}) -> {result} {{\n{body}\n  "
+        f"}}\n{more}\n}}\n"
+    )
     return parse(text).program
 
 
@@ -52,7 +58,7 @@ def shardable(program: Program, name: int) -> bool:
     return program.factor_size[name] > 1 and program.factor_class[name] in (p.PASS, p.REDUCTION)
 
 
-# -- calls -------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 def test_calls_are_inlined() -> None:
@@ -62,7 +68,11 @@ def test_calls_are_inlined() -> None:
 
     program = traced(lambda x: inner(x) + 1, leaf(4))
     assert "func.call" not in kinds(program)
-    assert [k for k in kinds(program) if k not in ("constant", "broadcast_in_dim")] == ["sine", "multiply", "add"]
+    assert [k for k in kinds(program) if k not in ("constant", "broadcast_in_dim")] == [
+        "sine",
+        "multiply",
+        "add",
+    ]
 
 
 def test_each_call_site_gets_its_own_copy() -> None:
@@ -83,7 +93,8 @@ def test_each_call_site_gets_its_own_copy() -> None:
 
 def test_a_call_with_several_results_and_a_call_of_a_call() -> None:
     program = module(
-        "    %0:2 = func.call @outer(%x) : (tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<8x4xf32>)\n"
+        "    %0:2 = func.call @outer(%x) : (tensor<8x4xf32>) -> (tensor<8x4xf32>, "
+        "tensor<8x4xf32>)\n"
         "    %1 = stablehlo.add %0#0, %0#1 : tensor<8x4xf32>\n    return %1 : tensor<8x4xf32>",
         more="""
   func.func private @outer(%a: tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<8x4xf32>) {
@@ -102,9 +113,11 @@ def test_a_call_with_several_results_and_a_call_of_a_call() -> None:
 
 def test_dead_code_is_dropped() -> None:
     program = module(
-        "    %0 = stablehlo.sine %x : tensor<8x4xf32>\n    %1 = stablehlo.exponential %0 : tensor<8x4xf32>\n"
+        "    %0 = stablehlo.sine %x : tensor<8x4xf32>\n    %1 = stablehlo.exponential %0 : "
+        "tensor<8x4xf32>\n"
         "    %2 = stablehlo.tanh %x : tensor<8x4xf32>\n    return %2 : tensor<8x4xf32>",
-        more="  func.func private @unused(%a: tensor<2xf32>) -> tensor<2xf32> {\n    return %a : tensor<2xf32>\n  }",
+        more="  func.func private @unused(%a: tensor<2xf32>) -> tensor<2xf32> {\n    return %a : "
+        "tensor<2xf32>\n  }",
     )
     assert kinds(program) == ["tanh"]
     assert program.n_arguments == 1
@@ -112,13 +125,14 @@ def test_dead_code_is_dropped() -> None:
 
 def test_what_a_custom_call_does_is_not_known_so_it_stays() -> None:
     program = module(
-        "    %0 = stablehlo.custom_call @log(%x) {has_side_effect = true} : (tensor<8x4xf32>) -> tensor<8x4xf32>\n"
+        "    %0 = stablehlo.custom_call @log(%x) {has_side_effect = true} : (tensor<8x4xf32>) -> "
+        "tensor<8x4xf32>\n"
         "    return %x : tensor<8x4xf32>"
     )
     assert kinds(program) == ["custom_call"]
 
 
-# -- where things come from --------------------------------------------------------------------------
+# -- where things come from ------------------------------------------------------------------------
 
 
 def test_source_lines_and_name_stacks() -> None:
@@ -150,7 +164,9 @@ def test_a_line_in_a_helper_comes_before_the_line_that_called_it() -> None:
 
 
 def test_an_op_without_a_location_says_so() -> None:
-    program = module("    %0 = stablehlo.tanh %x : tensor<8x4xf32> loc(unknown)\n    return %0 : tensor<8x4xf32>")
+    program = module(
+        "    %0 = stablehlo.tanh %x : tensor<8x4xf32> loc(unknown)\n    return %0 : tensor<8x4xf32>"
+    )
     assert program.where(only(program, "tanh")) == "unknown line"
 
 
@@ -171,7 +187,7 @@ def test_values_are_called_after_their_variables() -> None:
     assert len(set(program.value_name)) == program.n_values
 
 
-# -- rules -------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 def test_a_dot_is_an_einsum() -> None:
@@ -186,7 +202,8 @@ def test_a_dot_is_an_einsum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [((4, 6), (24,)), ((24,), (4, 6)), ((2, 3, 5), (6, 5)), ((8, 1, 3), (8, 3))]
+    ("before", "after"),
+    [((4, 6), (24,)), ((24,), (4, 6)), ((2, 3, 5), (6, 5)), ((8, 1, 3), (8, 3))],
 )
 def test_reshapes_map_dims_in_factors(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     program = traced(lambda x: jnp.reshape(x, after), leaf(*before))
@@ -199,7 +216,9 @@ def test_reshapes_map_dims_in_factors(before: tuple[int, ...], after: tuple[int,
     for dims, shape in ((inside, before), (outside, after)):
         for factors, size in zip(dims, shape, strict=True):
             assert np.prod([program.factor_size[f] for f in factors]) == size
-            assert not any(shardable(program, f) for f in factors[1:]), "a minor factor alone needs a strided layout"
+            assert not any(shardable(program, f) for f in factors[1:]), (
+                "a minor factor alone needs a strided layout"
+            )
     merged = max([*inside, *outside], key=len)
     assert shardable(program, merged[0]), "the major factor can be split"
 
@@ -214,7 +233,10 @@ def test_only_the_major_factor_of_a_merged_dim_joins_colours() -> None:
 
 
 def test_elementwise_chlo_ops_have_a_rule() -> None:
-    program = module("    %0 = chlo.erf_inv %x : tensor<8x4xf32> -> tensor<8x4xf32>\n    return %0 : tensor<8x4xf32>")
+    program = module(
+        "    %0 = chlo.erf_inv %x : tensor<8x4xf32> -> tensor<8x4xf32>\n    return "
+        "%0 : tensor<8x4xf32>"
+    )
     op = only(program, "chlo.erf_inv")
     assert program.use_names(int(program.use_ptr[op])) == program.def_names(program.results(op)[0])
     assert all(shardable(program, f) for f in program.factors(op))
@@ -262,7 +284,9 @@ def test_ops_without_a_rule_are_reported_and_stay_whole() -> None:
 
 def test_ordinary_networks_have_a_rule_for_every_op() -> None:
     def fn(x: jax.Array, k: jax.Array) -> jax.Array:
-        y = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = jax.lax.conv_general_dilated(
+            x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
         y = jax.nn.softmax(jnp.cumsum(jnp.sort(y, axis=-1), axis=1), axis=-1)
         return jnp.pad(y[:, 1:], ((0, 0), (0, 1), (0, 0), (0, 0)))
 
@@ -272,7 +296,7 @@ def test_ordinary_networks_have_a_rule_for_every_op() -> None:
     assert program.flops[conv] == 2 * (2 * 8 * 8 * 16) * (3 * 3 * 4)
 
 
-# -- the arrays --------------------------------------------------------------------------------------
+# -- the arrays ------------------------------------------------------------------------------------
 
 
 def test_constants_are_known_through_ops() -> None:
@@ -289,7 +313,8 @@ def test_constants_are_known_through_ops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"), [(jnp.float32, 4), (jnp.bfloat16, 2), (jnp.int8, 1), (jnp.bool_, 1), (jnp.complex64, 8)]
+    ("dtype", "size"),
+    [(jnp.float32, 4), (jnp.bfloat16, 2), (jnp.int8, 1), (jnp.bool_, 1), (jnp.complex64, 8)],
 )
 def test_sizes_in_bytes(dtype: Any, size: int) -> None:
     program = traced(lambda x: x, leaf(3, 5, dtype=dtype))
@@ -316,7 +341,9 @@ def test_the_digest_is_of_the_program_not_of_its_names() -> None:
 
 
 def test_complex_constants_are_read() -> None:
-    program = from_jax(lambda x: x * (1 + 2j) + jnp.asarray([1j, 2.0, 3.0]), S((3,), jnp.complex64)).program
+    program = from_jax(
+        lambda x: x * (1 + 2j) + jnp.asarray([1j, 2.0, 3.0]), S((3,), jnp.complex64)
+    ).program
     constants = [program.detail[op] for op in program.ops() if program.kind[op] == "constant"]
     assert constants == ["", "(1.000000e+00,2.000000e+00)"]
 
@@ -333,10 +360,17 @@ def test_bitwise_sums_of_integers_have_no_collective(dtype: Any, kept_whole: boo
 def test_the_contraction_of_a_convolution_with_batch_groups_stays_whole(groups: int) -> None:
     def kernel_gradient(x: Any, g: Any) -> Any:
         return jax.lax.conv_general_dilated(
-            x, g, (1, 1), ((1, 1), (1, 1)), batch_group_count=groups, dimension_numbers=("CHWN", "IHWO", "HWNC")
+            x,
+            g,
+            (1, 1),
+            ((1, 1), (1, 1)),
+            batch_group_count=groups,
+            dimension_numbers=("CHWN", "IHWO", "HWNC"),
         )
 
-    program = from_jax(kernel_gradient, S((8, 4, 4, 8), jnp.float32), S((8, 4, 4, 8), jnp.float32)).program
+    program = from_jax(
+        kernel_gradient, S((8, 4, 4, 8), jnp.float32), S((8, 4, 4, 8), jnp.float32)
+    ).program
     (op,) = (op for op in program.ops() if program.kind[op] == "convolution")
     contracted = program.use_names(int(program.use_ptr[op]))[0]
     assert program.factor_class[contracted] == (p.REDUCTION if groups == 1 else p.NEED_REPLICATION)

@@ -82,7 +82,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_arguments_result_and_environment(work: str) -> None:
     assert isolate.run_in_child(f"{work}:add", 2, b=3) == 5
-    value, pid = isolate.run_in_child(f"{work}:environment", "TOAST_TEST", env={"TOAST_TEST": "yes"})
+    value, pid = isolate.run_in_child(
+        f"{work}:environment", "TOAST_TEST", env={"TOAST_TEST": "yes"}
+    )
     assert value == "yes"
     assert pid != os.getpid()
     assert "TOAST_TEST" not in os.environ
@@ -118,7 +120,10 @@ def test_other_errors_come_back_with_their_traceback(work: str) -> None:
     [
         ("abort", r"its process crashed \(SIGABRT\).*Last output: about to fall"),
         ("segfault", r"its process crashed \(SIGSEGV\)"),
-        ("killed", r"its process was killed \(SIGKILL\), most likely because the machine ran out of memory"),
+        (
+            "killed",
+            r"its process was killed \(SIGKILL\), most likely because the machine ran out of memory",
+        ),
         ("leave", r"its process ended early with exit status 7"),
     ],
 )
@@ -177,7 +182,10 @@ def test_no_process_is_left_behind(work: str) -> None:
     with pytest.raises(RunFailed):
         isolate.run_in_child(f"{work}:hang", time_limit_s=1)
     listed = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False
+        ["ps", "--ppid", str(os.getpid()), "-o", "args="],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert not [line for line in listed.stdout.splitlines() if "toast_lab.isolate" in line]
 

@@ -36,9 +36,12 @@ print(caller(0), caller._cache.hits, caller._cache.path)
 def run(folder: Path, cache: Path, *words: str, **env: str) -> subprocess.Popen[str]:
     paths = os.pathsep.join([str(folder), *sys.path])
     return subprocess.Popen(
-        [sys.executable, "-B", folder / "caller.py", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-B", folder / "caller.py", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(cache), **env},
-    )  # fmt: skip
+    )
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, int, Path]:
@@ -61,13 +64,16 @@ def test_an_edit_of_a_file_that_a_kernel_calls_into_is_seen(program: Path) -> No
     assert outcome(run(program, cache))[:2] == (2, 1)
     before = (program / "called.py").stat()
     (program / "called.py").write_text(textwrap.dedent(CALLED.format(2)))
-    os.utime(program / "called.py", ns=(before.st_atime_ns, before.st_mtime_ns))  # as an upgraded wheel may have it
+    # As an upgraded wheel may have it
+    os.utime(program / "called.py", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert outcome(run(program, cache))[:2] == (3, 0)
     assert len(list((cache / "toast-lab").glob("*.kernel"))) == 1, "the older kernel is gone"
 
 
 @pytest.mark.parametrize("callee", ["whole", "gone", "damaged", "edited"])
-def test_a_kernel_that_another_calls_at_its_address_is_there_before_it(program: Path, callee: str) -> None:
+def test_a_kernel_that_another_calls_at_its_address_is_there_before_it(
+    program: Path, callee: str
+) -> None:
     source = textwrap.dedent(CALLED.format(1)).replace("helper", "compiled")
     (program / "called.py").write_text(source)
     cache = program / "cache"
@@ -92,7 +98,12 @@ def test_a_damaged_file_is_compiled_anew(program: Path, damage: str) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(
-        {"cut": path.read_bytes()[:-100], "flipped": bytes(data), "empty": b"", "foreign": b"no kernel" * 99}[damage]
+        {
+            "cut": path.read_bytes()[:-100],
+            "flipped": bytes(data),
+            "empty": b"",
+            "foreign": b"no kernel" * 99,
+        }[damage]
     )
     assert outcome(run(program, cache))[:2] == (2, 0)
     assert outcome(run(program, cache))[:2] == (2, 1)
@@ -111,7 +122,9 @@ def test_processes_that_compile_at_once_share_the_work(program: Path) -> None:
 def test_without_any_folder_to_write_to_kernels_still_work(program: Path) -> None:
     blocked = program / "blocked"
     blocked.write_text("a file where a folder should be")
-    value, _, path = outcome(run(program, blocked, TMPDIR=str(program), HOME=str(blocked), XDG_CACHE_HOME=str(blocked)))
+    value, _, path = outcome(
+        run(program, blocked, TMPDIR=str(program), HOME=str(blocked), XDG_CACHE_HOME=str(blocked))
+    )
     assert value == 2
     assert blocked not in path.parents
 
@@ -143,9 +156,14 @@ def test_folders_that_others_can_write_to_are_not_trusted(tmp_path: Path) -> Non
 def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "k-1.kernel"
     code = "import sys, time; from pathlib import Path; from toast_lab import kernel_files\n"
-    code += "with kernel_files.locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    code += (
+        "with kernel_files.locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    )
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True, env=isolate.child_environment()
+        [sys.executable, "-c", code, path],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=isolate.child_environment(),
     )
     try:
         assert holder.stdout is not None

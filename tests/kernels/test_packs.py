@@ -1,4 +1,6 @@
-"""Packs: what compiled code reads of them is what Python wrote, and what does not fit their annotations is refused."""
+"""Packs: what compiled code reads of them is what Python wrote, and what does not fit their
+annotations is refused.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,13 @@ def test_a_pack_is_still_a_named_tuple() -> None:
 
 def test_slots_follow_one_another() -> None:
     assert [(f.name, f.slot) for f in fields(Outer)] == [
-        ("rows", 0), ("inner", 3), ("seed", 6), ("count", 7), ("yes", 8), ("place", 9),
-    ]  # fmt: skip
+        ("rows", 0),
+        ("inner", 3),
+        ("seed", 6),
+        ("count", 7),
+        ("yes", 8),
+        ("place", 9),
+    ]
     assert size(Outer) == 11
 
 
@@ -124,7 +131,9 @@ def test_threads_that_ask_at_once_get_one_buffer() -> None:
 def test_arrays_of_another_type_are_refused_before_they_are_misread() -> None:
     keys = np.array([7, 0, 0, 0], np.uint64)
     assert slot(keys, np.uint64(7)) >= 0
-    with pytest.raises(TypeError, match=r"tree:slot is called with array\(int32.*not array\(uint64"):
+    with pytest.raises(
+        TypeError, match=r"tree:slot is called with array\(int32.*not array\(uint64"
+    ):
         slot(keys.astype(np.int32), np.uint64(7))
     with pytest.raises(TypeError, match=r"1d, A\), not array\(uint64, 1d, C\)"):
         slot(np.zeros(8, np.uint64)[::2], np.uint64(7))

@@ -1,4 +1,6 @@
-"""Preparing: budgets count searching alone, nothing is compiled behind a user's back, and children may die."""
+"""Preparing: budgets count searching alone, nothing is compiled behind a user's back, and children
+may die.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_first_search_on_a_machine_spends_its_budget_on_searching(tmp_path: Pa
     found = json.loads(done.stdout)
     assert "preparing kernels, once on this machine" in done.stderr
     assert found["elapsed_s"] < 4.0
-    assert found["wall_s"] > found["elapsed_s"] + 1.0, "compiling takes longer than that on any machine"
+    assert found["wall_s"] > found["elapsed_s"] + 1.0, (
+        "compiling takes longer than that on any machine"
+    )
     assert found["status"] == "COMPLETE" or found["evaluations"] > 20
 
 
@@ -85,7 +89,9 @@ def test_what_a_listener_takes_is_no_searching() -> None:
             slept += 0.4
 
     began = time.monotonic()
-    result = tl.search(problem, "random", budget=tl.Budget(seconds=None, evaluations=300), on_progress=pause)
+    result = tl.search(
+        problem, "random", budget=tl.Budget(seconds=None, evaluations=300), on_progress=pause
+    )
     assert slept > 0.0
     assert result.elapsed_s <= time.monotonic() - began - slept
 
@@ -106,7 +112,10 @@ prepare.prepare("graph", listener=lambda done, total: print(done, total))
 
 @pytest.mark.parametrize("trouble", ["no children", "children that die"])
 def test_without_children_kernels_are_compiled_here(tmp_path: Path, trouble: str) -> None:
-    assert run(ALONE, trouble, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split("\n")[:2] == ["0 1", "1 1"]
+    assert run(ALONE, trouble, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split("\n")[:2] == [
+        "0 1",
+        "1 1",
+    ]
 
 
 def test_a_wait_can_be_cancelled(tmp_path: Path) -> None:
@@ -118,7 +127,9 @@ def test_a_wait_can_be_cancelled(tmp_path: Path) -> None:
     except isolate.Cancelled as error:
         print(error)
     """
-    assert "cancelled while kernels were prepared" in run(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+    assert (
+        "cancelled while kernels were prepared" in run(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout
+    )
 
 
 def test_a_crew_ends_with_whoever_set_it_to_work(tmp_path: Path) -> None:
@@ -150,10 +161,17 @@ def test_needs_name_modules_that_have_kernels() -> None:
 
 
 def test_loading_a_model_writes_nothing_to_stderr() -> None:
-    env = {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "JAX_PLATFORMS")}
+    env = {
+        k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "JAX_PLATFORMS")
+    }
     code = "import toast_lab as tl; print(tl.load('mlp'))"
     found = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert found.stdout.startswith("mlp: 5 ops")
     assert found.stderr == ""
@@ -192,7 +210,13 @@ def test_what_plugins_write_while_devices_are_looked_for_is_kept_back(
 def test_starting_loads_neither_jax_nor_numba(command: list[str]) -> None:
     """Seconds depend on the machine; what takes seconds to import does not."""
     found = subprocess.run(
-        [sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, "-X", "importtime", *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
-    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()}
+    loaded = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()
+    }
     assert not loaded & {"jax", "jaxlib", "numba", "numpy", "scipy", "panel", "bokeh", "pandas"}

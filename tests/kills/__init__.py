@@ -1,4 +1,5 @@
-"""Kill processes of sweeps, races, comparisons and searches at random moments, and see what is left.
+"""Kill processes of sweeps, races, comparisons and searches at random moments, and see what is
+left.
 
 Start reading at ``harness.py``.
 """

@@ -1,6 +1,8 @@
-"""One trial: start a command, kill one of its child processes at a moment drawn from a seed, wait for the end.
+"""One trial: start a command, kill one of its child processes at a moment drawn from a seed, wait
+for the end.
 
-``Trial`` says what was killed and when, and how the command ended.  What must hold then is for the tests to say.
+``Trial`` says what was killed and when, and how the command ended.  What must hold then is for the
+tests to say.
 """
 
 from __future__ import annotations
@@ -40,12 +42,16 @@ class Trial(NamedTuple):
 
 
 def children(pid: int) -> list[tuple[int, str]]:
-    """(pid, command line) of all that descend from a process and live, those that compile kernels ahead left out."""
+    """(pid, command line) of all that descend from a process and live, those that compile kernels
+    ahead left out.
+    """
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+                state, parent = (
+                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+                )
             except OSError:
                 continue
             if state != "Z":
@@ -65,14 +71,22 @@ def children(pid: int) -> list[tuple[int, str]]:
 
 
 def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
-    """``toast-lab`` as a process of its own session, its output in files so that it never waits for us."""
+    """``toast-lab`` as a process of its own session, its output in files so that it never waits for
+    us.
+    """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
-        [sys.executable, "-m", "toast_lab.cli", *argv], env=env, text=True, start_new_session=True, **options
+        [sys.executable, "-m", "toast_lab.cli", *argv],
+        env=env,
+        text=True,
+        start_new_session=True,
+        **options,
     )  # type: ignore[call-overload, no-any-return]
 
 
-def kill_one(pid: int, rng: random.Random, span_s: float, alive: Callable[[], bool]) -> Victim | None:
+def kill_one(
+    pid: int, rng: random.Random, span_s: float, alive: Callable[[], bool]
+) -> Victim | None:
     """Wait for a part of ``span_s``, and kill any of the descendants of ``pid``.
 
     ``alive()`` says whether there is still anything to be killed.
@@ -95,7 +109,10 @@ def kill_one(pid: int, rng: random.Random, span_s: float, alive: Callable[[], bo
 
 
 def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -> Trial:
-    """Run a command and kill one of its processes within ``span_s`` of the first; without ``rng`` leave it alone."""
+    """Run a command and kill one of its processes within ``span_s`` of the first.
+
+    Without ``rng`` leave it alone.
+    """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start(argv, stdout=out, stderr=err)
         began, victim, status = time.monotonic(), None, None
@@ -127,5 +144,12 @@ def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -
 
 def told(kind: str, number: int, found: Trial, note: str = "") -> str:
     """A line about a trial, for whoever reads the test's output."""
-    victim = "nothing, it had ended" if found.victim is None else f"{found.victim.what!r} at {found.victim.at_s:.2f} s"
-    return f"{kind} {number}: killed {victim}; exit status {found.status} after {found.seconds:.1f} s {note}".rstrip()
+    victim = (
+        "nothing, it had ended"
+        if found.victim is None
+        else (f"{found.victim.what!r} at {found.victim.at_s:.2f} s")
+    )
+    return (
+        f"{kind} {number}: killed {victim}; exit status {found.status} after "
+        f"{found.seconds:.1f} s {note}"
+    ).rstrip()

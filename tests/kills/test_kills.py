@@ -1,7 +1,10 @@
-"""Whatever process of a sweep, race, comparison or search is killed, and whenever: it ends, and says what happened.
+"""Whatever process of a sweep, race, comparison or search is killed, and whenever.
 
-The moments are drawn from a seed (``TOAST_LAB_KILL_SEED``, 0 by default) over the time that the same command takes when
-nothing is killed.  ``pytest tests/kills -s`` prints what was killed; ``-m slow`` does fifty.
+It ends, and says what happened.
+
+The moments are drawn from a seed (``TOAST_LAB_KILL_SEED``, 0 by default) over the time that the
+same command takes when nothing is killed.  ``pytest tests/kills -s`` prints what was killed; ``-m
+slow`` does fifty.
 """
 
 from __future__ import annotations
@@ -33,10 +36,30 @@ SEED = int(os.environ.get("TOAST_LAB_KILL_SEED", "0"))
 SEEDS = 3
 MOST = 0.8  #: of the time that a command takes: at its very end nothing is left to be killed
 SWEEP = [
-    "sweep", "--models", "mlp", "--meshes", "a=2,b=4", "--methods", "random", "--seeds", f"0-{SEEDS - 1}",
-    "--seconds", "0.3", "--json",
-]  # fmt: skip
-RACE = ["race", "mlp", "--mesh", "a=2,b=4", "--methods", "random,beam", "--seconds", "0.5", "--json"]
+    "sweep",
+    "--models",
+    "mlp",
+    "--meshes",
+    "a=2,b=4",
+    "--methods",
+    "random",
+    "--seeds",
+    f"0-{SEEDS - 1}",
+    "--seconds",
+    "0.3",
+    "--json",
+]
+RACE = [
+    "race",
+    "mlp",
+    "--mesh",
+    "a=2,b=4",
+    "--methods",
+    "random,beam",
+    "--seconds",
+    "0.5",
+    "--json",
+]
 FINE = {"BUDGET", "CONVERGED", "COMPLETE"}
 
 FOLDER = "{folder}"  #: stands for one that is not given again
@@ -77,7 +100,9 @@ def sweep_once(tmp_path: Path, number: int) -> str:
     assert len(rows) == SEEDS, "each search has a row, and none has two"
     assert sorted(r["seed"] for r in rows) == list(range(SEEDS))
     for row in rows:
-        assert row["status"] in FINE or (row["status"] == "CRASHED" and "process" in row["message"]), row
+        assert row["status"] in FINE or (
+            row["status"] == "CRASHED" and "process" in row["message"]
+        ), row
         assert row["status"] == "CRASHED" or row["score"] <= 1.0
     assert sum(r["status"] == "CRASHED" for r in rows) == 0, "one death is made good by another try"
     return told("sweep", number, found, note)
@@ -88,7 +113,8 @@ def killed_sweep_once(tmp_path: Path, number: int) -> str:
     folder = tmp_path / f"killed {number}"
     argv = [*SWEEP, "--out", str(folder)]
     draw = rng("killed sweep", number)
-    # Rows come late, since workers load the model first: every other time the moment is drawn among them.
+    # Rows come late, since workers load the model first: every other time the moment is drawn among
+    # them.
     first_rows = draw.randrange(1, SEEDS) if number % 2 else 0
     wait_s = draw.uniform(0.0, 1.0 if first_rows else span_s(*SWEEP, "--out", FOLDER))
     process = harness.start(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -126,7 +152,9 @@ def race_once(tmp_path: Path, number: int) -> str:
     rows = json.loads(found.out)["race"]["rows"]
     assert [r["method"] for r in rows] == ["random", "beam"]
     crashed = [r for r in rows if r["status"] == "CRASHED"]
-    assert all(r["status"] in FINE or "its process was killed (SIGKILL)" in r["message"] for r in rows), rows
+    assert all(
+        r["status"] in FINE or "its process was killed (SIGKILL)" in r["message"] for r in rows
+    ), rows
     assert len(crashed) <= 1, "a method that was killed costs its own row"
     for row in rows:
         assert row["score"] is not None or row["status"] == "CRASHED"
@@ -138,7 +166,8 @@ def compare_once(tmp_path: Path, number: int) -> str:
     found = trial(argv, rng("compare", number), MOST * span_s(*argv))
     said = told("compare", number, found)
     assert found.status in (0, 1), said + found.err
-    if not found.out:  # the child that looks at the gradients of all plans died before any was measured
+    # The child that looks at the gradients of all plans died before any was measured
+    if not found.out:
         assert found.status == 1, said
         assert "killed (SIGKILL)" in found.err, found.err
         assert "Traceback" not in found.err
@@ -148,7 +177,9 @@ def compare_once(tmp_path: Path, number: int) -> str:
     assert len(rows) == 3
     for row in rows:
         assert row["status"] == "ok" or "killed (SIGKILL)" in row["message"], row
-    assert sum(row["status"] != "ok" for row in rows) <= 1, "a plan that was killed costs its own row"
+    assert sum(row["status"] != "ok" for row in rows) <= 1, (
+        "a plan that was killed costs its own row"
+    )
     return f"{said} {[row['status'] for row in rows]}"
 
 
@@ -160,7 +191,18 @@ def compare_command(tmp_path: Path) -> list[str]:
         if not path.exists():
             tl.Plan.from_actions(problem, actions).save(path)
         paths.append(str(path))
-    return ["compare", "mlp", *paths, "--devices", "cpu:2", "--repeats", "2", "--store", "none", "--json"]
+    return [
+        "compare",
+        "mlp",
+        *paths,
+        "--devices",
+        "cpu:2",
+        "--repeats",
+        "2",
+        "--store",
+        "none",
+        "--json",
+    ]
 
 
 def search_once(tmp_path: Path, number: int) -> str:
@@ -173,7 +215,8 @@ def search_once(tmp_path: Path, number: int) -> str:
     while not (pids := [pid for pid, _ in harness.children(os.getpid()) if pid not in mine]):
         assert time.monotonic() - began < harness.PATIENCE_S
         time.sleep(0.02)
-    if number % 4 < 2:  # what had been told is the interesting part; the others die while they prepare
+    # What had been told is the interesting part; the others die while they prepare
+    if number % 4 < 2:
         while run.best is None and run.running:
             time.sleep(0.02)
     time.sleep(draw.uniform(0.0, 2.5))
@@ -191,11 +234,16 @@ def search_once(tmp_path: Path, number: int) -> str:
     if result.status is not tl.Status.CRASHED:
         return f"search {number}: {method} had ended with {result.status.name} before {at_s:.2f} s"
     assert "killed (SIGKILL)" in result.message
-    assert known is None or result.cost.score <= known.score * (1 + 1e-9), "at least the best that was known"
+    assert known is None or result.cost.score <= known.score * (1 + 1e-9), (
+        "at least the best that was known"
+    )
     assert result.cost.score == pytest.approx(run.points[-1].score)
     result.plan.check()
     assert result.trace.simulations
-    return f"search {number}: killed {method} at {at_s:.2f} s, C(s) {result.cost.score:.4f} of {result.evaluations}"
+    return (
+        f"search {number}: killed {method} at {at_s:.2f} s, C(s) {result.cost.score:.4f} of "
+        f"{result.evaluations}"
+    )
 
 
 KINDS = {
@@ -215,7 +263,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("number", range(2))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_costs_what_was_killed_and_nothing_else(kind: str, number: int, folder: Path) -> None:
+def test_a_kill_costs_what_was_killed_and_nothing_else(
+    kind: str, number: int, folder: Path
+) -> None:
     print("\n" + KINDS[kind](folder, number))
 
 

@@ -18,8 +18,15 @@ from toast_lab.sharding.plan import ShardingPlan, replicated
 
 S = jax.ShapeDtypeStruct
 SMALL = {
-    "layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 128, "batch": 8, "sequence": 32,
-}  # fmt: skip
+    "layers": 1,
+    "d_model": 64,
+    "hidden": 128,
+    "heads": 4,
+    "key_size": 16,
+    "vocab": 128,
+    "batch": 8,
+    "sequence": 32,
+}
 
 
 def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
@@ -80,7 +87,10 @@ def test_a_value_brought_to_one_sharding_for_two_uses_has_one_constraint() -> No
 
 
 def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -> None:
-    """An op split on an axis that its result does not keep: first the op's sharding, then the value's."""
+    """An op split on an axis that its result does not keep.
+
+    First the op's sharding, then the value's.
+    """
 
     def double(x):
         return x + x
@@ -93,7 +103,11 @@ def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -
     op_axis[add, 0] = model.program.def_names(model.program.results(add)[0])[1]
     plan = ShardingPlan(plan.program, plan.mesh, op_axis, plan.value_axis)
     text = annotate(model, plan)
-    assert constraints(text) == [("%arg0", '[{}, {"d"}]'), ("%1", '[{}, {"d"}]'), ("%2", "[{}, {}]")]
+    assert constraints(text) == [
+        ("%arg0", '[{}, {"d"}]'),
+        ("%1", '[{}, {"d"}]'),
+        ("%2", "[{}, {}]"),
+    ]
     assert made_specs(plan)[1] == ((), ("d",))
     assert "return %3" in text
 
@@ -122,7 +136,9 @@ def test_donation_stays_where_the_shardings_agree_and_turns_into_a_hint_where_no
         return w + x, x.sum()
 
     shapes = S((8, 16), "float32"), S((8, 16), "float32")
-    model = frontends.from_jax(step, *shapes, donate_argnums=0, dim_names={"w": ("rows", "columns")})
+    model = frontends.from_jax(
+        step, *shapes, donate_argnums=0, dim_names={"w": ("rows", "columns")}
+    )
     plan = plan_of(model, {"d": 4}, ("rows", "d"))
     assert "tf.aliasing_output = 0" in annotate(model, plan)
     value_axis = plan.value_axis.copy()
@@ -166,7 +182,9 @@ def test_loops_keep_their_own_attributes_untouched() -> None:
 
 
 @pytest.mark.parametrize("mesh", [{"d": 2, "m": 4}, {"d": 8}])
-def test_a_transformer_step_written_from_text_and_from_the_model_is_the_same_module(mesh: dict[str, int]) -> None:
+def test_a_transformer_step_written_from_text_and_from_the_model_is_the_same_module(
+    mesh: dict[str, int],
+) -> None:
     model = frontends.load("transformer", **SMALL)
     plan = plan_of(model, mesh, ("batch", "d"), ("d_model", "d"))
     text = annotate(model, plan)
@@ -177,7 +195,9 @@ def test_a_transformer_step_written_from_text_and_from_the_model_is_the_same_mod
     kept = plan.value_specs()
     rows = np.flatnonzero(~model.program.value_is_constant[model.program.n_arguments :])
     assert text.count("#sdy.sharding_per_value<") == len(rows)
-    assert text.count("= #sdy.sharding<@mesh") == model.program.n_arguments + len(model.program.outputs)
+    assert text.count("= #sdy.sharding<@mesh") == model.program.n_arguments + len(
+        model.program.outputs
+    )
     assert any(any(spec) for spec in kept)
 
 
@@ -193,21 +213,28 @@ def test_another_program_is_refused() -> None:
 def test_sums_that_cannot_be_scattered_beside_what_is_there_are_made_whole_first() -> None:
     """4 experts split over d; scattering the sum over m onto them would cut 4 into 8.
 
-    The kept sharding on the op itself would be another computation, of which XLA makes wrong numbers.
+    The kept sharding on the op itself would be another computation, of which XLA makes wrong
+    numbers.
     """
     model = frontends.from_jax(
-        lambda x, w: jnp.einsum("esd,edh->esh", x, w), S((4, 8, 8), "float32"), S((4, 8, 16), "float32")
+        lambda x, w: jnp.einsum("esd,edh->esh", x, w),
+        S((4, 8, 8), "float32"),
+        S((4, 8, 16), "float32"),
     )
     program = model.program
     whole = replicated(problem_of(model, {"d": 2, "m": 4}))
     (op,) = program.ops()
-    experts, inner = program.use_names(int(program.use_ptr[op]))[0], program.use_names(int(program.use_ptr[op]))[2]
+    experts = program.use_names(int(program.use_ptr[op]))[0]
+    inner = program.use_names(int(program.use_ptr[op]))[2]
     op_axis, value_axis = whole.op_axis.copy(), whole.value_axis.copy()
     op_axis[op] = experts, inner
     value_axis[program.results(op)[0]] = 2, 0
     plan = dataclasses.replace(whole, op_axis=op_axis, value_axis=value_axis)
     assert made_specs(plan)[-1] == (("d",), (), ())
-    assert constraints(annotate(model, plan))[-2:] == [("%2", '[{"d"}, {}, {}]'), ("%3", '[{"m"}, {}, {"d"}]')]
+    assert constraints(annotate(model, plan))[-2:] == [
+        ("%2", '[{"d"}, {}, {}]'),
+        ("%3", '[{"m"}, {}, {"d"}]'),
+    ]
 
 
 def test_for_shardy_an_op_carries_what_its_operands_imply_and_its_number() -> None:

@@ -1,4 +1,7 @@
-"""Plans on programs with loops and conditionals: listings, annotations, and what a body may not share with outside."""
+"""Plans on programs with loops and conditionals.
+
+Listings, annotations, and what a body may not share with outside.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ def test_a_listing_shows_rounds_and_what_is_carried() -> None:
     lines = [line for line in listing.splitlines()]
     start = next(i for i, line in enumerate(lines) if "loop, 6 rounds:" in line)
     assert lines[start].startswith("  loop")
-    assert any("= carry(x)" in line and line.startswith("    ") and "[4{d}, 8]" in line for line in lines[start:])
+    assert any(
+        "= carry(x)" in line and line.startswith("    ") and "[4{d}, 8]" in line
+        for line in lines[start:]
+    )
     body = next(i for i, line in enumerate(lines) if line == "    body:")
     assert any(line.startswith("      ") and "matmul" in line for line in lines[body:])
     assert any(line.strip().startswith("next ") for line in lines[body:])
@@ -45,7 +51,9 @@ def test_a_listing_shows_rounds_and_what_is_carried() -> None:
 
 
 def test_a_listing_shows_branches() -> None:
-    _, problem = made(lambda c, x: jax.lax.cond(c, jnp.sin, jnp.cos, x), leaf(dtype="bool"), leaf(8, 4))
+    _, problem = made(
+        lambda c, x: jax.lax.cond(c, jnp.sin, jnp.cos, x), leaf(dtype="bool"), leaf(8, 4)
+    )
     listing = tl.listing(problem, tl.Plan.from_actions(problem, [("x.0", "d")]))
     for text in ("  switch ", "  branch 0:", "  branch 1:", "    yield ", "one_of("):
         assert text in listing, text
@@ -54,7 +62,12 @@ def test_a_listing_shows_branches() -> None:
 def test_what_a_loop_carries_has_one_sharding_all_the_way() -> None:
     _, problem = made(scanned, leaf(6, 8, 8), leaf(4, 8))
     program = problem.analysis.program
-    for actions in ([("x.0", "d")], [("ws.1", "d", "0")], [("ws.1", "d", "1"), ("x.0", "m")], [("ws.1", "m", "0")]):
+    for actions in (
+        [("x.0", "d")],
+        [("ws.1", "d", "0")],
+        [("ws.1", "d", "1"), ("x.0", "m")],
+        [("ws.1", "m", "0")],
+    ):
         plan = tl.Plan.from_actions(problem, actions)
         kept, used = plan.value_specs(), plan.use_specs()
         for op in program.ops():
@@ -81,7 +94,9 @@ def test_a_copy_made_in_a_branch_serves_that_branch_only() -> None:
     value_axis[x, 0] = 0  # kept cut along the dim that every matmul wants whole
     shifted = dataclasses.replace(plan, value_axis=value_axis)
     steps = st.lower(program, plan.op_axis, value_axis, plan.mesh.array())
-    rows = [i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == ALL_GATHER]
+    rows = [
+        i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == ALL_GATHER
+    ]
     assert len(rows) == 3  # one for each branch, and one for both matmuls behind them
     regions = [int(program.region[steps.op[i]]) for i in rows]
     assert [program.regions[r].kind if r >= 0 else "" for r in regions] == ["branch", "branch", ""]
@@ -100,7 +115,9 @@ def test_annotations_stand_inside_the_loop() -> None:
     assert "sdy.sharding" not in header
 
 
-@pytest.mark.parametrize("actions", [[("x.0", "d")], [("ws.1", "d", "0")], [("ws.1", "d", "1"), ("x.0", "m")]])
+@pytest.mark.parametrize(
+    "actions", [[("x.0", "d")], [("ws.1", "d", "0")], [("ws.1", "d", "1"), ("x.0", "m")]]
+)
 def test_a_sharded_scan_runs_to_the_same_result(actions: list[Any]) -> None:
     model, problem = made(scanned, leaf(6, 8, 8), leaf(4, 8))
     run = tl.run(model, tl.Plan.from_actions(problem, actions), devices="cpu:4")

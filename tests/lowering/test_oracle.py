@@ -1,4 +1,7 @@
-"""Our collectives beside Shardy's: equal where they are to be, and every reason found on a program made for it."""
+"""Our collectives beside Shardy's.
+
+Equal where they are to be, and every reason found on a program made for it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ MLP = {"batch": 32, "inputs": 8, "hidden": 16, "outputs": 8}
         (("B->d", "X->d"), [("all_gather", ("d",), 512.0)]),
     ],
 )
-def test_megatron_and_fsdp_are_what_shardy_makes_of_them(actions: tuple[str, ...], expected: list[object]) -> None:
+def test_megatron_and_fsdp_are_what_shardy_makes_of_them(
+    actions: tuple[str, ...], expected: list[object]
+) -> None:
     m = model("mlp", **MLP)
     problem, plan = planned(m, {"d": 2, "m": 4}, *actions)
     found = lowering.shardy_collectives(m, plan)
@@ -51,7 +56,8 @@ def test_sums_over_several_axes_of_which_some_are_scattered() -> None:
     assert difference.reason == routes.SUM_THEN_SLICE
     assert difference.ours[0][1:3] == ("reduce_scatter", ("m",))
     assert [t[1:3] for t in difference.theirs] == [("all_reduce", ("d", "m"))]
-    assert difference.bytes[0] > difference.bytes[1]  # bytes handled; the all_reduce sends them twice
+    # Bytes handled; the all_reduce sends them twice
+    assert difference.bytes[0] > difference.bytes[1]
 
 
 def test_a_value_that_no_use_wants_as_it_is_kept() -> None:
@@ -62,7 +68,8 @@ def test_a_value_that_no_use_wants_as_it_is_kept() -> None:
     _, plan = planned(m, {"d": 8}, "x.0->d", "x.1->d")
     (joined,) = m.program.results(m.program.kind.index("concatenate"))
     assert plan.value_axis[joined].tolist() == [0]  # the state has it cut by rows
-    assert plan.value_specs()[joined] == ((), ("d",))  # it stays as the op makes it, for its use wants it so
+    # It stays as the op makes it, for its use wants it so
+    assert plan.value_specs()[joined] == ((), ("d",))
     found = routes.compare_with_shardy(m, plan)
     assert found.n_ours
     assert found.equal
@@ -75,14 +82,19 @@ def lowered(m: Model, plan: ShardingPlan) -> lowering.Lowered:
 
 
 def test_what_no_reason_explains_stays_unexplained() -> None:
-    """The judge itself: take a gather of Shardy's away, turn another's axes, and neither is explained."""
+    """The judge itself.
+
+    Take a gather of Shardy's away, turn another's axes, and neither is explained.
+    """
     m = model("mlp", **MLP)
     _, plan = planned(m, {"d": 2, "m": 4}, "B->d", "X->d", "U->m")
     found, narrower = lowered(m, plan), routes.ops_of_other_rule(m)
     assert routes.compare(plan, found, narrower).equal
     gathers = [i for i, row in enumerate(found.collectives) if row.kind == "all_gather"]
     assert gathers
-    less = found._replace(collectives=[r for i, r in enumerate(found.collectives) if i != gathers[0]])
+    less = found._replace(
+        collectives=[r for i, r in enumerate(found.collectives) if i != gathers[0]]
+    )
     assert routes.compare(plan, less, narrower).unexplained
     row = found.collectives[gathers[0]]
     other = list(found.collectives)
@@ -107,7 +119,12 @@ def test_ops_whose_rule_is_ours_alone() -> None:
 
 @pytest.mark.parametrize(
     ("axes", "found"),
-    [(("m", "d"), ("d", "m")), (("m:(2)2", "m:(1)2"), ("m",)), (("m:(1)2", "d"), ("d", "m:(1)2")), ((), ())],
+    [
+        (("m", "d"), ("d", "m")),
+        (("m:(2)2", "m:(1)2"), ("m",)),
+        (("m:(1)2", "d"), ("d", "m:(1)2")),
+        ((), ()),
+    ],
 )
 def test_axes_in_mesh_order(axes: tuple[str, ...], found: tuple[str, ...]) -> None:
     _, plan = planned(model("mlp", **MLP), {"d": 2, "m": 4}, "B->d")

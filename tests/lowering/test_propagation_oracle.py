@@ -1,12 +1,14 @@
-"""Our propagation of argument shardings beside Shardy's: equal value by value, and why not where it is not.
+"""Our propagation of argument shardings beside Shardy's.
+
+Equal value by value, and why not where it is not.
 
 Where they differ, and what is known of it:
 
 * an op for which Shardy has no rule of its own (``chlo.square``): its result stays open there;
-* Shardy carries a sharding through factors that a plan never splits, as those of a slice or a concatenation that moves
-  elements between shards (rotary embeddings); ours stops there;
-* two axes on one dim are ordered in Shardy, and the minor one does not pass where the major one is missing; our axes
-  are a set, in mesh order.  So one axis is compared at a time.
+* Shardy carries a sharding through factors that a plan never splits, as those of a slice or a
+  concatenation that moves elements between shards (rotary embeddings); ours stops there;
+* two axes on one dim are ordered in Shardy, and the minor one does not pass where the major one is
+  missing; our axes are a set, in mesh order.  So one axis is compared at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,12 @@ PROGRAMS = {
 def possible(m: Model, axis: str, size: int) -> list[Decision]:
     program = m.program
     arguments = range(program.n_arguments)
-    return [(a, d, axis) for a in arguments for d, n in enumerate(program.dims(a)) if n > 1 and n % size == 0]
+    return [
+        (a, d, axis)
+        for a in arguments
+        for d, n in enumerate(program.dims(a))
+        if n > 1 and n % size == 0
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
@@ -60,7 +67,11 @@ def test_single_decisions_and_sequences_give_what_shardy_gives(name):
     decisions = [[row] for row in rows]
     decisions += [[rows[i] for i in rng.integers(len(rows), size=4)] for _ in range(20)]
     found = compare_propagation(m, analyse_program(m.program), mesh, decisions)
-    wrong = [(taken, each.different) for taken, each in zip(decisions, found, strict=True) if each.different]
+    wrong = [
+        (taken, each.different)
+        for taken, each in zip(decisions, found, strict=True)
+        if each.different
+    ]
     assert not wrong
     assert any(any(any(spec) for spec in each.ours) for each in found)
     assert all(len(each.values) > m.program.n_arguments for each in found)
@@ -70,10 +81,15 @@ def test_single_decisions_and_sequences_give_what_shardy_gives(name):
 def test_a_transformer_differs_only_at_ops_of_other_rules(mode):
     m, mesh = model("transformer", **{**SMALL, "mode": mode}), make_mesh({"a": 4})
     analysis = analyse_program(m.program, m.dim_names)
-    # Colours that reach a factor which moves elements between shards are told apart: Shardy goes on there.
+    # Colours that reach a factor which moves elements between shards are told apart: Shardy goes on
+    # there.
     through = set(analysis.colour[m.program.factor_class == PERMUTATION].tolist())
     rows, rng = possible(m, "a", 4), np.random.default_rng(1)
-    rows = [row for row in rows if int(analysis.colour[m.program.def_names(row[0])[row[1]]]) not in through]
+    rows = [
+        row
+        for row in rows
+        if int(analysis.colour[m.program.def_names(row[0])[row[1]]]) not in through
+    ]
     decisions = [[rows[i]] for i in rng.choice(len(rows), size=12, replace=False)]
     found = compare_propagation(m, analysis, mesh, decisions)
     other = routes.ops_of_other_rule(m)
@@ -84,14 +100,17 @@ def test_a_transformer_differs_only_at_ops_of_other_rules(mode):
         if int(m.program.value_op[value]) not in other
     ]
     assert not unexplained
-    assert sum(len(each.different) for each in found) < 0.05 * sum(len(each.values) for each in found)
+    assert sum(len(each.different) for each in found) < 0.05 * sum(
+        len(each.values) for each in found
+    )
 
 
 def test_shardys_other_pass_settles_the_conflict_where_ours_stops():
     m, mesh = model("attention"), make_mesh({"a": 4})
     analysis = analyse_program(m.program)
     (basic,), (aggressive,) = (
-        compare_propagation(m, analysis, mesh, [[(0, 0, "a")]], aggressive=flag) for flag in (False, True)
+        compare_propagation(m, analysis, mesh, [[(0, 0, "a")]], aggressive=flag)
+        for flag in (False, True)
     )
     names = {m.program.value_name[value] for value, *_ in aggressive.different}
     assert not basic.different

@@ -49,11 +49,15 @@ def test_specs_come_by_path_where_the_pytrees_are_unknown() -> None:
 
 
 def test_the_specs_run_under_jit() -> None:
-    """What jit computes with them is what the function computes, and lands in the shardings promised."""
+    """What jit computes with them is what the function computes, and lands in the shardings
+    promised.
+    """
     plan = plan_of(layer_model(), ("batch", "d"), ("outer", "m"), mesh={"d": 1, "m": 1})
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1), ("d", "m"))
     arguments, results = jax.tree.map(
-        lambda spec: jax.sharding.NamedSharding(mesh, spec), plan.partition_specs(), is_leaf=lambda x: isinstance(x, P)
+        lambda spec: jax.sharding.NamedSharding(mesh, spec),
+        plan.partition_specs(),
+        is_leaf=lambda x: isinstance(x, P),
     )
     params = {"w": jnp.ones((32, 64)), "b": jnp.zeros(64)}
     out = jax.jit(layer, in_shardings=arguments, out_shardings=results)(params, jnp.ones((16, 32)))
@@ -73,10 +77,15 @@ def test_constraints_say_where_a_weight_is_gathered() -> None:
     assert rows[0].where.endswith(f"test_specs.py:{layer.__code__.co_firstlineno + 1}")
 
 
-def test_constraints_pin_partial_sums_that_are_scattered_and_nothing_that_follows_by_itself() -> None:
+def test_constraints_pin_partial_sums_that_are_scattered_and_nothing_that_follows_by_itself() -> (
+    None
+):
     attention = frontends.load("attention")
     plan = plan_of(attention, "S@1->d", mesh={"d": 2, "m": 4})
-    assert [(row.value, row.partition_spec) for row in plan.constraints()] == [("k", P()), ("z", P("d"))]
+    assert [(row.value, row.partition_spec) for row in plan.constraints()] == [
+        ("k", P()),
+        ("z", P("d")),
+    ]
     assert natural_specs(plan)[int(attention.program.outputs[0])] == ((), ())
     data_parallel = plan_of(layer_model(), ("batch", "d"), mesh={"d": 4})
     assert data_parallel.constraints() == []

@@ -1,4 +1,7 @@
-"""From points to a machine: made-up points of known machines come back, and noise, gaps and lies are survived."""
+"""From points to a machine.
+
+Made-up points of known machines come back, and noise, gaps and lies are survived.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,17 @@ SIZES = [2.0**k for k in range(10, 29, 3)]
 
 
 def points_of(machine: Machine, noise: float = 0.0, devices=(2, 4, 8)):
-    """What a perfect measurement of ``machine`` would give, every time off by up to ``noise`` (log-normal)."""
+    """What a perfect measurement of ``machine`` would give, every time off by up to ``noise``
+    (log-normal).
+    """
     rng = np.random.default_rng(1)
     made = []
     for dtype, peak in machine.flops.items():
         for side in SIDES:
             flops = 2.0 * side**3
-            made.append(Point("dot", dtype, 8, 12.0 * side**2, flops, flops / peak + machine.op_overhead_s))
+            made.append(
+                Point("dot", dtype, 8, 12.0 * side**2, flops, flops / peak + machine.op_overhead_s)
+            )
     for size in SIZES:
         made.append(Point("memory", "f32", 8, size, 0.0, size / machine.memory_bytes_per_s))
     for kind in COLLECTIVES:
@@ -74,8 +81,10 @@ def test_noise_and_outliers_move_the_fit_little():
     known = machine_of(1e10, 1e-5)
     points = points_of(known, noise=0.1)
     # every tenth collective took ten times as long: somebody else used the machine
-    outliers = [p._replace(time_s=p.time_s * 10) if p.what in COLLECTIVES and i % 10 == 0 else p
-                for i, p in enumerate(points)]  # fmt: skip
+    outliers = [
+        p._replace(time_s=p.time_s * 10) if p.what in COLLECTIVES and i % 10 == 0 else p
+        for i, p in enumerate(points)
+    ]
     found = fitted(outliers)
     assert found.machine.links[0].bytes_per_s == pytest.approx(1e10, rel=0.25)
     assert found.machine.links[0].latency_s == pytest.approx(1e-5, rel=0.25)
@@ -85,20 +94,32 @@ def test_noise_and_outliers_move_the_fit_little():
 
 def test_a_collective_that_the_formulas_cannot_tell_shows_in_its_residual():
     points = [
-        p._replace(time_s=p.time_s * 3) if p.what == "all_to_all" else p for p in points_of(machine_of(1e10, 1e-5))
+        p._replace(time_s=p.time_s * 3) if p.what == "all_to_all" else p
+        for p in points_of(machine_of(1e10, 1e-5))
     ]
     ratios = {r.what: r.median_ratio for r in fitted(points).residuals}
-    assert all(ratios[f"all_to_all over {n}"] > 2 * ratios[f"all_gather over {n}"] for n in (2, 4, 8))
+    assert all(
+        ratios[f"all_to_all over {n}"] > 2 * ratios[f"all_gather over {n}"] for n in (2, 4, 8)
+    )
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(1, 1e9), st.floats(1e-9, 1e3)), min_size=1, max_size=12, unique_by=lambda p: p[0]))
+@given(
+    st.lists(
+        st.tuples(st.floats(1, 1e9), st.floats(1e-9, 1e3)),
+        min_size=1,
+        max_size=12,
+        unique_by=lambda p: p[0],
+    )
+)
 def test_fits_are_monotone_in_the_size(pairs):
     points = [Point("all_reduce", "f32", 4, size, 0.0, seconds) for size, seconds in pairs]
     smooth = cf.monotone(points)
     times = [p.time_s for p in sorted(smooth, key=lambda p: p.size_bytes)]
     assert all(b >= a * (1 - 1e-9) for a, b in itertools.pairwise(times))
-    assert sum(math.log(p.time_s) for p in smooth) == pytest.approx(sum(math.log(t) for _, t in pairs), abs=1e-6)
+    assert sum(math.log(p.time_s) for p in smooth) == pytest.approx(
+        sum(math.log(t) for _, t in pairs), abs=1e-6
+    )
 
 
 def test_a_slow_large_dot_does_not_lower_the_peak_alone():
@@ -110,7 +131,10 @@ def test_a_slow_large_dot_does_not_lower_the_peak_alone():
 
 
 def test_caches_do_not_count_as_memory():
-    points = [Point("memory", "f32", 1, 2.0**k, 0.0, 2.0**k / (1e12 if k < 20 else 1e10)) for k in range(12, 28, 2)]
+    points = [
+        Point("memory", "f32", 1, 2.0**k, 0.0, 2.0**k / (1e12 if k < 20 else 1e10))
+        for k in range(12, 28, 2)
+    ]
     assert cf.memory_bytes_per_s(points) == pytest.approx(1e10)
 
 
@@ -118,13 +142,18 @@ def test_caches_do_not_count_as_memory():
 def test_what_was_not_measured_is_the_tables_and_says_so(missing, tmp_path):
     known = machine_of(1e10, 1e-5)
     kept = [
-        p for p in points_of(known) if p.what != missing and not (missing == "collectives" and p.what in COLLECTIVES)
+        p
+        for p in points_of(known)
+        if p.what != missing and not (missing == "collectives" and p.what in COLLECTIVES)
     ]
     found = fitted(kept)
     key = {
-        "dot": "flops.f32", "memory": "memory_bytes_per_s", "collectives": "links", "overhead": "op_overhead_s",
+        "dot": "flops.f32",
+        "memory": "memory_bytes_per_s",
+        "collectives": "links",
+        "overhead": "op_overhead_s",
         "overlap": "overlap",
-    }[missing]  # fmt: skip
+    }[missing]
     assert found.not_measured == (key,)
     assert "a100" in found.machine.sources[key]
     found.machine.to_toml(tmp_path / "m.toml")

@@ -1,4 +1,6 @@
-"""Collective times against schedules that are stepped through link by link, linear programs and closed forms."""
+"""Collective times against schedules that are stepped through link by link, linear programs and
+closed forms.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import GROUP_RATE, lay_out
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+from toast_lab.sharding.step_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    PERMUTE,
+    REDUCE_SCATTER,
+)
 
 KINDS = [ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE]
 W = 2.0  # a torus dim's bytes/s, so that one link one way carries 1
@@ -43,14 +51,14 @@ def ring_or_line(n, ring):
     return on(extents=(n,), wrap=1 if ring else 10**6)
 
 
-# -- schedules, stepped through ------------------------------------------------------------------------
+# -- schedules, stepped through --------------------------------------------------------------------
 
 
 def all_gather_steps(n, ring):
     """Rounds in which each chip hands on, each way, the last chunk that came from the other side.
 
-    On a ring it stops when everyone has everything; gives (rounds, chunks over the busiest link).  For even n the last
-    chunk goes half one way and half the other.
+    On a ring it stops when everyone has everything; gives (rounds, chunks over the busiest link).
+    For even n the last chunk goes half one way and half the other.
     """
     have = [{i: 1.0} for i in range(n)]  # chip -> chunk -> fraction
     moving = [(i, (i + d) % n if ring else i + d, i, d) for i in range(n) for d in (1, -1)]
@@ -78,7 +86,8 @@ def all_gather_steps(n, ring):
 def test_all_gathers_are_the_schedule(n, ring):
     rounds, busiest = all_gather_steps(n, ring)
     machine = ring_or_line(n, ring)
-    assert time_s(ALL_GATHER, machine, [n], 1.0) == pytest.approx(busiest)  # chunks of 1 byte, links of 1 byte/s
+    # Chunks of 1 byte, links of 1 byte/s
+    assert time_s(ALL_GATHER, machine, [n], 1.0) == pytest.approx(busiest)
     slow = on(extents=(n,), wrap=1 if ring else 10**6, latency=1e6)
     assert time_s(ALL_GATHER, slow, [n], 1.0) == pytest.approx(rounds * 1e6, rel=1e-4)
     # a reduce_scatter is the same schedule backwards
@@ -90,7 +99,11 @@ def all_to_all_load(n, ring):
     loads: dict[tuple[int, int], float] = {}
     for source, target in itertools.permutations(range(n), 2):
         forward = (target - source) % n
-        ways = [(1, forward), (-1, n - forward)] if ring else [(1 if target > source else -1, abs(target - source))]
+        ways = (
+            [(1, forward), (-1, n - forward)]
+            if ring
+            else [(1 if target > source else -1, abs(target - source))]
+        )
         shortest = min(length for _, length in ways)
         ways = [way for way in ways if way[1] == shortest]
         for d, length in ways:
@@ -103,13 +116,21 @@ def all_to_all_load(n, ring):
 @pytest.mark.parametrize("ring", [True, False])
 @pytest.mark.parametrize("n", range(3, 12))
 def test_all_to_alls_are_as_slow_as_the_busiest_link(n, ring):
-    assert time_s(ALL_TO_ALL, ring_or_line(n, ring), [n], n * 1.0) == pytest.approx(all_to_all_load(n, ring))
+    assert time_s(ALL_TO_ALL, ring_or_line(n, ring), [n], n * 1.0) == pytest.approx(
+        all_to_all_load(n, ring)
+    )
 
 
 def fractional_load(n, ring, targets):
-    """Linear program: smallest load of the busiest link if every chip splits its byte over both ways."""
+    """Linear program.
+
+    Smallest load of the busiest link if every chip splits its byte over both ways.
+    """
     if not ring:
-        crossing = [sum((t > cut) != (i > cut) and i <= cut for i, t in enumerate(targets)) for cut in range(n - 1)]
+        crossing = [
+            sum((t > cut) != (i > cut) and i <= cut for i, t in enumerate(targets))
+            for cut in range(n - 1)
+        ]
         return max(crossing)
     on_link = np.zeros((2 * n, n + 1))  # load = constant + slope * share that goes forward
     constant = np.zeros(2 * n)
@@ -122,7 +143,9 @@ def fractional_load(n, ring, targets):
             constant[link] += 1
             on_link[link, source] -= 1
     on_link[:, n] = -1
-    best = linprog([*[0.0] * n, 1.0], A_ub=on_link, b_ub=-constant, bounds=[*[(0, 1)] * n, (0, None)])
+    best = linprog(
+        [*[0.0] * n, 1.0], A_ub=on_link, b_ub=-constant, bounds=[*[(0, 1)] * n, (0, None)]
+    )
     assert best.success
     return best.fun
 
@@ -136,7 +159,9 @@ def test_a_permute_is_the_rotation_by_half_the_ring(n, ring):
 
 
 def recursive_doubling(n):
-    """Rounds until every device knows all, when in each one it sends all it knows to one other (Bruck's order)."""
+    """Rounds until every device knows all, when in each one it sends all it knows to one other
+    (Bruck's order).
+    """
     known = [{i} for i in range(n)]
     rounds = 0
     while any(len(k) < n for k in known):
@@ -149,11 +174,14 @@ def recursive_doubling(n):
 def test_switches_take_as_many_rounds_as_doubling(n):
     switch = on("switch", latency=1.0, rate=1e12)
     assert time_s(ALL_GATHER, switch, [n], 1.0) == pytest.approx(recursive_doubling(n))
-    pre_and_post = 0 if n & (n - 1) == 0 else 2  # Thakur et al.: those above the power of two hand over, and get back
-    assert time_s(ALL_REDUCE, switch, [n], 1.0) == pytest.approx(recursive_doubling(n) + pre_and_post)
+    # Thakur et al.: those above the power of two hand over, and get back
+    pre_and_post = 0 if n & (n - 1) == 0 else 2
+    assert time_s(ALL_REDUCE, switch, [n], 1.0) == pytest.approx(
+        recursive_doubling(n) + pre_and_post
+    )
 
 
-# -- closed forms --------------------------------------------------------------------------------------
+# -- closed forms ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,7 +202,9 @@ def test_switches_take_as_many_rounds_as_doubling(n):
 def test_times_by_hand(kind, topology, n, expected):
     """1 MB on the larger side, 1 GB/s, 1 us a hop."""
     machine = on(topology, rate=1e9, latency=1e-6)
-    assert time_s(kind, machine, [n], 1e6 / n if kind == ALL_GATHER else 1e6) == pytest.approx(expected)
+    assert time_s(kind, machine, [n], 1e6 / n if kind == ALL_GATHER else 1e6) == pytest.approx(
+        expected
+    )
 
 
 def test_small_all_reduces_trade_bytes_for_rounds():
@@ -186,20 +216,28 @@ def test_small_all_reduces_trade_bytes_for_rounds():
 
 
 def test_two_dims_at_once_are_twice_as_fast():
-    """16 chips as 4x4 rings: every link of both dims is busy, so B (n-1)/n comes in at twice the rate."""
+    """16 chips as 4x4 rings.
+
+    Every link of both dims is busy, so B (n-1)/n comes in at twice the rate.
+    """
     machine = on(extents=(4, 4), rate=1e9)
     one_after_other = 3 / 16 * 1e-3 + 3 / 4 * 1e-3
     assert time_s(ALL_GATHER, machine, [4, 4], 1e6 / 16) == pytest.approx(15 / 16 * 1e-3 / 2)
-    assert time_s(ALL_GATHER, on("switch", rate=1e9), [4, 4], 1e6 / 16) == pytest.approx(15 / 16 * 1e-3)
+    assert time_s(ALL_GATHER, on("switch", rate=1e9), [4, 4], 1e6 / 16) == pytest.approx(
+        15 / 16 * 1e-3
+    )
     assert time_s(ALL_GATHER, on("ring", rate=1e9), [4, 4], 1e6 / 16) < one_after_other
-    assert time_s(ALL_TO_ALL, machine, [4, 4], 1e6) == pytest.approx(1e-3)  # each dim's busiest link: n/4
+    # Each dim's busiest link: n/4
+    assert time_s(ALL_TO_ALL, machine, [4, 4], 1e6) == pytest.approx(1e-3)
 
 
 def test_axes_that_fill_a_shared_dim_are_one_ring():
     machine = on(extents=(16,), rate=1e9, latency=1e-6)
     for kind in KINDS:
         assert time_s(kind, machine, [4, 4], 1e6) == pytest.approx(time_s(kind, machine, [16], 1e6))
-    assert time_s(ALL_GATHER, machine, [4, 4], 1e6, mask=1) > 3 * time_s(ALL_GATHER, machine, [4], 1e6)
+    assert time_s(ALL_GATHER, machine, [4, 4], 1e6, mask=1) > 3 * time_s(
+        ALL_GATHER, machine, [4], 1e6
+    )
 
 
 def test_nodes_are_gathered_over_the_network_first():
@@ -210,7 +248,7 @@ def test_nodes_are_gathered_over_the_network_first():
     assert time_s(REDUCE_SCATTER, MACHINES["a100"], sizes, 1e9) == pytest.approx(found)
 
 
-# -- several axes against linear programs and brute force ------------------------------------------------
+# -- several axes against linear programs and brute force ------------------------------------------
 
 dims = st.lists(st.tuples(st.integers(2, 9), st.floats(0.1, 10)), min_size=2, max_size=3)
 
@@ -218,7 +256,8 @@ dims = st.lists(st.tuples(st.integers(2, 9), st.floats(0.1, 10)), min_size=2, ma
 def rows(axes, latency=0.0):
     """Entries as ``collectives`` makes them, slowest first, for torus dims of (size, rate)."""
     table = [
-        [n, rate, latency, n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n), i] for i, (n, rate) in enumerate(axes)
+        [n, rate, latency, n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n), i]
+        for i, (n, rate) in enumerate(axes)
     ]
     return np.asarray(sorted(table, key=lambda row: row[1]), dtype=float)
 
@@ -226,7 +265,10 @@ def rows(axes, latency=0.0):
 @settings(max_examples=60, deadline=None)
 @given(dims)
 def test_the_simultaneous_bound_is_what_the_best_pieces_reach(axes):
-    """Linear program: fractions of the data for each order of visiting the dims, smallest busiest dim."""
+    """Linear program.
+
+    Fractions of the data for each order of visiting the dims, smallest busiest dim.
+    """
     total = math.prod(n for n, _ in axes)
     orders = list(itertools.permutations(range(len(axes))))
     busy = np.zeros((len(axes), len(orders)))
@@ -239,11 +281,15 @@ def test_the_simultaneous_bound_is_what_the_best_pieces_reach(axes):
     # minimise T: busy @ x <= T, sum x = 1
     best = linprog(
         [*[0.0] * len(orders), 1.0],
-        A_ub=np.hstack([busy, -np.ones((len(axes), 1))]), b_ub=np.zeros(len(axes)),
-        A_eq=[[*[1.0] * len(orders), 0.0]], b_eq=[1.0],
-    )  # fmt: skip
+        A_ub=np.hstack([busy, -np.ones((len(axes), 1))]),
+        b_ub=np.zeros(len(axes)),
+        A_eq=[[*[1.0] * len(orders), 0.0]],
+        b_eq=[1.0],
+    )
     assert best.success
-    assert from_python(co._simultaneous_s)(float(total), rows(axes)) == pytest.approx(best.fun, rel=1e-6)
+    assert from_python(co._simultaneous_s)(float(total), rows(axes)) == pytest.approx(
+        best.fun, rel=1e-6
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -258,10 +304,12 @@ def test_one_after_the_other_takes_the_best_order(axes):
             here *= n
         times.append(spent)
     on_switches = np.ones(len(axes), np.bool_)
-    assert from_python(co._several)(ALL_GATHER, 1.0, float(total), rows(axes), on_switches) == pytest.approx(min(times))
+    assert from_python(co._several)(
+        ALL_GATHER, 1.0, float(total), rows(axes), on_switches
+    ) == pytest.approx(min(times))
 
 
-# -- laws ----------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 machines = st.sampled_from(sorted(MACHINES))
 meshes = st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=1, max_size=4)
@@ -298,7 +346,10 @@ def test_times_grow_with_bytes_and_latency_and_shrink_with_rate(kind, name, size
 @settings(max_examples=200, deadline=None)
 @given(machines, meshes, st.floats(1, 1e10))
 def test_kinds_stand_in_their_order(name, sizes, size):
-    """Of the same bytes: gathering and scattering cost the same, reducing no more than both, no less than either."""
+    """Of the same bytes.
+
+    Gathering and scattering cost the same, reducing no more than both, no less than either.
+    """
     machine = MACHINES[name]
     n = math.prod(sizes)
     assume(n > 1 and (machine.max_devices is None or n <= machine.max_devices))
@@ -322,10 +373,14 @@ def test_axes_of_size_one_change_nothing(kind, name, sizes, data):
 def test_reducing_over_both_dims_uses_the_links_of_both():
     machine = on(extents=(4, 4), rate=1e9)
     one = time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=1)
-    assert one == time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=2) == pytest.approx(2 * 3 / 4 * 1e-3)
+    assert (
+        one == time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=2) == pytest.approx(2 * 3 / 4 * 1e-3)
+    )
     assert time_s(ALL_REDUCE, machine, [4, 4], 1e6, mask=3) == pytest.approx(2 * 15 / 16 * 1e-3 / 2)
 
 
 def test_tiny_all_reduces_over_two_axes_gather_everything_in_turn():
     """A few bytes: 2 hops an axis, not 2 there and 2 back."""
-    assert time_s(ALL_REDUCE, on(extents=(4, 4), rate=1e12, latency=1.0), [4, 4], 4.0) == pytest.approx(4.0)
+    assert time_s(
+        ALL_REDUCE, on(extents=(4, 4), rate=1e12, latency=1.0), [4, 4], 4.0
+    ) == pytest.approx(4.0)

@@ -27,14 +27,16 @@ from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
 NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu"]
-PLAIN = Machine.flat("plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head")
+PLAIN = Machine.flat(
+    "plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
+)
 
 
 def laid(name: str, mesh: str):
     return lay_out(MACHINES[name], make_mesh(mesh))
 
 
-# -- the table -----------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 def test_the_table_has_the_machines_of_the_design():
@@ -42,7 +44,9 @@ def test_the_table_has_the_machines_of_the_design():
 
 
 def test_every_built_in_machine_is_a_file_and_every_file_is_listed():
-    assert sorted(path.name for path in catalogue.BUILTIN_FOLDER.iterdir()) == sorted(f"{n}.toml" for n in MACHINES)
+    assert sorted(path.name for path in catalogue.BUILTIN_FOLDER.iterdir()) == sorted(
+        f"{n}.toml" for n in MACHINES
+    )
     assert [machine.name for machine in MACHINES.values()] == list(MACHINES)
 
 
@@ -76,7 +80,13 @@ def test_every_machine_has_sources_and_prices_a_program(name):
 
 
 def test_lower_precision_dots_are_faster_where_the_machine_is():
-    for dtype, expected in (("bf16", 312e12), ("f16", 312e12), ("f32", 156e12), ("f64", 19.5e12), ("i32", 156e12)):
+    for dtype, expected in (
+        ("bf16", 312e12),
+        ("f16", 312e12),
+        ("f32", 156e12),
+        ("f64", 19.5e12),
+        ("i32", 156e12),
+    ):
         assert MACHINES["a100"].peak_flops(dtype) == expected
 
 
@@ -88,8 +98,17 @@ def test_unknown_machines_suggest_one():
 def test_impossible_machines_list_every_number():
     link = dataclasses.replace(PLAIN.links[0], bytes_per_s=math.nan, latency_s=-1.0)
     with pytest.raises(InvalidProblem) as caught:
-        dataclasses.replace(PLAIN, memory_bytes_per_s=0.0, flops={"bf16": math.inf}, links=(link,), overlap=1.5)
-    for text in ("memory_bytes_per_s = 0", "bytes_per_s = nan", "latency_s = -1", "flops.bf16 = inf", '"f32"', "1.5"):
+        dataclasses.replace(
+            PLAIN, memory_bytes_per_s=0.0, flops={"bf16": math.inf}, links=(link,), overlap=1.5
+        )
+    for text in (
+        "memory_bytes_per_s = 0",
+        "bytes_per_s = nan",
+        "latency_s = -1",
+        "flops.bf16 = inf",
+        '"f32"',
+        "1.5",
+    ):
         assert text in str(caught.value)
 
 
@@ -103,7 +122,7 @@ def test_levels_must_nest():
         dataclasses.replace(PLAIN, links=(Link("t", "torus", 1.0, 0.0, 8, (2, 2)),))
 
 
-# -- layout --------------------------------------------------------------------------------------------
+# -- layout ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -118,7 +137,8 @@ def test_levels_must_nest():
         ("tpu-v4", "4x4x4", (4, 4, 4), (90, 90, 90), (2, 2, 2)),
         ("tpu-v4", "2x4x4", (2, 4, 4), (45, 45, 45), (1, 3, 3)),  # below a cube nothing wraps
         ("tpu-v4", "16", (2, 2, 4), (135,), (5,)),
-        ("tpu-v4", "2x32x2", (4, 4, 8), (45, 180, 45), (2, 6, 1)),  # small axes share, the large one gets two dims
+        # Small axes share, the large one gets two dims
+        ("tpu-v4", "2x32x2", (4, 4, 8), (45, 180, 45), (2, 6, 1)),
         ("tpu-v5p", "16x20x28", (16, 20, 28), (180, 180, 180), (8, 10, 14)),
         ("tpu-v3", "4x2", (2, 2), (82, 225), (2, 1)),  # the minor axis is the two cores of a chip
         ("a100", "2x8", (), (25, 300), (1, 3)),
@@ -143,7 +163,10 @@ def test_texts_say_where_axes_run():
 
 
 def test_an_all_to_all_saves_nothing_across_nodes():
-    """16 GPUs in 2 nodes: 8 of 16 destinations are in the other node, each device has 25 GB/s to get there."""
+    """16 GPUs in 2 nodes.
+
+    8 of 16 destinations are in the other node, each device has 25 GB/s to get there.
+    """
     links = laid("a100", "16")
     seconds_for_a_byte = links.shape[0, 1] / links.bytes_per_s[0]
     assert seconds_for_a_byte == pytest.approx(8 / 16 / 25e9)
@@ -161,7 +184,10 @@ def test_an_all_to_all_saves_nothing_across_nodes():
 )
 def test_meshes_larger_than_the_pod_are_refused(name, fits, too_large, most):
     assert np.all(laid(name, fits).bytes_per_s > 0)
-    with pytest.raises(InvalidProblem, match=rf"has {make_mesh(too_large).n_devices} devices, {name} joins .* {most}"):
+    with pytest.raises(
+        InvalidProblem,
+        match=rf"has {make_mesh(too_large).n_devices} devices, {name} joins .* {most}",
+    ):
         Problem(analysed("mlp"), too_large, name)
 
 
@@ -192,7 +218,10 @@ def test_every_mesh_that_fits_has_a_sound_layout(name, sizes):
             assert links.shape[i, 1] > 0  # spread
     if links.slice and len(links.slice) == len(found.links[-1].extents):
         assert math.prod(links.slice) * 2 >= mesh.n_devices  # v3: two cores a chip
-        assert all(n <= e for n, e in zip(sorted(links.slice), sorted(found.links[-1].extents), strict=True))
+        assert all(
+            n <= e
+            for n, e in zip(sorted(links.slice), sorted(found.links[-1].extents), strict=True)
+        )
 
 
 def test_inner_levels_are_no_slower_for_minor_axes():
@@ -208,14 +237,17 @@ def test_the_overlap_coefficient_hides_that_share():
     none_machine = dataclasses.replace(full.machine, overlap=0.0)
     costs = [
         price(p, plan(p, ("S", "a", 1)))
-        for p in (full, *(Problem(analysed("attention"), {"a": 4}, m) for m in (half_machine, none_machine)))
+        for p in (
+            full,
+            *(Problem(analysed("attention"), {"a": 4}, m) for m in (half_machine, none_machine)),
+        )
     ]
     assert costs[0].overlapped_s < costs[0].time_s
     assert costs[1].overlapped_s == pytest.approx((costs[0].overlapped_s + costs[0].time_s) / 2)
     assert costs[2].overlapped_s == costs[2].time_s
 
 
-# -- machine files -------------------------------------------------------------------------------------
+# -- machine files ---------------------------------------------------------------------------------
 
 GOOD = """
 memory_bytes = 1e9
@@ -266,7 +298,9 @@ def test_machines_are_compiled_for_by_their_makers(name):
 
 
 def test_unknown_compilers_are_refused_with_the_choices():
-    with pytest.raises(InvalidProblem, match=r"machine plain: .*compiler = 'xla' \(one of cpu, gpu, tpu\)"):
+    with pytest.raises(
+        InvalidProblem, match=r"machine plain: .*compiler = 'xla' \(one of cpu, gpu, tpu\)"
+    ):
         dataclasses.replace(PLAIN, compiler="xla")
 
 
@@ -296,20 +330,38 @@ def test_a_problem_takes_a_machine_file(tmp_path):
         (("memory_bytes = 1e9", "memory_bytes = 0"), ["memory_bytes = 0.0 (must be above 0)"]),
         (("memory_bytes_per_s = 1e10", "memory_bytes_per_s = nan"), ["memory_bytes_per_s = nan"]),
         (("f32 = 1e12", "bf16 = -1"), ["flops.bf16 = -1", 'no "f32" entry']),
-        (("op_overhead_s", "op_overhed_s"), ['op_overhed_s: no such key (did you mean "op_overhead_s"', "is missing"]),
-        (("bytes_per_s = 1e9", "bytes_per_s = '1e9'"), ["links[0].bytes_per_s = '1e9' is not a number"]),
+        (
+            ("op_overhead_s", "op_overhed_s"),
+            ['op_overhed_s: no such key (did you mean "op_overhead_s"', "is missing"],
+        ),
+        (
+            ("bytes_per_s = 1e9", "bytes_per_s = '1e9'"),
+            ["links[0].bytes_per_s = '1e9' is not a number"],
+        ),
         (('"torus"', '"tours"'), ["links[0].topology = 'tours'"]),
         (("extents = [4, 4]", "extents = [4, 0]"), ["links[0].extents = [4, 0]"]),
-        (("extents = [4, 4]", "extents = [4.5]"), ["links[0].extents = [4.5] is not whole numbers"]),
+        (
+            ("extents = [4, 4]", "extents = [4.5]"),
+            ["links[0].extents = [4.5] is not whole numbers"],
+        ),
         (("extents = [4, 4]", ""), ["links[0].extents = [] (a torus has 1 to 6 dims)"]),
-        (("[[links]]", "[[link]]"), ['link: no such key (did you mean "links"?)', "[[links]] is missing"]),
+        (
+            ("[[links]]", "[[link]]"),
+            ['link: no such key (did you mean "links"?)', "[[links]] is missing"],
+        ),
         (("memory_bytes = 1e9", f"memory_bytes = {'9' * 400}"), ["memory_bytes = inf"]),
-        (("latency_s = 1e-6", "latency_s = true\nwarp = 9"), ["latency_s = True is not a number", "links[0].warp"]),
+        (
+            ("latency_s = 1e-6", "latency_s = true\nwarp = 9"),
+            ["latency_s = True is not a number", "links[0].warp"],
+        ),
         (("[flops]", 'compiler = "xla"\n[flops]'), ["compiler = 'xla' (one of cpu, gpu, tpu)"]),
         (("[flops]", 'compiler = "TPU"\n[flops]'), ["compiler = 'TPU' (one of cpu, gpu, tpu)"]),
         (("[flops]", "compiler = 3\n[flops]"), ["compiler = 3 (one of cpu, gpu, tpu)"]),
         (("[flops]", 'compiler = ["tpu"]\n[flops]'), ["compiler = ['tpu'] (one of cpu, gpu, tpu)"]),
-        (("[flops]", 'compilr = "tpu"\n[flops]'), ['compilr: no such key (did you mean "compiler"']),
+        (
+            ("[flops]", 'compilr = "tpu"\n[flops]'),
+            ['compilr: no such key (did you mean "compiler"'],
+        ),
         (("[flops]", "[flops"), ["no TOML"]),
         (("[flops]", "flops = 3\n[other]"), ["flops = 3 is not a table", "other: no such key"]),
     ],
@@ -324,7 +376,12 @@ def test_wrong_files_are_refused_with_every_offender(tmp_path, change, texts):
 
 
 def test_one_error_lists_all_mistakes(tmp_path):
-    text = GOOD.replace("1e10", "-1").replace("f32", "f16").replace("1e-6", "-5").replace("name", "nam")
+    text = (
+        GOOD.replace("1e10", "-1")
+        .replace("f32", "f16")
+        .replace("1e-6", "-5")
+        .replace("name", "nam")
+    )
     with pytest.raises(InvalidProblem, match="5 mistakes") as caught:
         machine(written(tmp_path, text))
     assert str(caught.value).count("\n  ") == 5
@@ -351,7 +408,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(NotSaved, match=r"mine.toml: the machine file could not be written: disk full"):
+    with pytest.raises(
+        NotSaved, match=r"mine.toml: the machine file could not be written: disk full"
+    ):
         PLAIN.to_toml(path)
     assert path.read_text() == GOOD
     assert os.listdir(tmp_path) == ["mine.toml"]
@@ -366,7 +425,7 @@ def test_files_are_readable_by_others_as_the_umask_says(tmp_path):
     assert stat.S_IMODE((tmp_path / "m.toml").stat().st_mode) == 0o640
 
 
-# -- docs/machines.md ----------------------------------------------------------------------------------
+# -- docs/machines.md ------------------------------------------------------------------------------
 
 DOCS = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
 

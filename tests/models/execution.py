@@ -1,4 +1,6 @@
-"""Expert plans of the zoo, executed on virtual devices and compared with the unsharded training step."""
+"""Expert plans of the zoo, executed on virtual devices and compared with the unsharded training
+step.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,13 @@ from toast_lab.runtime.run import run
 from toast_lab.sharding.plan import ShardingPlan
 
 
-def worst_errors(name: str, sizes: Mapping[str, Any], plan: str, mesh: Mapping[str, int]) -> dict[str, float]:
+def worst_errors(
+    name: str, sizes: Mapping[str, Any], plan: str, mesh: Mapping[str, int]
+) -> dict[str, float]:
     """Relative error of every output, by path.
 
-    The optimiser starts afresh, so that its first moment is a tenth of the gradient and nothing hides an error in it.
+    The optimiser starts afresh, so that its first moment is a tenth of the gradient and nothing
+    hides an error in it.
     """
     found = model(name, **sizes)
     problem = Problem(analysed(name, **sizes), dict(mesh))
@@ -26,6 +31,13 @@ def worst_errors(name: str, sizes: Mapping[str, Any], plan: str, mesh: Mapping[s
         for path, array in zip(found.program.value_name, draw(found.program), strict=False)
     ]
     actions = found.expert_plans[plan]
-    done = run(found, ShardingPlan.from_actions(problem, actions), devices="cpu:8", repeats=1, warmup=0, inputs=arrays)
+    done = run(
+        found,
+        ShardingPlan.from_actions(problem, actions),
+        devices="cpu:8",
+        repeats=1,
+        warmup=0,
+        inputs=arrays,
+    )
     assert done.errors is not None
     return dict(done.errors)

@@ -1,4 +1,7 @@
-"""The graph network simulator: it computes what its docstring says, in the paper's size, and names its dims."""
+"""The graph network simulator.
+
+It computes what its docstring says, in the paper's size, and names its dims.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,14 @@ from toast_lab.errors import FrontendError
 from toast_lab.frontends import load
 from toast_lab.models import gns, registry
 
-SMALL: dict[str, Any] = {"steps": 2, "nodes": 16, "edges": 64, "latent": 32, "hidden": 16, "features": 8}
+SMALL: dict[str, Any] = {
+    "steps": 2,
+    "nodes": 16,
+    "edges": 64,
+    "latent": 32,
+    "hidden": 16,
+    "features": 8,
+}
 MESH = {"data": 2, "model": 4}
 
 
@@ -25,7 +35,9 @@ def random_like(shapes: Any, seed: int, *, nodes: int) -> Any:
     def draw(s: jax.ShapeDtypeStruct) -> np.ndarray:
         if s.dtype == jnp.int32:
             return rng.integers(0, nodes, s.shape).astype(np.int32)
-        return (rng.standard_normal(s.shape) * (s.shape[0] ** -0.5 if len(s.shape) > 1 else 1)).astype(s.dtype)
+        return (
+            rng.standard_normal(s.shape) * (s.shape[0] ** -0.5 if len(s.shape) > 1 else 1)
+        ).astype(s.dtype)
 
     return jax.tree_util.tree_map(draw, shapes)
 
@@ -35,7 +47,9 @@ def plain_mlp(p: dict[str, np.ndarray], x: np.ndarray, layers: int) -> np.ndarra
         x = x @ p[f"w{i}"] + p[f"b{i}"]
         x = np.maximum(x, 0) if i < layers else x
     if "scale" in p:
-        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * p["scale"] + p["offset"]
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * p[
+            "scale"
+        ] + p["offset"]
     return x
 
 
@@ -44,7 +58,9 @@ def test_one_edge_at_a_time_gives_the_same() -> None:
     example = registry.make("gns", **SMALL, mode="forward")
     params, graph = random_like(example.args, 0, nodes=SMALL["nodes"])
     found = jax.jit(example.fn)(params, graph)
-    wide = jax.tree_util.tree_map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, params)
+    wide = jax.tree_util.tree_map(
+        lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, params
+    )
     nodes, edges, total = (
         plain_mlp(wide["encoder"][part], getattr(graph, field).astype(np.float64), 4)
         for part, field in (("node", "nodes"), ("edge", "edges"), ("global", "globals"))
@@ -67,15 +83,25 @@ def test_one_edge_at_a_time_gives_the_same() -> None:
                 for n, node in enumerate(nodes)
             ]
         )
-        total = total + plain_mlp(p["global"], np.concatenate([edges.sum(0), nodes.sum(0), total]), 4)
-    np.testing.assert_allclose(found.nodes, plain_mlp(wide["decoder"]["node"], nodes, 4), rtol=2e-4, atol=2e-5)
-    np.testing.assert_allclose(found.globals, plain_mlp(wide["decoder"]["global"], total, 4), rtol=2e-4, atol=2e-5)
+        total = total + plain_mlp(
+            p["global"], np.concatenate([edges.sum(0), nodes.sum(0), total]), 4
+        )
+    np.testing.assert_allclose(
+        found.nodes, plain_mlp(wide["decoder"]["node"], nodes, 4), rtol=2e-4, atol=2e-5
+    )
+    np.testing.assert_allclose(
+        found.globals, plain_mlp(wide["decoder"]["global"], total, 4), rtol=2e-4, atol=2e-5
+    )
 
 
 def test_every_parameter_gets_a_gradient() -> None:
     example = registry.make("gns", **SMALL, mode="gradient")
     _, gradient = jax.jit(example.fn)(*random_like(example.args, 1, nodes=SMALL["nodes"]))
-    still = [jax.tree_util.keystr(k) for k, g in jax.tree_util.tree_leaves_with_path(gradient) if not np.abs(g).max()]
+    still = [
+        jax.tree_util.keystr(k)
+        for k, g in jax.tree_util.tree_leaves_with_path(gradient)
+        if not np.abs(g).max()
+    ]
     assert still == []
 
 
@@ -87,7 +113,9 @@ def test_the_papers_size() -> None:
     vectors = (24 * 3 + 3) * (3 * 1024 + 2048 + 2 * 2048) + (3 * 1024 + 3) + (3 * 1024 + 1)
     assert example.parameter_count == weights + vectors
     assert abs(weights + vectors - 875e6) < 0.005 * 875e6
-    assert {type(leaf) for leaf in jax.tree_util.tree_leaves(example.args)} == {jax.ShapeDtypeStruct}
+    assert {type(leaf) for leaf in jax.tree_util.tree_leaves(example.args)} == {
+        jax.ShapeDtypeStruct
+    }
     graph = example.args[2]
     assert graph.nodes.shape[0] == 2048
     assert 8192 <= graph.edges.shape[0] <= 65536
@@ -95,7 +123,9 @@ def test_the_papers_size() -> None:
 
 @pytest.mark.parametrize(("hidden_layers", "steps"), [(1, 1), (2, 3)])
 def test_depth_and_steps(hidden_layers: int, steps: int) -> None:
-    params = registry.make("gns", **{**SMALL, "hidden_layers": hidden_layers, "steps": steps}).args[0]
+    params = registry.make("gns", **{**SMALL, "hidden_layers": hidden_layers, "steps": steps}).args[
+        0
+    ]
     assert len(params["steps"]) == steps
     assert sum(k.startswith("w") for k in params["steps"][0]["edge"]) == hidden_layers + 1
 
@@ -104,7 +134,9 @@ def test_depth_and_steps(hidden_layers: int, steps: int) -> None:
 def test_modes(mode: str) -> None:
     found = model("gns", **SMALL, mode=mode)
     n_params = 2 * 3 * 10 + 3 * 10 + 2 * 8
-    arguments = {"forward": n_params + 5, "gradient": n_params + 7, "train": 3 * n_params + 1 + 7}[mode]
+    arguments = {"forward": n_params + 5, "gradient": n_params + 7, "train": 3 * n_params + 1 + 7}[
+        mode
+    ]
     results = {"forward": 2, "gradient": n_params + 1, "train": 3 * n_params + 1 + 1}[mode]
     assert found.program.n_arguments == arguments
     assert len(found.program.outputs) == results
@@ -131,23 +163,36 @@ def test_colours_are_called_after_the_dims_and_indices_tie_nothing_together() ->
 def test_steps_of_message_passing_are_mirrored() -> None:
     """Twice as many steps, the same actions."""
     names = [
-        {g.name for g in analysed("gns", **{**SMALL, "steps": steps}).groups if g.shardable and g.n_names > 1}
+        {
+            g.name
+            for g in analysed("gns", **{**SMALL, "steps": steps}).groups
+            if g.shardable and g.n_names > 1
+        }
         for steps in (2, 4)
     ]
     assert names[0] == names[1]
-    group = next(g for g in analysed("gns", **{**SMALL, "steps": 4}).groups if g.name == "edge_hidden2")
+    group = next(
+        g for g in analysed("gns", **{**SMALL, "steps": 4}).groups if g.name == "edge_hidden2"
+    )
     assert len(group.colours) == 4
 
 
 def test_all_impossible_sizes_are_listed() -> None:
     with pytest.raises(FrontendError, match="gns: impossible sizes: steps=0; latent=-2"):
         load("gns", steps=0, latent=-2)
-    with pytest.raises(FrontendError, match="mode must be one of forward, gradient, train, not 'test'"):
+    with pytest.raises(
+        FrontendError, match="mode must be one of forward, gradient, train, not 'test'"
+    ):
         load("gns", mode="test")
 
 
-@pytest.mark.parametrize("name", ["edge sharding + Megatron", pytest.param("edge sharding", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["edge sharding + Megatron", pytest.param("edge sharding", marks=pytest.mark.slow)]
+)
 def test_expert_plans_change_nothing_in_the_result(name: str) -> None:
-    """Executed on 8 virtual devices, a training step from a fresh optimiser: loss, moments, parameters."""
+    """Executed on 8 virtual devices, a training step from a fresh optimiser.
+
+    Loss, moments, parameters.
+    """
     errors = worst_errors("gns", SMALL, name, MESH)
     assert max(errors.values()) < 1e-5, errors

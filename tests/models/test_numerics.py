@@ -1,4 +1,7 @@
-"""What the Transformers compute: options that must change nothing, and a cache that must agree with no cache."""
+"""What the Transformers compute.
+
+Options that must change nothing, and a cache that must agree with no cache.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,26 @@ import pytest
 from toast_lab.models import itx, registry, transformer
 
 TRANSFORMER = {
-    "layers": 3, "d_model": 16, "hidden": 24, "heads": 4, "key_size": 6, "vocab": 40, "batch": 2, "sequence": 7,
-}  # fmt: skip
+    "layers": 3,
+    "d_model": 16,
+    "hidden": 24,
+    "heads": 4,
+    "key_size": 6,
+    "vocab": 40,
+    "batch": 2,
+    "sequence": 7,
+}
 ITX = {
-    "layers": 2, "d_model": 16, "hidden": 24, "heads": 4, "key_size": 6, "vocab": 40, "batch": 3, "prompt": 5,
+    "layers": 2,
+    "d_model": 16,
+    "hidden": 24,
+    "heads": 4,
+    "key_size": 6,
+    "vocab": 40,
+    "batch": 3,
+    "prompt": 5,
     "sequence": 4,
-}  # fmt: skip
+}
 
 
 def filled(shapes: Any, seed: int = 0) -> Any:
@@ -35,42 +52,61 @@ def filled(shapes: Any, seed: int = 0) -> Any:
 def stacked(tree: Any) -> Any:
     """The same parameters (or gradients, or moments) as ``scan`` wants them."""
     if isinstance(tree, dict) and "layers" in tree:
-        return {**tree, "layers": jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *tree["layers"])}
+        return {
+            **tree,
+            "layers": jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *tree["layers"]),
+        }
     return tree
 
 
 def stacked_all(value: Any) -> Any:
-    return jax.tree_util.tree_map(stacked, value, is_leaf=lambda t: isinstance(t, dict) and "layers" in t)
+    return jax.tree_util.tree_map(
+        stacked, value, is_leaf=lambda t: isinstance(t, dict) and "layers" in t
+    )
 
 
 def assert_equal(found: Any, wanted: Any) -> None:
     assert jax.tree_util.tree_structure(found) == jax.tree_util.tree_structure(wanted)
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree_util.tree_leaves(wanted), strict=True):
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(found), jax.tree_util.tree_leaves(wanted), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=jax.tree_util.keystr(path))
 
 
 @pytest.mark.parametrize("mode", transformer.MODES)
-@pytest.mark.parametrize("options", [{"remat": True}, {"scan": True}, {"scan": True, "remat": True}])
+@pytest.mark.parametrize(
+    "options", [{"remat": True}, {"scan": True}, {"scan": True, "remat": True}]
+)
 def test_scan_and_remat_change_nothing(mode: str, options: dict[str, bool]) -> None:
     plain = registry.make("transformer", **TRANSFORMER, kv_heads=2, mode=mode)
     other = registry.make("transformer", **TRANSFORMER, kv_heads=2, mode=mode, **options)
     args = filled(plain.args)
-    if mode == "train":  # from zero, Adam's first step is the sign of the gradient, and noise decides small ones
+    # From zero, Adam's first step is the sign of the gradient, and noise decides small ones
+    if mode == "train":
         args = (args[0], jax.tree_util.tree_map(np.abs, args[1]), *args[2:])
     wanted = jax.jit(plain.fn)(*args)
     assert float(np.abs(jax.tree_util.tree_leaves(wanted)[-1]).max()) > 0
     if options.get("scan"):
         args, wanted = stacked_all(args), stacked_all(wanted)
-    assert jax.tree_util.tree_map(np.shape, args) == jax.tree_util.tree_map(lambda s: s.shape, other.args)
+    assert jax.tree_util.tree_map(np.shape, args) == jax.tree_util.tree_map(
+        lambda s: s.shape, other.args
+    )
     assert_equal(jax.jit(other.fn)(*args), wanted)
 
 
 @pytest.mark.parametrize("name", ["t2b", "t7b"])
 def test_scan_and_remat_are_options_of_the_gemmas_too(name: str) -> None:
     kv_heads = {"t2b": 1, "t7b": 4}[name]
-    example = registry.make(name, **TRANSFORMER, kv_heads=kv_heads, scan=True, remat=True, mode="gradient")
+    example = registry.make(
+        name, **TRANSFORMER, kv_heads=kv_heads, scan=True, remat=True, mode="gradient"
+    )
     assert example.args[0]["layers"]["wk"].shape == (3, 16, kv_heads, 6)
-    assert example.dim_names["wk"] == ("layers", "d_model", "heads" if name == "t7b" else "kv_heads", "key")
+    assert example.dim_names["wk"] == (
+        "layers",
+        "d_model",
+        "heads" if name == "t7b" else "kv_heads",
+        "key",
+    )
     text = str(jax.make_jaxpr(example.fn)(*example.args))
     assert "scan[" in text
     assert "remat" in text or "checkpoint" in text
@@ -106,7 +142,9 @@ def inference() -> tuple[Any, Any, Any]:
 READ, STEP = jax.jit(itx.prefill), jax.jit(itx.decode)
 
 
-def test_prefill_and_decoding_agree_with_reading_everything_at_once(inference: tuple[Any, Any, Any]) -> None:
+def test_prefill_and_decoding_agree_with_reading_everything_at_once(
+    inference: tuple[Any, Any, Any],
+) -> None:
     params, cache, tokens = inference
     logits, cache = READ(params, cache, tokens[:, :5])
     for position in range(5, 7):
@@ -122,11 +160,18 @@ def test_prefill_and_decoding_agree_with_reading_everything_at_once(inference: t
         assert written.tolist() == [True] * 7 + [False] * 2
 
 
-def test_a_token_does_not_see_what_the_cache_holds_after_it(inference: tuple[Any, Any, Any]) -> None:
+def test_a_token_does_not_see_what_the_cache_holds_after_it(
+    inference: tuple[Any, Any, Any],
+) -> None:
     params, cache, tokens = inference
     noise = [{k: v + np.float32(7) for k, v in c.items()} for c in cache]
     wanted = READ(params, cache, tokens[:, :5])[0]
     _, filled_up = READ(params, noise, tokens[:, :4])
-    np.testing.assert_allclose(STEP(params, filled_up, tokens[:, 4], jnp.int32(4))[0], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        STEP(params, filled_up, tokens[:, 4], jnp.int32(4))[0], wanted, rtol=1e-4, atol=1e-5
+    )
     _, earlier = READ(params, cache, tokens[:, 1:5])
-    assert np.abs(np.asarray(STEP(params, earlier, tokens[:, 4], jnp.int32(4))[0]) - wanted).max() > 1e-3
+    assert (
+        np.abs(np.asarray(STEP(params, earlier, tokens[:, 4], jnp.int32(4))[0]) - wanted).max()
+        > 1e-3
+    )

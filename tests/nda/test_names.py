@@ -22,8 +22,13 @@ def test_size_one_dims_carry_no_edges():
 
 
 def test_a_merged_dim_links_its_major_factor_only():
-    """[6, 4] -> [24]: rows are the major part of the merged dim and keep their colour, columns lose it."""
-    analysis = traced(lambda x: jnp.sin(x.reshape(24)), S((6, 4), F), dim_names={"x": ("rows", "columns")})
+    """[6, 4] -> [24].
+
+    Rows are the major part of the merged dim and keep their colour, columns lose it.
+    """
+    analysis = traced(
+        lambda x: jnp.sin(x.reshape(24)), S((6, 4), F), dim_names={"x": ("rows", "columns")}
+    )
     program = analysis.program
     (out,) = program.def_names(int(program.outputs[0]))
     assert analysis.dim_text(out) == "rows"
@@ -34,25 +39,38 @@ def test_a_merged_dim_links_its_major_factor_only():
 
 
 def test_minor_factors_are_linked_where_both_sides_split_alike():
-    """[6, 4] -> [24] -> [6, 4]: merging and splitting in the same way brings the columns' colour back."""
+    """[6, 4] -> [24] -> [6, 4].
+
+    Merging and splitting in the same way brings the columns' colour back.
+    """
 
     def fn(x):
         return jnp.sin(jnp.sin(x.reshape(24)).reshape(6, 4))
 
-    analysis = traced(lambda x: x.reshape(24).reshape(6, 4) * 2.0, S((6, 4), F), dim_names={"x": ("rows", "columns")})
+    analysis = traced(
+        lambda x: x.reshape(24).reshape(6, 4) * 2.0,
+        S((6, 4), F),
+        dim_names={"x": ("rows", "columns")},
+    )
     out = analysis.program.def_names(int(analysis.program.outputs[0]))
     assert [analysis.dim_text(n) for n in out] == ["rows", "columns"]
     through = traced(fn, S((6, 4), F), dim_names={"x": ("rows", "columns")})
     out = through.program.def_names(int(through.program.outputs[0]))
     assert through.dim_text(out[0]) == "rows"
-    assert through.dim_text(out[1]) != "columns"  # sin works on one merged dim, which has no columns
+    # Sin works on one merged dim, which has no columns
+    assert through.dim_text(out[1]) != "columns"
 
 
 def test_unknown_reductions_cannot_be_sharded():
-    """argmax reduces with a comparison of pairs: partial results do not combine with one operator."""
+    """argmax reduces with a comparison of pairs.
+
+    Partial results do not combine with one operator.
+    """
     analysis = traced(lambda x: jnp.argmax(x, axis=1), S((4, 8), F))
     program = analysis.program
-    op = next(o for o in program.ops() if program.kind[o] == "reduce" and len(program.results(o)) == 2)
+    op = next(
+        o for o in program.ops() if program.kind[o] == "reduce" and len(program.results(o)) == 2
+    )
     shardable = [bool(analysis.dims.shardable[n]) for n in program.factors(op)]
     assert shardable == [True, False]
 
@@ -74,7 +92,17 @@ def test_paths_stay_within_one_round_of_a_loop() -> None:
         return jax.lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ w), x)
 
     names = traced(fn, S((8, 4), F), S((4, 4), F)).dims
-    back = [(int(a), int(b)) for a, b in zip(names.source, names.target, strict=True) if names.op[a] >= names.op[b]]
+    back = [
+        (int(a), int(b))
+        for a, b in zip(names.source, names.target, strict=True)
+        if names.op[a] >= names.op[b]
+    ]
     assert back  # what a round returns is mapped to what the next one starts with
-    followed = {(n, int(t)) for n in range(names.n) for t in names.successor[names.ptr[n] : names.ptr[n + 1]]}
-    assert followed == set(zip(names.source.tolist(), names.target.tolist(), strict=True)) - set(back)
+    followed = {
+        (n, int(t))
+        for n in range(names.n)
+        for t in names.successor[names.ptr[n] : names.ptr[n + 1]]
+    }
+    assert followed == set(zip(names.source.tolist(), names.target.tolist(), strict=True)) - set(
+        back
+    )

@@ -1,7 +1,7 @@
 """Figure 2: the two-layer MLP, its colours and its two device-local programs.
 
-The figure writes 64{m}) and (64{m} where it means 64{m}; our notation leaves the stray brackets out.  Its ReLU is
-max(y, 0) in StableHLO.
+The figure writes 64{m}) and (64{m} where it means 64{m}; our notation leaves the stray brackets
+out.  Its ReLU is max(y, 0) in StableHLO.
 """
 
 from tests.helpers import analysed, plan
@@ -17,7 +17,9 @@ def test_2a_dims_that_should_be_sharded_alike_share_a_colour():
     by_name = {program.value_name[v]: v for v in range(program.n_values)}
 
     def colours(*places):
-        return {int(analysis.colour[program.def_names(by_name[value])[dim]]) for value, dim in places}
+        return {
+            int(analysis.colour[program.def_names(by_name[value])[dim]]) for value, dim in places
+        }
 
     yellow = colours(("x", 0), ("y", 0), ("z", 0), ("w", 0))
     green = colours(("w1", 1), ("w2", 0), ("y", 1), ("z", 1))

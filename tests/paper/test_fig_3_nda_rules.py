@@ -1,6 +1,7 @@
 """Figure 3: the rules of the named dimension analysis, one test each.
 
-Identities I are built into names (one name per factor of an op); M is what ``source`` and ``target`` hold.
+Identities I are built into names (one name per factor of an op); M is what ``source`` and
+``target`` hold.
 """
 
 import jax

@@ -1,10 +1,10 @@
 """Figure 5: simplified attention: five conflicts, one compatibility set, two resolutions.
 
-The paper prints its set as {(S111, S311), (S111, S31111), (Sc, S31111), (Sc1, S3112), (Sc11, S21)}.  Two of these
-are misprints against its own listing 5c: ``a`` is defined with [S11, S311], so the first pair is (S11, S311); the
-reduce uses ``a`` as [S111, S3111], so the second is (S111, S3111) - S111 and S31111 never meet on one tensor.
-Its reduce_{1,add} counts dims from 1 (it removes the rows, since ``b`` keeps S3111), its broadcast_0 from 0; ours
-count from 0 both times.
+The paper prints its set as {(S111, S311), (S111, S31111), (Sc, S31111), (Sc1, S3112), (Sc11,
+S21)}.  Two of these are misprints against its own listing 5c: ``a`` is defined with [S11, S311], so
+the first pair is (S11, S311); the reduce uses ``a`` as [S111, S3111], so the second is (S111,
+S3111) - S111 and S31111 never meet on one tensor.  Its reduce_{1,add} counts dims from 1 (it
+removes the rows, since ``b`` keeps S3111), its broadcast_0 from 0; ours count from 0 both times.
 """
 
 import jax.numpy as jnp
@@ -19,10 +19,22 @@ from toast_lab.models.attention import attn, make
 
 # paper's name -> ours (the k-th name of colour S in program order)
 PAPER = {
-    "S": "S#0", "S1": "S#1", "S2": "S#2", "S3": "S#3", "S31": "S#4", "S11": "S#5", "S311": "S#6",
-    "S111": "S#7", "S3111": "S#8", "Sc": "S#9", "S31111": "S#10", "Sc1": "S#11", "S3112": "S#12",
-    "Sc11": "S#13", "S21": "S#14",
-}  # fmt: skip
+    "S": "S#0",
+    "S1": "S#1",
+    "S2": "S#2",
+    "S3": "S#3",
+    "S31": "S#4",
+    "S11": "S#5",
+    "S311": "S#6",
+    "S111": "S#7",
+    "S3111": "S#8",
+    "Sc": "S#9",
+    "S31111": "S#10",
+    "Sc1": "S#11",
+    "S3112": "S#12",
+    "Sc11": "S#13",
+    "S21": "S#14",
+}
 
 
 def test_5a_colours():
@@ -74,7 +86,9 @@ def test_5b_the_other_resolution_introduces_two_all_gathers():
     assert cost.count("all_gather") == 2
     assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["qt", "v"]
     # the mock softmax sums over the dim that this resolution cuts, hence one more
-    assert [(c.kind, c.value) for c in cost.collectives if c.kind != "all_gather"] == [("all_reduce", "b")]
+    assert [(c.kind, c.value) for c in cost.collectives if c.kind != "all_gather"] == [
+        ("all_reduce", "b")
+    ]
 
 
 def test_5c_every_op_and_argument_has_fresh_names():
@@ -88,7 +102,13 @@ def test_5c_every_op_and_argument_has_fresh_names():
 
 
 def test_5d_exactly_five_conflicts_with_the_pairs_of_the_listing():
-    expected = [("S11", "S311"), ("S111", "S3111"), ("Sc", "S31111"), ("Sc1", "S3112"), ("Sc11", "S21")]
+    expected = [
+        ("S11", "S311"),
+        ("S111", "S3111"),
+        ("Sc", "S31111"),
+        ("Sc1", "S3112"),
+        ("Sc11", "S21"),
+    ]
     assert pair_texts(analysed("attention")) == [(PAPER[a], PAPER[b]) for a, b in expected]
 
 
@@ -108,10 +128,23 @@ def test_5d_dimension_graph_of_s():
         if text[s] in ours
     }
     assert edges == {
-        ("S", "S1"), ("S", "S2"), ("S", "S3"), ("S3", "S31"), ("S31", "S311"), ("S1", "S11"), ("S11", "S111"),
-        ("S311", "S3111"), ("S11", "Sc1"), ("S311", "S3112"), ("S3111", "S31111"), ("Sc", "Sc1"), ("S31111", "S3112"),
-        ("Sc1", "Sc11"), ("S3112", "S21"), ("S2", "S21"),
-    }  # fmt: skip
+        ("S", "S1"),
+        ("S", "S2"),
+        ("S", "S3"),
+        ("S3", "S31"),
+        ("S31", "S311"),
+        ("S1", "S11"),
+        ("S11", "S111"),
+        ("S311", "S3111"),
+        ("S11", "Sc1"),
+        ("S311", "S3112"),
+        ("S3111", "S31111"),
+        ("Sc", "Sc1"),
+        ("S31111", "S3112"),
+        ("Sc1", "Sc11"),
+        ("S3112", "S21"),
+        ("S2", "S21"),
+    }
 
 
 def test_one_compatibility_set_with_two_resolutions():
@@ -134,7 +167,9 @@ def attn_as_users_write_it(x, wq, wk, wv):
     return (a / c) @ (x @ wv)
 
 
-@pytest.mark.parametrize(("fn", "n_ops", "n_names"), [(attn, 10, 31), (attn_as_users_write_it, 11, 34)])
+@pytest.mark.parametrize(
+    ("fn", "n_ops", "n_names"), [(attn, 10, 31), (attn_as_users_write_it, 11, 34)]
+)
 def test_size_of_the_analysis(fn, n_ops, n_names):
     """Ops include the zero that the reduction starts from; [None, :] is a broadcast of its own."""
     analysis = traced(fn, *make().args)

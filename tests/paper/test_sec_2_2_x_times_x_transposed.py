@@ -7,7 +7,8 @@ from toast_lab.lowering.listing import listing
 
 def test_both_dims_of_the_result_get_the_same_colour():
     assert str(analysed("xxt")) == (
-        "def f(x : [S, T]) {\n  y : [T, S] = transpose(x)\n  z : [S, S] = matmul(x, y)\n  return z\n}"
+        "def f(x : [S, T]) {\n  y : [T, S] = transpose(x)\n  z : [S, S] = matmul(x, y)\n  return "
+        "z\n}"
     )
 
 

@@ -1,7 +1,8 @@
 """Section 3.5: the number of resolutions does not grow with the number of layers.
 
-The paper counts one set for each forward and one for each backward layer, hence 4 resolutions.  With its own definition
-of boxes the saved softmax values join both into one set, hence 2 here; ``phases="separate"`` keeps them apart.
+The paper counts one set for each forward and one for each backward layer, hence 4 resolutions.
+With its own definition of boxes the saved softmax values join both into one set, hence 2 here;
+``phases="separate"`` keeps them apart.
 """
 
 import re
@@ -33,14 +34,18 @@ def test_one_set_per_layer_all_tied(mode):
 
 
 def test_the_finer_reading_does_not_grow_either():
-    resolutions = [small_transformer(layers=n, mode="train", phases="separate").n_resolutions for n in LAYERS]
+    resolutions = [
+        small_transformer(layers=n, mode="train", phases="separate").n_resolutions for n in LAYERS
+    ]
     assert len(set(resolutions)) == 1
     assert resolutions[0] > 2
 
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_actions_do_not_grow_with_layers(layers):
-    """Section 4.4: colours of repeated layers are mirrored, so a user sees one "hidden", not one per layer."""
+    """Section 4.4: colours of repeated layers are mirrored, so a user sees one "hidden", not one
+    per layer.
+    """
     analysis = small_transformer(layers=layers, mode="train")
     names = [g.name for g in analysis.groups if g.shardable and g.n_names >= 10]
     assert names == ["vocab", "d_model", "hidden", "key", "heads", "value", "batch", "sequence"]
@@ -52,28 +57,37 @@ def test_without_the_constant_rule_one_mask_would_tie_all_layers():
     """Guards the reason for the rule: no two layers share a sequence conflict set."""
     analysis = small_transformer(layers=4, mode="forward")
     ops = [
-        {int(analysis.dims.op[n]) for k in s.conflicts for n in analysis.pairs[k]} for s in analysis.compatibility_sets
+        {int(analysis.dims.op[n]) for k in s.conflicts for n in analysis.pairs[k]}
+        for s in analysis.compatibility_sets
     ]
     for i, first in enumerate(ops):
         for second in ops[i + 1 :]:
             assert first.isdisjoint(second)
 
 
-# -- actions -----------------------------------------------------------------------------------------
+# -- actions ---------------------------------------------------------------------------------------
 
 
 def actions(analysis):
     """Texts of all moves on one axis."""
     space = build_space(analysis, Mesh(("a",), (2,)))
     return sorted(
-        space.text(Action(int(group), int(bits), 0)) for group, bits in zip(space.group, space.bits, strict=True)
+        space.text(Action(int(group), int(bits), 0))
+        for group, bits in zip(space.group, space.bits, strict=True)
     )
 
 
 ACTIONS = [
-    "batch->a", "d_model->a", "heads->a", "hidden->a", "key->a", "sequence@0->a", "sequence@1->a", "value->a",
+    "batch->a",
+    "d_model->a",
+    "heads->a",
+    "hidden->a",
+    "key->a",
+    "sequence@0->a",
+    "sequence@1->a",
+    "value->a",
     "vocab->a",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("mode", ["forward", "gradient", "train"])
@@ -94,7 +108,9 @@ def test_distinct_actions_at_paper_size(name):
 
 @pytest.mark.parametrize("layers", [2, 4])
 def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
-    """With remat the forward pass of a layer and its second run in the backward pass are resolved apart."""
+    """With remat the forward pass of a layer and its second run in the backward pass are resolved
+    apart.
+    """
     found = actions(small_transformer(layers=layers, mode="train", remat=True))
     assert found == sorted(
         [text for text in ACTIONS if "sequence" not in text]
@@ -106,7 +122,10 @@ def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
 @pytest.mark.parametrize("layers", [2, 4])
 @pytest.mark.parametrize("remat", [False, True])
 def test_scanned_layers_offer_the_actions_of_unrolled_ones(mode, layers, remat):
-    """The same colours with the same resolutions, and one action more: to keep stacked parameters cut by layers."""
+    """The same colours with the same resolutions, and one action more.
+
+    To keep stacked parameters cut by layers.
+    """
     unrolled = actions(small_transformer(layers=layers, mode=mode, remat=remat))
     scanned = small_transformer(layers=layers, mode=mode, remat=remat, scan=True)
     assert actions(scanned) == sorted([*unrolled, "layers->a"])
@@ -132,14 +151,30 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
 @pytest.mark.parametrize("kv_heads", [1, 4])
 @pytest.mark.parametrize("plan", ["fsdp", "megatron", "fsdp+megatron+sp"])
 def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):
-    """Collectives, each as often as it runs; with remat, since no loop keeps a gathered weight for another one."""
+    """Collectives, each as often as it runs.
+
+    With remat, since no loop keeps a gathered weight for another one.
+    """
     sent = []
     for scan in (False, True):
         loaded = model(
-            "transformer", layers=3, d_model=64, hidden=128, heads=4, kv_heads=kv_heads, key_size=16, vocab=256,
-            batch=8, sequence=32, mode="train", remat=True, scan=scan,
-        )  # fmt: skip
-        problem = Problem(analyse_program(loaded.program, loaded.dim_names), {"data": 2, "model": 4})
+            "transformer",
+            layers=3,
+            d_model=64,
+            hidden=128,
+            heads=4,
+            kv_heads=kv_heads,
+            key_size=16,
+            vocab=256,
+            batch=8,
+            sequence=32,
+            mode="train",
+            remat=True,
+            scan=scan,
+        )
+        problem = Problem(
+            analyse_program(loaded.program, loaded.dim_names), {"data": 2, "model": 4}
+        )
         cost = price(problem, ShardingPlan.from_actions(problem, loaded.expert_plans[plan]))
         times = Counter()
         for row in cost.collectives:

@@ -1,6 +1,8 @@
-"""Section 5.1: what experts do with a graph network simulator and with a U-Net comes out of colour actions.
+"""Section 5.1: what experts do with a graph network simulator and with a U-Net comes out of colour
+actions.
 
-No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the layers of the models.
+No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the layers
+of the models.
 """
 
 from collections import Counter
@@ -29,13 +31,18 @@ def counts(cost):
     return Counter((c.kind, c.axes) for c in cost.collectives)
 
 
-# -- graph network -------------------------------------------------------------------------------------
+# -- graph network ---------------------------------------------------------------------------------
 
-gns_cases = pytest.mark.parametrize(("steps", "hidden_layers"), [(1, 3), (2, 3), (4, 3), (2, 1), (2, 2)])
+gns_cases = pytest.mark.parametrize(
+    ("steps", "hidden_layers"), [(1, 3), (2, 3), (4, 3), (2, 1), (2, 2)]
+)
 
 
 def edge_all_reduces(steps, hidden_layers):
-    """Sums over the edges of all shards: no edge is ever gathered, and nodes are whole for every lookup."""
+    """Sums over the edges of all shards.
+
+    No edge is ever gathered, and nodes are whole for every lookup.
+    """
     forward = 3  # edges by sender, edges by receiver, all edges
     backward = 3  # into the senders' nodes, the receivers' nodes and the global vector
     parameters = 2 * (hidden_layers + 1) + 2  # weights, biases and LayerNorm of the edges' MLP
@@ -49,16 +56,18 @@ def test_edge_sharding_sums_what_reaches_the_nodes(steps, hidden_layers):
     assert counts(cost) == {("all_reduce", ("data",)): edge_all_reduces(steps, hidden_layers)}
     program = analysis.program
     of_nodes = Counter(program.kind[c.op] for c in cost.collectives if c.local_bytes == 16 * 32 * 4)
-    assert of_nodes["scatter"] == 4 * steps  # sums by sender and by receiver, and the lookups' gradients
+    # Sums by sender and by receiver, and the lookups' gradients
+    assert of_nodes["scatter"] == 4 * steps
 
 
 @gns_cases
 def test_megatron_in_the_processors_adds_sums_over_the_other_axis(steps, hidden_layers):
     sizes = {**GNS, "steps": steps, "hidden_layers": hidden_layers}
     _, cost = priced("gns", sizes, expert("gns", sizes, "edge sharding + Megatron"))
-    pairs = (hidden_layers + 1) // 2  # of a layer cut along its outputs and one cut along its inputs
-    # The last two layers of an encoder look like those of a processor, so they are mirrored where those are
-    # cut; with a single hidden layer they differ, since its inputs do.
+    # Of a layer cut along its outputs and one cut along its inputs
+    pairs = (hidden_layers + 1) // 2
+    # The last two layers of an encoder look like those of a processor, so they are mirrored where
+    # those are cut; with a single hidden layer they differ, since its inputs do.
     encoders = 1 if hidden_layers == 3 else 0
     assert counts(cost) == {
         ("all_reduce", ("data",)): edge_all_reduces(steps, hidden_layers),
@@ -67,12 +76,16 @@ def test_megatron_in_the_processors_adds_sums_over_the_other_axis(steps, hidden_
 
 
 def test_nodes_after_edges_on_one_axis_are_scattered_and_gathered():
-    """What the paper's experts leave out: keep the nodes cut as well, summing into shards and gathering for lookups."""
+    """What the paper's experts leave out.
+
+    Keep the nodes cut as well, summing into shards and gathering for lookups.
+    """
     sizes = {**GNS, "steps": 2}
     _, edges = priced("gns", sizes, [("edges", "data")])
     _, both = priced("gns", sizes, [("edges", "data"), ("nodes", "data")])
     found = counts(both)
-    assert found["reduce_scatter", ("data",)] == 4 * 2  # forward and backward sums by node, of each step
+    # Forward and backward sums by node, of each step
+    assert found["reduce_scatter", ("data",)] == 4 * 2
     assert found["all_gather", ("data",)] >= 2  # the nodes before each step's lookups
     assert both.peak_bytes < edges.peak_bytes
 
@@ -84,7 +97,7 @@ def test_each_gns_strategy_takes_less_memory_than_the_one_before():
     assert peaks == sorted(set(peaks), reverse=True)
 
 
-# -- U-Net ---------------------------------------------------------------------------------------------
+# -- U-Net -----------------------------------------------------------------------------------------
 
 unet_cases = pytest.mark.parametrize(
     "shape",
@@ -97,13 +110,19 @@ unet_cases = pytest.mark.parametrize(
 
 
 def parameters(analysis, *, along):
-    """Parameters with (or without) a dim that FSDP cuts: channels of the residual stream or the time embedding."""
+    """Parameters with (or without) a dim that FSDP cuts.
+
+    Channels of the residual stream or the time embedding.
+    """
     program = analysis.program
     found = []
     for a in range(program.n_arguments):
         if program.value_name[a].startswith("params"):
             dims = [analysis.dim_text(n) for n in program.def_names(a)]
-            if any(d.startswith("channels") or d in ("time", "time_features") for d in dims) == along:
+            if (
+                any(d.startswith("channels") or d in ("time", "time_features") for d in dims)
+                == along
+            ):
                 found.append(program.value_name[a])
     return found
 
@@ -113,26 +132,34 @@ def test_fsdp_gathers_every_kernel_forward_and_backward(shape):
     sizes = {**UNET, **shape}
     analysis, cost = priced("unet", sizes, expert("unet", sizes, "FSDP"))
     cut, whole = parameters(analysis, along=True), parameters(analysis, along=False)
-    kernels = [p for p in cut if len(analysis.program.dims(analysis.program.value_name.index(p))) == 4]
+    kernels = [
+        p for p in cut if len(analysis.program.dims(analysis.program.value_name.index(p))) == 4
+    ]
     assert counts(cost) == {
-        # A kernel is used as it is and, backward, turned around; the first one has no input to send a gradient to.
+        # A kernel is used as it is and, backward, turned around; the first one has no input to send
+        # a gradient to.
         ("all_gather", ("data",)): len(cut) + len(kernels) - 1,
         ("reduce_scatter", ("data",)): len(cut),
         ("all_reduce", ("data",)): len(whole) + 1,  # and the loss
     }
-    assert all(not p.endswith(("['conv']", "['conv1']", "['conv2']", "['shortcut']")) for p in whole)
+    assert all(
+        not p.endswith(("['conv']", "['conv1']", "['conv2']", "['shortcut']")) for p in whole
+    )
 
 
 @unet_cases
 def test_megatron_sums_once_a_block_and_once_for_its_gradient(shape):
-    """GroupNorm costs nothing: its groups are the major part of the channels, and each stays on one device."""
+    """GroupNorm costs nothing.
+
+    Its groups are the major part of the channels, and each stays on one device.
+    """
     sizes = {**UNET, **shape}
     _, fsdp = priced("unet", sizes, expert("unet", sizes, "FSDP"))
     analysis, cost = priced("unet", sizes, expert("unet", sizes, "FSDP + Megatron"))
     levels = len(shape["multipliers"])
     blocks = levels * (2 * shape["blocks"] + 1)
-    # A block: forward after conv2; backward into its input and into the time embedding.  Attention: forward after
-    # wo, backward into the input of wq, wk and wv.  Time embedding: forward after w2.
+    # A block: forward after conv2; backward into its input and into the time embedding.  Attention:
+    # forward after wo, backward into the input of wq, wk and wv.  Time embedding: forward after w2.
     assert counts(cost) - counts(fsdp) == {("all_reduce", ("model",)): 3 * blocks + 4 + 1}
     assert counts(fsdp) - counts(cost) == {}
     from_norms = {analysis.program.kind[c.op] for c in cost.collectives if c.axes == ("model",)}
@@ -146,16 +173,19 @@ def test_each_unet_strategy_takes_less_memory_than_the_one_before():
     assert peaks == sorted(set(peaks), reverse=True)
 
 
-# -- the paper's sizes ---------------------------------------------------------------------------------
+# -- the paper's sizes -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [("gns", {("all_reduce", ("model",)): 196}), ("unet", {("all_reduce", ("model",)): 68})]
+    ("name", "extra"),
+    [("gns", {("all_reduce", ("model",)): 196}), ("unet", {("all_reduce", ("model",)): 68})],
 )
 def test_expert_plans_at_the_papers_size(name, extra):
     """Loaded, analysed and priced whole, on 16 devices."""
     problem = Problem(analysed(name), {"data": 4, "model": 4})
-    first, second = (price(problem, plan(problem, *actions)) for actions in model(name).expert_plans.values())
+    first, second = (
+        price(problem, plan(problem, *actions)) for actions in model(name).expert_plans.values()
+    )
     assert counts(second) - counts(first) == extra
     if name == "gns":
         assert counts(first) == {("all_reduce", ("data",)): edge_all_reduces(24, 3)}

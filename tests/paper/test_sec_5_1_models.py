@@ -1,7 +1,8 @@
-"""Section 5.1: the paper's models at the paper's sizes, their parameter counts and their expert plans.
+"""Section 5.1: the paper's models at the paper's sizes, their parameter counts and their expert
+plans.
 
-Collectives of the plans follow from the layers.  T2B has 18 with 9 parameters each, the embedding and the final norm,
-T7B 28; see ``test_sec_5_1_strategies_from_colours`` for the counting.
+Collectives of the plans follow from the layers.  T2B has 18 with 9 parameters each, the embedding
+and the final norm, T7B 28; see ``test_sec_5_1_strategies_from_colours`` for the counting.
 """
 
 import functools
@@ -37,15 +38,23 @@ def counts(cost):
     return Counter((c.kind, c.axes) for c in cost.collectives)
 
 
-# -- parameters --------------------------------------------------------------------------------------
+# -- parameters ------------------------------------------------------------------------------------
 
 
 def parts(name):
     """Parameters by the rows of the docstring's table."""
     params = registry.make(name).args[0]
     size = {k: math.prod(v.shape) for k, v in params["layers"][0].items()}
-    rest = [size[k] for k in ("w_gate", "w_up", "w_down") if k in size] or [size["w_in"], size["w_out"]]
-    layer = [size["wq"] + size["wo"], size["wk"] + size["wv"], sum(rest), size["attn_norm"] + size["mlp_norm"]]
+    rest = [size[k] for k in ("w_gate", "w_up", "w_down") if k in size] or [
+        size["w_in"],
+        size["w_out"],
+    ]
+    layer = [
+        size["wq"] + size["wo"],
+        size["wk"] + size["wv"],
+        sum(rest),
+        size["attn_norm"] + size["mlp_norm"],
+    ]
     assert sum(layer) == sum(size.values())
     return [math.prod(params["embed"].shape), *layer, sum(layer) * len(params["layers"])]
 
@@ -80,9 +89,23 @@ def test_the_papers_sizes_are_the_defaults():
     }
     for name, row in table.items():
         s = registry.sizes(name)
-        assert (s["d_model"], s["layers"], 2 * s["hidden"], s["heads"], s["key_size"], s["vocab"]) == row
+        assert (
+            s["d_model"],
+            s["layers"],
+            2 * s["hidden"],
+            s["heads"],
+            s["key_size"],
+            s["vocab"],
+        ) == row
     s = registry.sizes("itx")
-    wanted = {"vocab": 50257, "sequence": 1024, "prompt": 1024, "heads": 32, "layers": 32, "hidden": 4096}
+    wanted = {
+        "vocab": 50257,
+        "sequence": 1024,
+        "prompt": 1024,
+        "heads": 32,
+        "layers": 32,
+        "hidden": 4096,
+    }
     assert {k: s[k] for k in wanted} == wanted
     assert s["d_model"] == 2048
 
@@ -98,7 +121,7 @@ def test_a_model_says_its_parameters_beside_the_papers(name):
     assert "paper" not in str(small), "the paper says nothing of other sizes"
 
 
-# -- expert plans ------------------------------------------------------------------------------------
+# -- expert plans ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -109,7 +132,9 @@ def test_every_plan_of_the_transformers_saves_time_and_memory(name, expert):
     assert cost.time_s < time_s
     assert cost.peak_bytes < peak_bytes
     used = {axis for c in cost.collectives for axis in c.axes}
-    assert used == {axis for _, axis, *_ in cached(name, mode="train").expert_plans[expert]}, "every axis is in use"
+    assert used == {axis for _, axis, *_ in cached(name, mode="train").expert_plans[expert]}, (
+        "every axis is in use"
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -129,7 +154,8 @@ def test_collectives_of_the_transformers_plans(name):
     assert counts(priced(name, "megatron")) == megatron
     assert counts(priced(name, "data+megatron")) == data | megatron
     assert counts(priced(name, "fsdp+megatron")) == fsdp | megatron
-    # keys and values are gathered, their gradients scattered; parameters' gradients are summed, the loss over both axes
+    # keys and values are gathered, their gradients scattered; parameters' gradients are summed, the
+    # loss over both axes
     sequence = fsdp | {
         ("all_gather", ("seq",)): 2 * layers,
         ("reduce_scatter", ("seq",)): 2 * layers,
@@ -143,14 +169,21 @@ def test_collectives_of_the_transformers_plans(name):
 
 @pytest.mark.parametrize(("name", "whole", "gathers"), [("t2b", 4, 6), ("t7b", 2, 4)])
 def test_sequence_parallelism_on_megatrons_axis(name, whole, gathers):
-    """The single key and value head of T2B are not cut by heads, so their weights stay whole as the norms do."""
+    """The single key and value head of T2B are not cut by heads, so their weights stay whole as the
+    norms do.
+    """
     layers = LAYERS[name]
     for start in ("", "data+", "fsdp+"):
         found = counts(priced(name, f"{start}megatron+sp"))
-        assert found["reduce_scatter", ("model",)] == 7 * layers + 5, "no activation is summed whole any more"
+        assert found["reduce_scatter", ("model",)] == 7 * layers + 5, (
+            "no activation is summed whole any more"
+        )
         assert found["all_gather", ("model",)] == gathers * layers + 6
-        sums = sum(n for (kind, axes), n in found.items() if kind == "all_reduce" and "model" in axes)
-        assert sums == whole * layers + 2  # gradients of what stays whole, the final norm among them, and the loss
+        sums = sum(
+            n for (kind, axes), n in found.items() if kind == "all_reduce" and "model" in axes
+        )
+        # Gradients of what stays whole, the final norm among them, and the loss
+        assert sums == whole * layers + 2
         less = priced(name, f"{start}megatron")
         assert priced(name, f"{start}megatron+sp").peak_bytes < less.peak_bytes
         assert priced(name, f"{start}megatron+sp").time_s < less.time_s
@@ -165,7 +198,10 @@ def test_sequence_parallelism_gathers_keys_and_values_in_every_variant(kv_heads,
     given = cached("transformer", **sizes).expert_plans["fsdp+sequence"]
     moved = {}
     for bits in range(4 if remat and mode != "forward" else 2):
-        actions = [(colour, axis, bits) if colour == "sequence" else (colour, axis) for colour, axis, *_ in given]
+        actions = [
+            (colour, axis, bits) if colour == "sequence" else (colour, axis)
+            for colour, axis, *_ in given
+        ]
         found = counts(price(problem, plan(problem, *actions)))
         moved[bits] = sum(n for (_, axes), n in found.items() if axes == ("seq",))
     assert min(moved, key=moved.__getitem__) == given[-1][-1]
@@ -178,16 +214,24 @@ def test_plans_of_the_inference_transformer(mode):
     layers = 32
     assert counts(found["data"]) == {}, "no example needs another"
     for name in ("megatron", "data+megatron"):
-        assert counts(found[name]) == {("all_reduce", ("model",)): 2 * layers}, "after attention and feed-forward layer"
+        assert counts(found[name]) == {("all_reduce", ("model",)): 2 * layers}, (
+            "after attention and feed-forward layer"
+        )
     for name in ("multi-query+megatron", "data+multi-query+megatron"):
-        # in a layer: two norms, queries, keys, values, feed-forward layer; and the final norm, the logits
+        # in a layer: two norms, queries, keys, values, feed-forward layer; and the final norm, the
+        # logits
         assert counts(found[name]) == {
             ("reduce_scatter", ("model",)): 6 * layers + 2,
-            # in a layer: two norms, mixed values, feed-forward layer; and the lookup, the final norm
+            # in a layer: two norms, mixed values, feed-forward layer; and the lookup, the final
+            # norm
             ("all_gather", ("model",)): 4 * layers + 2,
         }
     peak = {name: cost.peak_bytes for name, cost in found.items()}
-    assert peak["data+multi-query+megatron"] < peak["data+megatron"] < min(peak["data"], peak["megatron"])
+    assert (
+        peak["data+multi-query+megatron"]
+        < peak["data+megatron"]
+        < min(peak["data"], peak["megatron"])
+    )
     best = "data+multi-query+megatron" if mode == "decode" else "data+megatron"
     assert min(found, key=lambda name: found[name].time_s) == best
 
@@ -200,7 +244,9 @@ def test_multi_query_sharding_moves_no_cache_and_no_weight():
     cache = program.nbytes(program.value_name.index("cache[0]['k']"))
     assert max(c.local_bytes for c in cost.collectives) < cache / 16
     problem = problem_of("itx", "decode")
-    specs = plan(problem, *cached("itx", mode="decode").expert_plans["data+multi-query+megatron"]).argument_specs()
+    specs = plan(
+        problem, *cached("itx", mode="decode").expert_plans["data+multi-query+megatron"]
+    ).argument_specs()
     assert specs["cache[0]['k']"] == (("data", "model"), (), ())
     assert specs["params['layers'][0]['wq']"] == (("model",), (), ())
     assert specs["params['layers'][0]['w_in']"] == ((), ("model",))

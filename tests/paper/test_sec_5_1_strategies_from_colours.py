@@ -1,8 +1,10 @@
-"""Section 5.1: data parallelism, FSDP, Megatron and Megatron with sequence parallelism come out of colour actions.
+"""Section 5.1: data parallelism, FSDP, Megatron and Megatron with sequence parallelism come out of
+colour actions.
 
-No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the parameters of the
-Transformer: 9 in a layer (two norms, wq, wk, wv, wo, w_gate, w_up, w_down), the embedding, the final norm.  The
-embedding is tied, so its gradient is two partial sums, one from the lookup (scatter) and one from the logits (dot).
+No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the
+parameters of the Transformer: 9 in a layer (two norms, wq, wk, wv, wo, w_gate, w_up, w_down), the
+embedding, the final norm.  The embedding is tied, so its gradient is two partial sums, one from the
+lookup (scatter) and one from the logits (dot).
 """
 
 from collections import Counter
@@ -39,7 +41,11 @@ def counts(cost):
 
 
 def parameters(analysis):
-    return {path for path in analysis.program.value_name[: analysis.program.n_arguments] if path.startswith("params")}
+    return {
+        path
+        for path in analysis.program.value_name[: analysis.program.n_arguments]
+        if path.startswith("params")
+    }
 
 
 @layers_cases
@@ -59,7 +65,8 @@ def test_then_d_model_on_the_same_axis_is_fsdp(layers):
     gathered = [c.value for c in cost.collectives if c.kind == "all_gather"]
     weights = {path for path in parameters(analysis) if "norm" not in path}
     assert weights < set(gathered)
-    # a norm's scale is used as 1 + scale, computed on the shard and gathered then, still no larger than the scale
+    # a norm's scale is used as 1 + scale, computed on the shard and gathered then, still no larger
+    # than the scale
     rest = [analysis.program.value_name.index(v) for v in gathered if v not in weights]
     assert len(rest) == len(parameters(analysis)) - len(weights)
     assert {analysis.program.nbytes(v) for v in rest} == {4 * SMALL["d_model"]}
@@ -68,7 +75,9 @@ def test_then_d_model_on_the_same_axis_is_fsdp(layers):
 
 
 def test_order_decides_who_gets_the_axis():
-    """d_model first takes the axis on every op that has it, so nothing is left of data parallelism there."""
+    """d_model first takes the axis on every op that has it, so nothing is left of data parallelism
+    there.
+    """
     _, first = priced(1, FSDP)
     _, swapped = priced(1, [FSDP[1], FSDP[0]])
     assert counts(first) != counts(swapped)
@@ -77,9 +86,13 @@ def test_order_decides_who_gets_the_axis():
 @layers_cases
 def test_hidden_heads_and_vocab_on_another_axis_are_megatron(layers):
     _, cost = priced(layers, [*DATA, *MODEL])
-    # A layer: forward after wo and w_down; backward into x from wq, w_gate and w_up, and into the single k and v head.
-    # The ends: lookup, softmax maximum, softmax sum, the label's logit, backward into x from the logits.
-    assert counts(cost) == {("all_reduce", ("d",)): n_gradients(layers) + 1, ("all_reduce", ("m",)): 7 * layers + 5}
+    # A layer: forward after wo and w_down; backward into x from wq, w_gate and w_up, and into the
+    # single k and v head.  The ends: lookup, softmax maximum, softmax sum, the label's logit,
+    # backward into x from the logits.
+    assert counts(cost) == {
+        ("all_reduce", ("d",)): n_gradients(layers) + 1,
+        ("all_reduce", ("m",)): 7 * layers + 5,
+    }
 
 
 @layers_cases
@@ -94,29 +107,38 @@ def test_megatron_leaves_fsdp_as_it_was(layers):
 
 
 @layers_cases
-def test_sequence_after_megatron_turns_activation_all_reduces_into_reduce_scatter_and_all_gather(layers):
+def test_sequence_after_megatron_turns_activation_all_reduces_into_reduce_scatter_and_all_gather(
+    layers,
+):
     _, without = priced(layers, [*FSDP, *MODEL])
     analysis, cost = priced(layers, [*FSDP, *MODEL, *SEQUENCE])
     found = counts(cost)
     # every activation all_reduce over m became a reduce_scatter ...
-    assert found["reduce_scatter", ("m",)] == 7 * layers + 5 == counts(without)["all_reduce", ("m",)]
+    assert (
+        found["reduce_scatter", ("m",)] == 7 * layers + 5 == counts(without)["all_reduce", ("m",)]
+    )
     # ... and is gathered where an op is split over m by something else
     assert found["all_gather", ("m",)] == 6 * layers + 6
-    # parameters that are not split over m (norms, wk, wv) now sum their gradients over the sequence shards
+    # parameters that are not split over m (norms, wk, wv) now sum their gradients over the sequence
+    # shards
     not_split = 4 * layers + 1
     assert found["all_reduce", ("m",)] == not_split
     assert found["all_reduce", ("d", "m")] == 1  # the loss
     assert found["all_gather", ("d",)] == n_parameters(layers)
     assert found["reduce_scatter", ("d",)] == n_gradients(layers)
-    assert sum(found.values()) == (7 * layers + 5) + (6 * layers + 6) + not_split + 1 + n_parameters(
-        layers
-    ) + n_gradients(layers)
+    assert sum(found.values()) == (7 * layers + 5) + (
+        6 * layers + 6
+    ) + not_split + 1 + n_parameters(layers) + n_gradients(layers)
     # no activation is summed whole any more: what all_reduce is left carries parameters or a scalar
     activations = {
-        analysis.program.nbytes(v) for v in range(analysis.program.n_values) if len(analysis.program.dims(v)) == 3
+        analysis.program.nbytes(v)
+        for v in range(analysis.program.n_values)
+        if len(analysis.program.dims(v)) == 3
     }
     assert all(
-        c.local_bytes < min(b for b in activations if b > 1 << 14) for c in cost.collectives if c.kind == "all_reduce"
+        c.local_bytes < min(b for b in activations if b > 1 << 14)
+        for c in cost.collectives
+        if c.kind == "all_reduce"
     )
 
 

@@ -1,4 +1,7 @@
-"""One judge of agreement: tolerances by type and sum, and the same verdict from a run and from a comparison."""
+"""One judge of agreement.
+
+Tolerances by type and sum, and the same verdict from a run and from a comparison.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,38 @@ from toast_lab.runtime import agreement
 
 def model_of(dtype, n: int = 8, summed: bool = False):
     def f(x):
-        return jax.lax.reduce(x, np.zeros((), x.dtype), jax.lax.add, (0,)) if summed else jnp.sin(x @ x.T)
+        return (
+            jax.lax.reduce(x, np.zeros((), x.dtype), jax.lax.add, (0,))
+            if summed
+            else jnp.sin(x @ x.T)
+        )
 
     return tl.from_jax(f, jax.ShapeDtypeStruct((n, 8), dtype))
 
 
-@pytest.mark.parametrize(("dtype", "eps"), [("float32", 2.0**-23), ("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
+@pytest.mark.parametrize(
+    ("dtype", "eps"), [("float32", 2.0**-23), ("bfloat16", 2.0**-7), ("float16", 2.0**-10)]
+)
 def test_the_tolerance_is_the_root_of_the_rounding_unit_or_what_a_long_sum_loses(dtype, eps):
     assert agreement.tolerance(model_of(dtype).program) == pytest.approx(math.sqrt(eps))
-    assert agreement.tolerance(model_of(dtype, 64, summed=True).program) == pytest.approx(math.sqrt(eps))
+    assert agreement.tolerance(model_of(dtype, 64, summed=True).program) == pytest.approx(
+        math.sqrt(eps)
+    )
     long = 8 * round(1 / eps) if eps > 2.0**-12 else 64
     wanted = max(math.sqrt(eps), min(agreement.MOST, eps * math.sqrt(long)))
     assert agreement.tolerance(model_of(dtype, long, summed=True).program) == pytest.approx(wanted)
 
 
 def test_products_and_whole_numbers_have_no_long_sums():
-    assert agreement.tolerance(model_of("bfloat16", 4096).program) == pytest.approx(math.sqrt(2.0**-7))
-    assert agreement.tolerance(tl.from_jax(lambda x: x + x, jax.ShapeDtypeStruct((8,), "int32")).program) == 0.0
+    assert agreement.tolerance(model_of("bfloat16", 4096).program) == pytest.approx(
+        math.sqrt(2.0**-7)
+    )
+    assert (
+        agreement.tolerance(
+            tl.from_jax(lambda x: x + x, jax.ShapeDtypeStruct((8,), "int32")).program
+        )
+        == 0.0
+    )
 
 
 def test_verdicts():
@@ -52,12 +70,16 @@ def test_a_run_and_a_comparison_say_the_same():
     limit = agreement.tolerance(model.program)
     assert done.tolerance == limit
     assert done.agrees is True
-    assert f"agrees (largest error {done.max_relative_error:.1e}, tolerance {limit:.1e})" in str(done)
+    assert f"agrees (largest error {done.max_relative_error:.1e}, tolerance {limit:.1e})" in str(
+        done
+    )
     assert done.to_json()["tolerance"] == limit
     assert done.to_json()["agrees"] is True
     certificate = Certificate(done.errors, None, limit, (), ())
     assert certificate.passed is done.agrees
     assert str(certificate).split("\n")[0] in str(done)
-    strict = tl.run(model, plan, devices="cpu:2", repeats=1, warmup=0, tolerance=0.0, reference=False)
+    strict = tl.run(
+        model, plan, devices="cpu:2", repeats=1, warmup=0, tolerance=0.0, reference=False
+    )
     assert strict.agrees is None
     assert "not compared" in str(strict)

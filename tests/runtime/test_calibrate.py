@@ -28,7 +28,9 @@ def test_everything_is_measured(measured):
     assert {(p.what, p.devices) for p in done.points if p.what in COLLECTIVES} == {
         (kind, n) for kind in COLLECTIVES for n in (2, 4)
     }
-    assert all(math.isfinite(p.time_s) and (p.time_s > 0 or p.what == "overlap") for p in done.points)
+    assert all(
+        math.isfinite(p.time_s) and (p.time_s > 0 or p.what == "overlap") for p in done.points
+    )
     assert done.fit.not_measured == ()
     assert done.note == ""
     assert [e.fraction for e in events] == sorted(e.fraction for e in events)
@@ -51,13 +53,18 @@ def test_the_file_loads_again_with_its_points(measured, tmp_path):
     assert machine(path) == done.fit.machine
     text = path.read_text()
     assert tomllib.loads(text)["provenance"]["devices"] == "4 x cpu (cpu)"
-    assert sum(line.startswith(f"# {kind},f32,") for kind in COLLECTIVES for line in text.splitlines()) == 20
+    assert (
+        sum(line.startswith(f"# {kind},f32,") for kind in COLLECTIVES for line in text.splitlines())
+        == 20
+    )
     assert "all_to_all over 4" in text
 
 
 def test_a_cancel_keeps_what_there_is(tmp_path):
     seen: list[Progress] = []
-    done = c.calibrate("cpu:2", quick=True, on_event=seen.append, cancel=lambda: len(seen) > 4, time_limit_s=300)
+    done = c.calibrate(
+        "cpu:2", quick=True, on_event=seen.append, cancel=lambda: len(seen) > 4, time_limit_s=300
+    )
     assert "cancelled" in done.note
     assert 0 < len(done.points) < 10
     assert "overlap" in done.fit.not_measured

@@ -25,7 +25,9 @@ from toast_lab.sharding.mesh import make_mesh
 
 S = jax.ShapeDtypeStruct
 MESH = {"d": 2, "m": 4}
-needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
 ACTIONS = [("batch", "d"), ("inner", "d")]
 
 
@@ -43,9 +45,11 @@ def scanned() -> Model:
         return jax.lax.scan(lambda h, layer: (jnp.tanh(h @ layer), None), x, w)[0]
 
     return frontends.from_jax(
-        fn, S((4, 64, 64), "float32"), S((32, 64), "float32"),
+        fn,
+        S((4, 64, 64), "float32"),
+        S((32, 64), "float32"),
         dim_names={"w": ("layer", "in", "out"), "x": ("batch", "in")},
-    )  # fmt: skip
+    )
 
 
 def test_memory_and_collectives_are_those_of_a_run(made: tuple[Compiled, Path]) -> None:
@@ -88,18 +92,23 @@ def test_the_second_time_comes_from_the_cache(made: tuple[Compiled, Path]) -> No
     again = compile_plan(model, plan, "cpu:8", cache=folder, on_progress=events.append)
     assert (again, again.cached, events) == (compiled, True, [])
     assert len(list(folder.iterdir())) == 1, "no part files are left"
-    other = dataclasses.replace(plan, key=plan.key + 1)  # the same shardings, come about in another way
+    # The same shardings, come about in another way
+    other = dataclasses.replace(plan, key=plan.key + 1)
     assert compile_plan(model, other, "cpu:8", cache=folder).plan_key == other.key
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 0}', '{"format": 1, "mesh": {}}', "[]"])
-def test_a_corrupted_cache_entry_is_compiled_anew(made: tuple[Compiled, Path], tmp_path: Path, text: str) -> None:
+def test_a_corrupted_cache_entry_is_compiled_anew(
+    made: tuple[Compiled, Path], tmp_path: Path, text: str
+) -> None:
     compiled, folder = made
     name = next(folder.iterdir()).name
     (tmp_path / name).write_text(text)
     model = small_step()
     events: list[object] = []
-    again = compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=tmp_path, on_progress=events.append)
+    again = compile_plan(
+        model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=tmp_path, on_progress=events.append
+    )
     assert events, "it was compiled"
     assert again.peak_bytes == compiled.peak_bytes
     assert Compiled.load(tmp_path / name) == again
@@ -145,7 +154,9 @@ def test_saved_and_loaded(made: tuple[Compiled, Path], tmp_path: Path) -> None:
 
 def test_locations_name_every_op_of_the_annotated_module() -> None:
     model = scanned()
-    plain, located = (annotate(model, plan_of(model, {"d": 4}, ("in", "d")), located=x) for x in (False, True))
+    plain, located = (
+        annotate(model, plan_of(model, {"d": 4}, ("in", "d")), located=x) for x in (False, True)
+    )
     assert "toast." not in plain
     for op in model.program.ops():
         if model.program.kind[op] in ("dot_general", "tanh"):
@@ -159,7 +170,11 @@ def test_locations_name_every_op_of_the_annotated_module() -> None:
         ("cpu:4", {"d": 8}, ["8 devices, more than the 4 of cpu:4", '"cpu:8"']),
         ("cpu:16", {"d": 8}, ["8 devices, fewer than the 16"]),
         ("tpu:v5e:4x4", {"d": 32}, ["32 devices, more than the 16", "tpu:v5e:4x8"]),
-        ("tpu:v3:4x4", {"d": 4, "m": 4}, ["16 devices, fewer than the 32 of tpu:v3:4x4 (2 a chip)", "mesh of 32"]),
+        (
+            "tpu:v3:4x4",
+            {"d": 4, "m": 4},
+            ["16 devices, fewer than the 32 of tpu:v3:4x4 (2 a chip)", "mesh of 32"],
+        ),
         ("tpu:v5e:3x3", {"d": 9}, ["no slice 3x3", "2x2, 2x4, 4x4"]),
         ("tpu:v5:4x4", {"d": 16}, ["'tpu:v5:4x4'", "did you mean", "tpu:v6e: 1x1"]),
         ("tpu", {"d": 16}, ["no topology is called 'tpu'", "tpu:v5e"]),
@@ -209,12 +224,16 @@ def test_without_libtpu_the_error_says_what_to_install() -> None:
 @needs_libtpu
 def test_a_loop_for_tpu_names_ops_rounds_and_cycles() -> None:
     model = scanned()
-    compiled = compile_plan(model, plan_of(model, {"d": 2, "m": 2}, ("in", "d")), "tpu:v5e:2x2", cache=False)
+    compiled = compile_plan(
+        model, plan_of(model, {"d": 2, "m": 2}, ("in", "d")), "tpu:v5e:2x2", cache=False
+    )
     assert compiled.device_kind == "TPU v5 lite"
     assert {c.times for c in compiled.collectives} == {4.0}
     assert {model.program.kind[c.op] for c in compiled.collectives} <= {"dot_general", "tanh"}
     product = next(op for op in model.program.ops() if model.program.kind[op] == "dot_general")
-    inside = {op: n for op, n in compiled.cycles_by_op.items() if op >= 0 and model.program.trips[op] == 4}
+    inside = {
+        op: n for op, n in compiled.cycles_by_op.items() if op >= 0 and model.program.trips[op] == 4
+    }
     assert inside
     assert product in {*inside, *(c.op for c in compiled.collectives)}
     assert compiled.cycles is not None

@@ -51,18 +51,32 @@ def test_a_full_refusal_tells_sizes_and_the_largest_allocations() -> None:
     ("text", "needed", "limit", "temporaries"),
     [
         (
-            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (28.00G) "
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (28.00G) "
             "exceeds available HBM (15.75G).",
-            28.0 * 2**30, 15.75 * 2**30, True,
+            28.0 * 2**30,
+            15.75 * 2**30,
+            True,
         ),
-        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.", 2.0**34, None, False),
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+            2.0**34,
+            None,
+            False,
+        ),
         ("RESOURCE_EXHAUSTED: no words for it", None, None, False),
     ],
-)  # fmt: skip
-def test_short_refusals(text: str, needed: float | None, limit: float | None, temporaries: bool) -> None:
+)
+def test_short_refusals(
+    text: str, needed: float | None, limit: float | None, temporaries: bool
+) -> None:
     found = refusal(text)
     assert found is not None
-    assert (found.needed_bytes, found.limit_bytes, found.only_temporaries) == (needed, limit, temporaries)
+    assert (found.needed_bytes, found.limit_bytes, found.only_temporaries) == (
+        needed,
+        limit,
+        temporaries,
+    )
     assert found.allocations == ()
 
 
@@ -72,8 +86,10 @@ def test_another_error_is_no_refusal() -> None:
 
 def test_involuntary_rematerialisations_are_read_with_their_op_each_once() -> None:
     line = (
-        "W1121 07:00:00.000000 1 spmd_partitioner.cc:1] [SPMD] Involuntary full rematerialization. The compiler "
-        "was not able to go from sharding {devices=[1,2]0,1} to {devices=[2,1]0,1} efficiently for HLO operation "
+        "W1121 07:00:00.000000 1 spmd_partitioner.cc:1] [SPMD] Involuntary full "
+        "rematerialization. The compiler "
+        "was not able to go from sharding {devices=[1,2]0,1} to {devices=[2,1]0,1} efficiently "
+        "for HLO operation "
         "%c = f32[8]{0} copy(%x), "
         'metadata={op_name="toast.31/jit(f)/add"}.'
     )

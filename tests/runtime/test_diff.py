@@ -1,4 +1,7 @@
-"""Priced and compiled collectives side by side: every rule on hand-made sides, and whole programs on virtual CPUs."""
+"""Priced and compiled collectives side by side.
+
+Every rule on hand-made sides, and whole programs on virtual CPUs.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def product(model: Model) -> int:
     return next(op for op in model.program.ops() if model.program.kind[op] == "dot_general")
 
 
-def one(model: Model, ours: list[Side], theirs: list[Side], remats: tuple[int, ...] = ()) -> list[tuple[str, str]]:
+def one(
+    model: Model, ours: list[Side], theirs: list[Side], remats: tuple[int, ...] = ()
+) -> list[tuple[str, str]]:
     found = compare(model.program, make_mesh(MESH), ours, theirs, remats)
     assert sum(r.predicted is not None for r in found.rows) == len(ours), "none is lost"
     return [(row.status, row.reason) for row in found.rows]
@@ -42,7 +47,9 @@ def one(model: Model, ours: list[Side], theirs: list[Side], remats: tuple[int, .
 
 def test_rules(model: Model, product: int) -> None:
     """Each pair of sides that differs in one way has the reason for that way."""
-    w = next(name for name in model.program.value_name if model.program.value_dtype[0] == "f32" and name)
+    w = next(
+        name for name in model.program.value_name if model.program.value_dtype[0] == "f32" and name
+    )
     gather = Side(product, "all_gather", ("d",), 4096.0, 1.0, w)
     scatter = Side(product, "reduce_scatter", ("d",), 4096.0, 1.0, w)
     move = Side(product, "all_to_all", ("m",), 4096.0, 1.0, w)
@@ -71,11 +78,19 @@ def test_rules(model: Model, product: int) -> None:
         assert one(model, ours, theirs) == [wanted], wanted
 
 
-def test_one_for_two_equal_ones_is_shared_and_two_for_one_repeated(model: Model, product: int) -> None:
+def test_one_for_two_equal_ones_is_shared_and_two_for_one_repeated(
+    model: Model, product: int
+) -> None:
     gather = Side(product, "all_gather", ("d",), 4096.0, 1.0, "w")
     compiled = gather._replace(value="", dtype="f32")
-    assert sorted(one(model, [gather, gather], [compiled])) == [(diff.EQUAL, ""), (diff.MISSING, diff.SHARED)]
-    assert sorted(one(model, [gather], [compiled, compiled])) == [(diff.EQUAL, ""), (diff.EXTRA, diff.REPEATED)]
+    assert sorted(one(model, [gather, gather], [compiled])) == [
+        (diff.EQUAL, ""),
+        (diff.MISSING, diff.SHARED),
+    ]
+    assert sorted(one(model, [gather], [compiled, compiled])) == [
+        (diff.EQUAL, ""),
+        (diff.EXTRA, diff.REPEATED),
+    ]
 
 
 def test_what_the_partitioner_gave_up_on_is_said(model: Model, product: int) -> None:

@@ -29,21 +29,25 @@ StackFrames
     ("line", "wanted"),
     [
         (
-            "  %ag = f32[2,16]{0,1} all-gather(%w), channel_id=1, replica_groups=[4,2]<=[2,4]T(1,0), dimensions={1}, "
+            "  %ag = f32[2,16]{0,1} all-gather(%w), channel_id=1, "
+            "replica_groups=[4,2]<=[2,4]T(1,0), dimensions={1}, "
             'use_global_device_ids=true, metadata={op_name="jit(f)/dot_general" stack_frame_id=2}',
             Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "/a/other.py:7"),
         ),
         (
-            "  ROOT %ar = bf16[8,16]{1,0} all-reduce(%x), channel_id=2, replica_groups={{0,1,2,3},{4,5,6,7}}, "
+            "  ROOT %ar = bf16[8,16]{1,0} all-reduce(%x), channel_id=2, "
+            "replica_groups={{0,1,2,3},{4,5,6,7}}, "
             'to_apply=%add, metadata={op_name="jit(f)/sum" source_file="m.py" source_line=3}',
             Collective("all_reduce", 256, 4, ("m",), "jit(f)/sum", "m.py:3"),
         ),
         (
-            "  rs = f32[4]{0} reduce-scatter(x), replica_groups=[1,8]<=[8], dimensions={0}, to_apply=add",
+            "  rs = f32[4]{0} reduce-scatter(x), replica_groups=[1,8]<=[8], dimensions={0}, "
+            "to_apply=add",
             Collective("reduce_scatter", 128, 8, ("d", "m"), "", ""),
         ),
         (
-            "  %a2a = f32[2,8,4]{2,1,0} all-to-all(%x), replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}, "
+            "  %a2a = f32[2,8,4]{2,1,0} all-to-all(%x), "
+            "replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_1'}, "
             "dimensions={1}",
             Collective("all_to_all", 256, 4, ("m",), "", ""),
         ),
@@ -56,7 +60,8 @@ StackFrames
             Collective("all_reduce", 48, 8, ("d", "m"), "", ""),
         ),
         (
-            "  %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}",
+            "  %s = (f32[4]{0}, f32[16]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], "
+            "dimensions={0}",
             Collective("all_gather", 64, 4, ("m",), "", ""),
         ),
         (
@@ -65,15 +70,18 @@ StackFrames
             Collective("collective_permute", 24, 2, ("m",), "", ""),
         ),
         (
-            "  %s = f32[8]{0} all-reduce-start(%x), replica_groups={{0,3},{1,2},{4,5},{6,7}}, to_apply=%add",
+            "  %s = f32[8]{0} all-reduce-start(%x), replica_groups={{0,3},{1,2},{4,5},{6,7}}, "
+            "to_apply=%add",
             Collective("all_reduce", 32, 2, None, "", ""),
         ),
         (
-            "  %p = pred[16]{0} all-gather(%x), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, dimensions={0}",
+            "  %p = pred[16]{0} all-gather(%x), "
+            "replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, dimensions={0}",
             Collective("all_gather", 16, 1, (), "", ""),
         ),
         (
-            "  %q = s4[16]{0:E(4)} all-gather(%x), replica_groups=[4,2]<=[2,4]T(1,0), dimensions={0}",
+            "  %q = s4[16]{0:E(4)} all-gather(%x), replica_groups=[4,2]<=[2,4]T(1,0), "
+            "dimensions={0}",
             Collective("all_gather", 8, 2, ("d",), "", ""),
         ),
     ],
@@ -116,7 +124,10 @@ def test_a_program_counts_every_collective_once_in_order() -> None:
         ("", [[0, 1, 2, 3]]),
         ("replica_groups=mesh['a'=2,'b'=2] {'a'}", [[0, 2], [1, 3]]),
         ("replica_groups=mesh['a'=2,'b'=2], device_ids=(3,2,1,0) {'b'}", [[3, 2], [1, 0]]),
-        ("replica_groups=mesh['a'=1,'b'=2,'c'=2], device_ids=([2,2]T(1,0)) {'b'}", [[0, 1], [2, 3]]),
+        (
+            "replica_groups=mesh['a'=1,'b'=2,'c'=2], device_ids=([2,2]T(1,0)) {'b'}",
+            [[0, 1], [2, 3]],
+        ),
         ("replica_groups=mesh['a'=4], device_ids=([4]) {'a'}", [[0, 1, 2, 3]]),
     ],
 )

@@ -1,4 +1,7 @@
-"""Structure of HLO texts: who calls whom, how often loops run, and the compiler's estimates; texts written by hand."""
+"""Structure of HLO texts.
+
+Who calls whom, how often loops run, and the compiler's estimates; texts written by hand.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,9 @@ def program(inside: int = 100, own: int = 0) -> str:
     return (
         PROGRAM.replace("FRONT", 'frontend_attributes={chain_id="0"}')
         .replace("INSIDE", CYCLES % inside)
-        .replace("NAMED", 'metadata={op_name="toast.6/jit(f)/sum" source_file="m.py" source_line=3}')
+        .replace(
+            "NAMED", 'metadata={op_name="toast.6/jit(f)/sum" source_file="m.py" source_line=3}'
+        )
         .replace("OWN", CYCLES % own)
         .replace("COPY", CYCLES % 7)
     )
@@ -86,7 +91,14 @@ def test_a_loop_counts_from_its_start_by_its_step() -> None:
     """1, 3, 5, 7, 9: five rounds below 11."""
     module = hlo_text.parse(program())
     times = {e.computation.name: e.times for e in hlo_text.executed(module)}
-    assert times == {"main": 1.0, "body": 5.0, "inside": 5.0, "scatters": 1.0, "piece.0": 1.0, "piece.1": 1.0}
+    assert times == {
+        "main": 1.0,
+        "body": 5.0,
+        "inside": 5.0,
+        "scatters": 1.0,
+        "piece.0": 1.0,
+        "piece.1": 1.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -124,8 +136,11 @@ def test_cycles_are_added_up_by_op_and_round() -> None:
 def test_an_all_reduce_that_is_only_sliced_in_its_fusion_is_a_reduce_scatter() -> None:
     found = {c.op: c for c in hlo.collectives(program(), MESH)}
     assert (found[20].kind, found[20].bytes, found[20].axes, found[20].op_name) == (
-        "reduce_scatter", 32, ("d",), "jit(f)/dot",
-    )  # fmt: skip
+        "reduce_scatter",
+        32,
+        ("d",),
+        "jit(f)/dot",
+    )
     assert (found[6].kind, found[6].times, found[6].source) == ("all_reduce", 5.0, "m.py:3")
 
 
@@ -136,7 +151,9 @@ def test_a_sliced_all_reduce_that_is_also_used_whole_is_none() -> None:
 
 def test_the_pieces_of_a_spread_gather_are_one() -> None:
     gathers = [c for c in hlo.collectives(program(), MESH) if c.kind == "all_gather"]
-    assert [(c.op, c.bytes, c.axes, c.parts) for c in gathers] == [(30, 32, ("m",), (hlo.Part(30, 32, "f32"),))]
+    assert [(c.op, c.bytes, c.axes, c.parts) for c in gathers] == [
+        (30, 32, ("m",), (hlo.Part(30, 32, "f32"),))
+    ]
 
 
 def test_a_merged_collective_is_taken_apart_by_what_makes_its_arrays() -> None:

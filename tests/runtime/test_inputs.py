@@ -21,13 +21,24 @@ def program_of(fn, *args) -> Program:
 @pytest.mark.parametrize(
     ("element", "dtype"),
     [
-        ("f32", np.float32), ("f64", np.float64), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16),
-        ("i1", np.bool_), ("i8", np.int8), ("i32", np.int32), ("i64", np.int64), ("ui8", np.uint8),
-        ("ui32", np.uint32), ("i4", ml_dtypes.int4), ("ui4", ml_dtypes.uint4),
-        ("f8E4M3FN", ml_dtypes.float8_e4m3fn), ("f8E5M2", ml_dtypes.float8_e5m2),
-        ("complex<f32>", np.complex64), ("complex<f64>", np.complex128),
+        ("f32", np.float32),
+        ("f64", np.float64),
+        ("f16", np.float16),
+        ("bf16", ml_dtypes.bfloat16),
+        ("i1", np.bool_),
+        ("i8", np.int8),
+        ("i32", np.int32),
+        ("i64", np.int64),
+        ("ui8", np.uint8),
+        ("ui32", np.uint32),
+        ("i4", ml_dtypes.int4),
+        ("ui4", ml_dtypes.uint4),
+        ("f8E4M3FN", ml_dtypes.float8_e4m3fn),
+        ("f8E5M2", ml_dtypes.float8_e5m2),
+        ("complex<f32>", np.complex64),
+        ("complex<f64>", np.complex128),
     ],
-)  # fmt: skip
+)
 def test_element_types(element: str, dtype: type) -> None:
     assert inputs.dtype_of(element) == np.dtype(dtype)
 
@@ -40,9 +51,16 @@ def test_what_no_array_can_hold_is_refused(element: str) -> None:
 
 def test_every_kind_of_argument_is_drawn_with_its_own_type_and_shape() -> None:
     shapes = [
-        S((8, 4), jnp.float32), S((8, 4), jnp.bfloat16), S((3,), jnp.int32), S((2,), jnp.uint32), S((5,), bool),
-        S((4, 4), jnp.complex64), S((0, 4), jnp.float32), S((), jnp.float32), S((), jnp.int8),
-    ]  # fmt: skip
+        S((8, 4), jnp.float32),
+        S((8, 4), jnp.bfloat16),
+        S((3,), jnp.int32),
+        S((2,), jnp.uint32),
+        S((5,), bool),
+        S((4, 4), jnp.complex64),
+        S((0, 4), jnp.float32),
+        S((), jnp.float32),
+        S((), jnp.int8),
+    ]
     program = program_of(lambda *xs: [x + x if x.dtype != bool else ~x for x in xs], *shapes)
     arrays = inputs.draw(program)
     assert [(a.shape, a.dtype) for a in arrays] == [(s.shape, s.dtype) for s in shapes]
@@ -126,7 +144,10 @@ def test_windows_start_where_they_lie_inside() -> None:
 
 
 def carried_along(first, second, third, use):
-    """A loop whose rounds use ``first`` and hand the others on: the third is used in the third round."""
+    """A loop whose rounds use ``first`` and hand the others on.
+
+    The third is used in the third round.
+    """
 
     def fn(x, *carry):
         def body(i, c):
@@ -141,7 +162,9 @@ def carried_along(first, second, third, use):
 def test_indices_are_followed_from_round_to_round() -> None:
     program = carried_along(*[S((), "int32")] * 3, lambda x, token: x[token])
     assert inputs.index_bounds(program) == {1: 11, 2: 11, 3: 11}
-    assert set(np.unique([a for seed in range(40) for a in inputs.draw(program, seed)[1:]])) == set(range(11))
+    assert set(np.unique([a for seed in range(40) for a in inputs.draw(program, seed)[1:]])) == set(
+        range(11)
+    )
 
 
 def test_roots_are_followed_from_round_to_round() -> None:
@@ -155,7 +178,8 @@ def test_what_stands_under_a_root_is_not_negative() -> None:
         return p - m / (jnp.sqrt(v / 0.5) + 1e-8), v, jnp.log(1.0 + z.T), jnp.sum(p * p, axis=0)
 
     program = program_of(step, *[S((8, 4), "float32")] * 5)
-    assert inputs.under_roots(program) == {1, 3}  # the second moment and z; a square is not followed to its root
+    # The second moment and z; a square is not followed to its root
+    assert inputs.under_roots(program) == {1, 3}
     m, v, _, z, _ = inputs.draw(program)
     assert (m < 0).any()
     assert v.min() > 0.01

@@ -8,28 +8,38 @@ import toast_lab as tl
 from toast_lab.errors import InvalidProblem
 
 
-@pytest.mark.parametrize("value", [-1, 0.5, float("nan"), float("inf"), 10**20, "1", None, True, [1]])
+@pytest.mark.parametrize(
+    "value", [-1, 0.5, float("nan"), float("inf"), 10**20, "1", None, True, [1]]
+)
 def test_numbers_of_the_library_are_refused_with_their_name(value):
-    """Whatever is given for a seed, a budget, a count or a limit: a sentence with its name, before any work."""
-    problem, small = tl.Problem(tl.analyse(tl.load("mlp")), "2"), tl.Budget(seconds=None, evaluations=1)
+    """Whatever is given for a seed, a budget, a count or a limit.
+
+    A sentence with its name, before any work.
+    """
+    problem = tl.Problem(tl.analyse(tl.load("mlp")), "2")
+    small = tl.Budget(seconds=None, evaluations=1)
     model, plan = tl.load("mlp"), tl.Plan.from_actions(problem, [])
     calls = {
         "seed": [
             lambda: tl.search(problem, seed=value, budget=small),
             lambda: tl.race(problem, ["random"], small, seed=value),
-            lambda: tl.run(model, plan, seed=value), lambda: tl.compare(model, [plan], seed=value),
+            lambda: tl.run(model, plan, seed=value),
+            lambda: tl.compare(model, [plan], seed=value),
         ],
         "repeats": [
-            lambda: tl.run(model, plan, repeats=value), lambda: tl.compare(model, [plan], repeats=value),
+            lambda: tl.run(model, plan, repeats=value),
+            lambda: tl.compare(model, [plan], repeats=value),
             lambda: tl.replay(model, plan, repeats=value),
         ],
         "evaluations": [lambda: tl.Budget(evaluations=value)],
         "memory_weight": [lambda: tl.Problem(problem.analysis, "2", memory_weight=value)],
         "depth": [lambda: tl.search(problem, "beam", budget=small, depth=value)],
         "time_limit_s": [lambda: tl.run(model, plan, time_limit_s=value)],
-    }  # fmt: skip
+    }
     none_is_fine = {"evaluations", "seed"} if value is None else set()
-    fine = {0.5: {"memory_weight", "time_limit_s"}}.get(value if isinstance(value, float) else None, set())
+    fine = {0.5: {"memory_weight", "time_limit_s"}}.get(
+        value if isinstance(value, float) else None, set()
+    )
     fine = fine | ({"memory_weight", "depth"} if value == 10**20 else set())
     for name, each in calls.items():
         if name in none_is_fine | fine:

@@ -21,7 +21,8 @@ from toast_lab.search.contract import Budget, Recorder
 from toast_lab.sharding.plan import ShardingPlan
 
 TOLERANCE = 1e-5
-PLANS_PER_MESH = {"mlp": 6, "attention": 6, "scan": 6, "transformer": 2}  # the last one compiles for seconds a plan
+# The last one compiles for seconds a plan
+PLANS_PER_MESH = {"mlp": 6, "attention": 6, "scan": 6, "transformer": 2}
 MESHES = ({"d": 2, "m": 4}, {"d": 8})
 
 
@@ -30,7 +31,9 @@ def scanned() -> Model:
         return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w) + h, jnp.sum(h, axis=1)), x, ws)
 
     return frontends.from_jax(
-        stack, jax.ShapeDtypeStruct((16, 32), jnp.float32), jax.ShapeDtypeStruct((3, 32, 32), jnp.float32)
+        stack,
+        jax.ShapeDtypeStruct((16, 32), jnp.float32),
+        jax.ShapeDtypeStruct((3, 32, 32), jnp.float32),
     )
 
 
@@ -38,11 +41,19 @@ MODELS = {
     "mlp": lambda: frontends.load("mlp"),
     "attention": lambda: frontends.load("attention"),
     "transformer": lambda: frontends.load(
-        "transformer", layers=1, d_model=64, hidden=128, heads=4, key_size=16, vocab=128, batch=8, sequence=32,
+        "transformer",
+        layers=1,
+        d_model=64,
+        hidden=128,
+        heads=4,
+        key_size=16,
+        vocab=128,
+        batch=8,
+        sequence=32,
         mode="train",
     ),
     "scan": scanned,
-}  # fmt: skip
+}
 
 
 def random_plans(model: Model, count: int) -> list[ShardingPlan]:
@@ -60,9 +71,13 @@ def random_plans(model: Model, count: int) -> list[ShardingPlan]:
                 taken.append(int(rng.choice(legal)))
                 moves.take(state, taken[-1])
             made = ShardingPlan(
-                model.program, problem.mesh, state.op_axis, state.value_axis, tuple(moves.text[m] for m in taken),
+                model.program,
+                problem.mesh,
+                state.op_axis,
+                state.value_axis,
+                tuple(moves.text[m] for m in taken),
                 trees=model.trees,
-            )  # fmt: skip
+            )
             made.check()
             assert price(problem, made).time_s > 0
             assert str(listing(problem, made))

@@ -1,8 +1,8 @@
 """Random plans compute what the unsharded program computes.
 
-Thirty random plans of each model, half on a mesh of two axes and half on one axis, are compiled for eight
-virtual CPU devices and executed in float32; every output must agree with the program as it was read to 1e-5
-of that output's largest element.
+Thirty random plans of each model, half on a mesh of two axes and half on one axis, are compiled for
+eight virtual CPU devices and executed in float32; every output must agree with the program as it
+was read to 1e-5 of that output's largest element.
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ MODELS: dict[str, dict[str, object]] = {
     "mlp": {},
     "attention": {},
     "transformer": {
-        "layers": 2, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16,
-        "vocab": 128, "batch": 8, "sequence": 32, "mode": "train",
+        "layers": 2,
+        "d_model": 64,
+        "hidden": 128,
+        "heads": 4,
+        "key_size": 16,
+        "vocab": 128,
+        "batch": 8,
+        "sequence": 32,
+        "mode": "train",
     },
-}  # fmt: skip
+}
 
 
 def random_plan(problem: Problem, rng: np.random.Generator, longest: int = 8) -> ShardingPlan:
@@ -55,7 +62,8 @@ def random_plans(model: Model, seed: int = 0) -> list[ShardingPlan]:
 def usable_inputs(name: str, model: Model) -> list[np.ndarray] | None:
     """Positive numbers for the attention, which divides by a plain sum; made-up ones otherwise.
 
-    With signs that sum comes near zero and rounding alone moves the quotient by more than the tolerance.
+    With signs that sum comes near zero and rounding alone moves the quotient by more than the
+    tolerance.
     """
     if name != "attention":
         return None
@@ -69,7 +77,15 @@ def test_random_plans_agree_with_the_unsharded_program(name: str) -> None:
     model = frontends.load(name, **MODELS[name])
     plans = random_plans(model)
     assert len({plan.key for plan in plans}) > 5
-    runs = run_many(model, plans, "cpu:8", repeats=1, warmup=0, inputs=usable_inputs(name, model), time_limit_s=550)
+    runs = run_many(
+        model,
+        plans,
+        "cpu:8",
+        repeats=1,
+        warmup=0,
+        inputs=usable_inputs(name, model),
+        time_limit_s=550,
+    )
     wrong = [
         f"{', '.join(plan.actions)} on {plan.mesh}: {run.max_relative_error} {run.errors}"
         for plan, run in zip(plans, runs, strict=True)
@@ -83,9 +99,9 @@ def test_random_plans_agree_with_the_unsharded_program(name: str) -> None:
 def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) -> None:
     """On one mesh axis: the same gathers and transposes byte for byte, and as many bytes reduced.
 
-    XLA's CPU compiler keeps a reduce_scatter as all_reduce and slice and merges neighbouring all_reduces, so
-    reductions are compared in sum.  On two axes it also replaces some permutes by gathers, so that no
-    such equality holds.
+    XLA's CPU compiler keeps a reduce_scatter as all_reduce and slice and merges neighbouring
+    all_reduces, so reductions are compared in sum.  On two axes it also replaces some permutes by
+    gathers, so that no such equality holds.
     """
     model = frontends.load(name)
     analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
@@ -96,9 +112,9 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
         priced = [(c.kind, int(c.local_bytes)) for c in price(problem, plan).collectives]
         compiled = [(c.kind.removeprefix("collective_"), c.bytes) for c in run.collectives]
         for kind in ("all_gather", "all_to_all", "permute"):
-            assert sorted(c for c in priced if c[0] == kind) == sorted(c for c in compiled if c[0] == kind), (
-                plan.actions
-            )
+            assert sorted(c for c in priced if c[0] == kind) == sorted(
+                c for c in compiled if c[0] == kind
+            ), plan.actions
         assert _reduced_bytes(priced) == _reduced_bytes(compiled), plan.actions
 
 

@@ -4,10 +4,20 @@ import pytest
 
 import toast_lab as tl
 
-SIZES = {"layers": 1, "batch": 4, "sequence": 1024, "d_model": 64, "hidden": 128, "vocab": 512, "heads": 4}
+SIZES = {
+    "layers": 1,
+    "batch": 4,
+    "sequence": 1024,
+    "d_model": 64,
+    "hidden": 128,
+    "vocab": 512,
+    "heads": 4,
+}
 
 
-@pytest.mark.parametrize(("solve", "made_by"), [(False, "refined in "), (True, ("colours: ", "roles: "))])
+@pytest.mark.parametrize(
+    ("solve", "made_by"), [(False, "refined in "), (True, ("colours: ", "roles: "))]
+)
 def test_a_refined_training_step_is_the_unsharded_one(solve, made_by):
     model = tl.load("transformer", **SIZES)
     problem = tl.Problem(tl.analyse(model), "4x2", "tpu-v3")

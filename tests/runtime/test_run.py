@@ -47,7 +47,10 @@ def step_run() -> Run:
 
 
 def test_the_paper_attention_gathers_k_and_not_x() -> None:
-    """XLA forgets shardings on ordinary ops; without constraints behind them it gathers x and computes k whole."""
+    """XLA forgets shardings on ordinary ops.
+
+    Without constraints behind them it gathers x and computes k whole.
+    """
     model = frontends.load("attention")
     made = run(model, plan_of(model, MESH, "S@1->d"), repeats=2, warmup=1)
     gathered = [c for c in made.collectives if c.kind == "all_gather"]
@@ -59,12 +62,21 @@ def test_the_paper_attention_gathers_k_and_not_x() -> None:
 def test_an_fsdp_plan_gathers_each_parameter_once_for_forward_and_backward() -> None:
     """XLA's CPU compiler merges equal gathers.
 
-    Found with 2 layers on d=8 and jaxlib 0.10.2 and 0.12.0.1: 20 parameters, 20 gathers in the plan's price, 21 in
-    the compiled program (the other one belongs to the embedding's gradient), whether the annotated text
-    holds one constraint for each gathered copy (15 on arguments) or one for each use (31); same temporaries.
+    Found with 2 layers on d=8 and jaxlib 0.10.2 and 0.12.0.1: 20 parameters, 20 gathers in the
+    plan's price, 21 in the compiled program (the other one belongs to the embedding's gradient),
+    whether the annotated text holds one constraint for each gathered copy (15 on arguments) or one
+    for each use (31); same temporaries.
     """
     model = frontends.load(
-        "transformer", layers=1, d_model=64, hidden=128, heads=4, key_size=16, vocab=128, batch=8, sequence=32
+        "transformer",
+        layers=1,
+        d_model=64,
+        hidden=128,
+        heads=4,
+        key_size=16,
+        vocab=128,
+        batch=8,
+        sequence=32,
     )
     plan = plan_of(model, {"d": 8}, ("batch", "d"), ("d_model", "d"))
     parameters = sum(path.startswith("params") for path in plan.argument_specs())
@@ -84,7 +96,8 @@ def test_times_memory_and_errors(step_run: Run) -> None:
     assert min(step_run.step_times_s) <= step_run.median_s <= max(step_run.step_times_s)
     assert step_run.spread_s >= 0
     assert step_run.compile_s > 0
-    # w and moment halved over d, x quartered over nothing but d: whole bytes are 8192, 8192 and 2048.
+    # w and moment halved over d, x quartered over nothing but d: whole bytes are 8192, 8192 and
+    # 2048.
     assert step_run.argument_bytes == (8192 + 8192 + 2048) // 2
     assert step_run.output_bytes >= 4096 + 4
     assert step_run.alias_bytes == 4096
@@ -100,9 +113,15 @@ def test_times_memory_and_errors(step_run: Run) -> None:
 
 
 def test_inputs_without_signs_where_signs_give_nan(step_run: Run) -> None:
-    assert step_run.inputs == "normal"  # the moment alone stands under the root, and is drawn without signs
-    model = frontends.from_jax(lambda x, y: jnp.sqrt(x * y), S((8, 4), "float32"), S((8, 4), "float32"))
-    assert run(model, plan_of(model, {"d": 8}, ("x.0", "d")), repeats=1, warmup=0).inputs == "non-negative"
+    # The moment alone stands under the root, and is drawn without signs
+    assert step_run.inputs == "normal"
+    model = frontends.from_jax(
+        lambda x, y: jnp.sqrt(x * y), S((8, 4), "float32"), S((8, 4), "float32")
+    )
+    assert (
+        run(model, plan_of(model, {"d": 8}, ("x.0", "d")), repeats=1, warmup=0).inputs
+        == "non-negative"
+    )
 
 
 def test_a_run_is_plain_data(step_run: Run) -> None:
@@ -177,14 +196,18 @@ def test_accelerators_that_are_not_there(word: str) -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("an accelerator is attached")
     model = frontends.load("mlp")
-    with pytest.raises(InvalidProblem, match=r'(no|[0-9]+) (gpu|tpu).*attached.*Use devices="cpu:64"'):
+    with pytest.raises(
+        InvalidProblem, match=r'(no|[0-9]+) (gpu|tpu).*attached.*Use devices="cpu:64"'
+    ):
         run(model, plan_of(model, {"d": 64}), word)
 
 
 def test_fewer_attached_than_the_mesh_needs() -> None:
     here = len(jax.devices("cpu"))
     assert devices.attached(devices.Devices("cpu", here)) == jax.devices("cpu")
-    with pytest.raises(InvalidProblem, match=rf"{here} cpu devices are attached, the mesh needs {here + 1}"):
+    with pytest.raises(
+        InvalidProblem, match=rf"{here} cpu devices are attached, the mesh needs {here + 1}"
+    ):
         devices.attached(devices.Devices("cpu", here + 1))
 
 
@@ -202,7 +225,10 @@ def test_more_virtual_devices_than_the_mesh_needs() -> None:
 
 def test_the_childs_environment_keeps_other_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x --xla_force_host_platform_device_count=3")
-    wanted = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_dump_to=/tmp/x --xla_force_host_platform_device_count=8"}
+    wanted = {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_dump_to=/tmp/x --xla_force_host_platform_device_count=8",
+    }
     assert devices.environment(devices.Devices("cpu", 8)) == wanted
     assert devices.environment(devices.Devices("gpu", 1))["JAX_PLATFORMS"] == ""
 
@@ -212,7 +238,13 @@ def test_a_cancel_stops_the_child_soon() -> None:
     events: list[child.Progress] = []
     started = time.monotonic()
     with pytest.raises(isolate.Cancelled):
-        run(model, plan_of(model, MESH), repeats=10**6, on_event=events.append, cancel=lambda: len(events) > 3)
+        run(
+            model,
+            plan_of(model, MESH),
+            repeats=10**6,
+            on_event=events.append,
+            cancel=lambda: len(events) > 3,
+        )
     assert time.monotonic() - started < 60
 
 
@@ -224,7 +256,10 @@ def test_a_run_over_its_time_ends_in_a_sentence() -> None:
 
 def test_a_program_that_does_not_fit_ends_in_a_sentence() -> None:
     model = frontends.from_jax(lambda x: jnp.outer(x, x), S((2**20,), "float32"))
-    with pytest.raises(RunFailed, match=r"running .* on cpu:2: (out of memory|.*(RESOURCE_EXHAUSTED|memory|crashed))"):
+    with pytest.raises(
+        RunFailed,
+        match=r"running .* on cpu:2: (out of memory|.*(RESOURCE_EXHAUSTED|memory|crashed))",
+    ):
         run(model, plan_of(model, {"d": 2}), "cpu:2", memory_limit_bytes=8 * 2**30, reference=False)
 
 
@@ -253,8 +288,13 @@ def test_nothing_finite_to_compare_is_no_agreement() -> None:
 
 
 def test_programs_that_call_lapack_run() -> None:
-    """XLA's CPU client knows these routines only once JAX has lowered one in that process; without, it crashes."""
-    model = frontends.from_jax(lambda a: jnp.linalg.qr(a + 3 * jnp.eye(8))[1], S((8, 8, 8), "float32"))
+    """XLA's CPU client knows these routines only once JAX has lowered one in that process.
+
+    Without, it crashes.
+    """
+    model = frontends.from_jax(
+        lambda a: jnp.linalg.qr(a + 3 * jnp.eye(8))[1], S((8, 8, 8), "float32")
+    )
     assert "@lapack_" in model.stablehlo
     measured = run(model, plan_of(model, {"d": 8}, ("a.0", "d")), "cpu:8", repeats=1, warmup=0)
     assert measured.max_relative_error is not None

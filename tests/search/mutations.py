@@ -1,7 +1,7 @@
 """Damage to the files of traces: at the file's bytes, and at its numbers behind a correct checksum.
 
-Every mutation is drawn from its own number, so that one can be made again alone.  ``try_all`` runs in a child: a
-mutation that ends or hangs the process is seen, by the number that was reported last.
+Every mutation is drawn from its own number, so that one can be made again alone.  ``try_all`` runs
+in a child: a mutation that ends or hangs the process is seen, by the number that was reported last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from toast_lab.search.trace import Trace
 
 MESH = {"a": 2, "b": 4}
 BUDGET = tl.Budget(seconds=None, evaluations=40)
-#: (method, evaluations, options, pins) of searches that write a trace; mcts at its tree, in refinement and at its end.
+#: (method, evaluations, options, pins) of searches that write a trace; mcts at its tree, in
+#: refinement and at its end.
 CASES = {
     "mcts": ("mcts", 400, {}, ()),
     "mcts refining": ("mcts", 3000, {}, ()),
@@ -50,10 +51,12 @@ def make_problem(pins: tuple[str, ...]) -> tl.Problem:
 def searched(name: str) -> tl.SearchResult:
     """The search of a case."""
     method, evaluations, options, pins = CASES[name]
-    return tl.search(make_problem(pins), method, 0, tl.Budget(seconds=None, evaluations=evaluations), **options)
+    return tl.search(
+        make_problem(pins), method, 0, tl.Budget(seconds=None, evaluations=evaluations), **options
+    )
 
 
-# -- at the file's bytes ------------------------------------------------------------------------------------------
+# -- at the file's bytes ---------------------------------------------------------------------------
 
 
 def _bytes_mutated(data: bytes, rng: np.random.Generator) -> bytes:
@@ -74,7 +77,7 @@ def _bytes_mutated(data: bytes, rng: np.random.Generator) -> bytes:
     }[kind]
 
 
-# -- at the numbers -----------------------------------------------------------------------------------------------
+# -- at the numbers --------------------------------------------------------------------------------
 
 
 def _numbers_mutated(arrays: dict[str, np.ndarray], rng: np.random.Generator) -> None:
@@ -90,7 +93,9 @@ def _numbers_mutated(arrays: dict[str, np.ndarray], rng: np.random.Generator) ->
     elif kind == 1:
         arrays[name] = np.concatenate([array, array[: 1 + len(array) // 2]])
     elif kind == 2:
-        arrays[name] = array.astype(rng.choice(["f8", "i8", "i4", "u8", "?", "f4", "i1", ">i4", "S3", "c16"]))
+        arrays[name] = array.astype(
+            rng.choice(["f8", "i8", "i4", "u8", "?", "f4", "i1", ">i4", "S3", "c16"])
+        )
     elif kind == 3:
         del arrays[name]
     elif kind == 4:
@@ -108,7 +113,11 @@ def _numbers_mutated(arrays: dict[str, np.ndarray], rng: np.random.Generator) ->
         arrays[name] = array
     elif kind == 8:
         whole = array.dtype.kind in "iu"
-        ends = [np.iinfo(array.dtype).max, np.iinfo(array.dtype).min] if whole else [np.inf, -np.inf, -1.0, 1e308]
+        ends = (
+            [np.iinfo(array.dtype).max, np.iinfo(array.dtype).min]
+            if whole
+            else [np.inf, -np.inf, -1.0, 1e308]
+        )
         flat[at] = True if array.dtype == bool else ends[int(rng.integers(len(ends)))]
         arrays[name] = array
     elif kind == 9:
@@ -116,7 +125,11 @@ def _numbers_mutated(arrays: dict[str, np.ndarray], rng: np.random.Generator) ->
     elif kind == 10:
         arrays[name] = np.zeros_like(array)
     elif kind == 11:  # a few bits anywhere
-        raw = array.view(np.uint8).reshape(-1) if array.dtype != bool else array.reshape(-1).view(np.uint8)
+        raw = (
+            array.view(np.uint8).reshape(-1)
+            if array.dtype != bool
+            else array.reshape(-1).view(np.uint8)
+        )
         for place in rng.integers(raw.size, size=3):
             raw[place] ^= 1 if array.dtype == bool else np.uint8(1 << int(rng.integers(8)))
         arrays[name] = array
@@ -128,19 +141,40 @@ def _header_mutated(header: dict, rng: np.random.Generator) -> None:
     about, kind = header["about"], int(rng.integers(9))
     keys = sorted(about)
     key = keys[int(rng.integers(len(keys)))]
-    strange = [None, -1, 1e308, "x", [], {}, True, 10**30, 0, [[1]], {"depth": 10**9}, {"depth": "x"}, {"none": 1}]
+    strange = [
+        None,
+        -1,
+        1e308,
+        "x",
+        [],
+        {},
+        True,
+        10**30,
+        0,
+        [[1]],
+        {"depth": 10**9},
+        {"depth": "x"},
+        {"none": 1},
+    ]
     if kind == 0:
         del about[key]
     elif kind <= 2:
         about[key] = strange[int(rng.integers(len(strange)))]
     elif kind == 3:
-        about["options"] = {**about["options"], str(rng.choice(["depth", "refine", "width", "threads"])): 10**9}
+        about["options"] = {
+            **about["options"],
+            str(rng.choice(["depth", "refine", "width", "threads"])): 10**9,
+        }
     elif kind == 4:
         header["vocabulary"] = [str(w) for w in rng.permutation(header["vocabulary"])] or [1]
     elif kind == 5:
-        header["vocabulary"] = header["vocabulary"][: len(header["vocabulary"]) // 2] + ["x"] * int(rng.integers(3))
+        header["vocabulary"] = header["vocabulary"][: len(header["vocabulary"]) // 2] + ["x"] * int(
+            rng.integers(3)
+        )
     elif kind == 6:
-        header["best_actions"] = [str(rng.choice(["D->b", "x", "S@9->a", "S@1->a", "S@999999999999->a"]))]
+        header["best_actions"] = [
+            str(rng.choice(["D->b", "x", "S@9->a", "S@1->a", "S@999999999999->a"]))
+        ]
     elif kind == 7:
         part = sorted(header)[int(rng.integers(len(header)))]
         header[part] = strange[int(rng.integers(len(strange)))]
@@ -178,17 +212,22 @@ def written(header: object, arrays: dict[str, np.ndarray]) -> bytes:
 def bomb(data: bytes, n_bytes: int) -> bytes:
     """A trace with one more array: a small file that unpacks to ``n_bytes``."""
     target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file, zipfile.ZipFile(io.BytesIO(data)) as old:
+    with (
+        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file,
+        zipfile.ZipFile(io.BytesIO(data)) as old,
+    ):
         for info in old.infolist():
             file.writestr(info, old.read(info))
         with file.open("memory.more.npy", "w", force_zip64=True) as stream:
-            np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)})
+            np.lib.format.write_array_header_1_0(
+                stream, {"descr": "|u1", "fortran_order": False, "shape": (n_bytes,)}
+            )
             for _ in range(n_bytes // 2**20):
                 stream.write(bytes(2**20))
     return target.getvalue()
 
 
-# -- what becomes of them -----------------------------------------------------------------------------------------
+# -- what becomes of them --------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +247,8 @@ def try_all(name: str, data: bytes, numbers: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.npz"
         path.write_bytes(data)
-        _go_on(problem, path, options)  # compiles what there is to compile; the trace itself can be gone on from
+        # Compiles what there is to compile; the trace itself can be gone on from
+        _go_on(problem, path, options)
         for number in numbers:
             isolate.report(number)
             path.write_bytes(mutated(data, number))
@@ -229,7 +269,10 @@ def go_on(name: str, path: str) -> None:
 
 
 def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
-    """Everything that may be done with a trace: look at it, replay it, search on, keep it and read it back."""
+    """Everything that may be done with a trace.
+
+    Look at it, replay it, search on, keep it and read it back.
+    """
     trace = Trace.load(path)
     assert len(list(trace.simulations)) == trace.row.n
     assert len(list(trace.nodes)) == trace.node.n
@@ -237,8 +280,12 @@ def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
     result.plan.check()
     assert np.isfinite(result.cost.score)
     if result.method != "manual":
-        assert abs(result.trace.simulations[-1].best_score - result.cost.score) <= 1e-6 * result.cost.score
-    with contextlib.suppress(InvalidPlan):  # what a trace says of its actions is compared when they are replayed
+        assert (
+            abs(result.trace.simulations[-1].best_score - result.cost.score)
+            <= 1e-6 * result.cost.score
+        )
+    # What a trace says of its actions is compared when they are replayed
+    with contextlib.suppress(InvalidPlan):
         list(replay(problem, result.trace))
     result.trace.save(path)
     Trace.load(path)

@@ -1,4 +1,7 @@
-"""What is said to fit does fit, when it is tried: the mesh with the plan's own actions, the size with a new program."""
+"""What is said to fit does fit, when it is tried.
+
+The mesh with the plan's own actions, the size with a new program.
+"""
 
 import dataclasses
 
@@ -20,7 +23,8 @@ def layer(x, w):
 
 def made(batch=1024, width=64, hidden=128):
     """Little but the batch is in memory: a row of it takes 768 bytes, the weight 32 KiB."""
-    x, w = jax.ShapeDtypeStruct((batch, width), "float32"), jax.ShapeDtypeStruct((width, hidden), "float32")
+    x = jax.ShapeDtypeStruct((batch, width), "float32")
+    w = jax.ShapeDtypeStruct((width, hidden), "float32")
     return traced(layer, x, w, dim_names={"x": ("B", "D"), "w": ("D", "H")})
 
 
@@ -39,11 +43,15 @@ def test_the_axis_grows_by_the_power_of_two_that_the_limit_asks_for(share, facto
     problem, taken, cost = over({"d": 2}, share, ("B", "d"))
     mesh, peak_bytes = larger_mesh(problem, taken, cost)
     assert mesh == f"d={2 * factor} (d={2 * factor})"
-    there = Problem(problem.analysis, {"d": 2 * factor}, memory_limit_bytes=problem.memory_limit_bytes)
+    there = Problem(
+        problem.analysis, {"d": 2 * factor}, memory_limit_bytes=problem.memory_limit_bytes
+    )
     found = price(there, plan(there, ("B", "d")))
     assert found.fits
     assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
-    assert f"Its actions fit on the mesh {mesh} ({peak_bytes / 2**30:.2f} GiB)." in what_would_fit(problem, taken, cost)
+    assert f"Its actions fit on the mesh {mesh} ({peak_bytes / 2**30:.2f} GiB)." in what_would_fit(
+        problem, taken, cost
+    )
 
 
 def test_twice_that_power_is_tried_where_something_stays_whole():
@@ -91,12 +99,22 @@ def test_a_size_that_is_named_fits_and_is_cut_as_before(share):
 
 def test_no_size_below_the_number_of_devices_is_named():
     """One number on each device is the least."""
-    analysis = traced(lambda x: x * x - x, jax.ShapeDtypeStruct((64,), "int32"), dim_names={"x": ("B",)})
-    assert smaller_size(*over({"d": 32}, 0.75, ("B", "d"), analysis=analysis)) == ("B", 16.0, 64, 32, 8.0)
+    analysis = traced(
+        lambda x: x * x - x, jax.ShapeDtypeStruct((64,), "int32"), dim_names={"x": ("B",)}
+    )
+    assert smaller_size(*over({"d": 32}, 0.75, ("B", "d"), analysis=analysis)) == (
+        "B",
+        16.0,
+        64,
+        32,
+        8.0,
+    )
     given = over({"d": 64}, 0.75, ("B", "d"), analysis=analysis)
     assert smaller_size(*given) is None
     assert larger_mesh(*given) is None
-    assert what_would_fit(*given).endswith("Use a larger mesh, a smaller batch or a machine with more memory.")
+    assert what_would_fit(*given).endswith(
+        "Use a larger mesh, a smaller batch or a machine with more memory."
+    )
 
 
 def test_sizes_of_parameters_are_not_up_for_choice():
@@ -118,11 +136,16 @@ def test_the_excess_is_said_with_the_numbers():
     problem, taken, cost = over({"d": 2}, 0.5, ("B", "d"), analysis=made(batch=2**22))
     text = what_would_fit(problem, taken, cost)
     need, limit = cost.peak_bytes / 2**30, problem.memory_limit_bytes / 2**30
-    assert f"needs {need:.2f} GiB a device, {need - limit:.2f} GiB over the limit of {limit:.2f} GiB." in text
+    assert (
+        f"needs {need:.2f} GiB a device, {need - limit:.2f} GiB over the limit of {limit:.2f} GiB."
+    ) in text
 
 
 def test_a_refined_plan_is_tried_by_its_actions_and_one_of_no_actions_not_at_all():
     problem, taken, cost = over({"d": 2}, 0.4, ("B", "d"))
     refined = dataclasses.replace(taken, actions=(*taken.actions, "refined in 3 places"))
     assert larger_mesh(problem, refined, cost) == larger_mesh(problem, taken, cost)
-    assert larger_mesh(problem, dataclasses.replace(taken, actions=("all axes free, gap 0",)), cost) is None
+    assert (
+        larger_mesh(problem, dataclasses.replace(taken, actions=("all axes free, gap 0",)), cost)
+        is None
+    )

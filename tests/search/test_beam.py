@@ -1,4 +1,6 @@
-"""Beam search finds proven optima from every seed, keeps one node a state, and refines what it is given."""
+"""Beam search finds proven optima from every seed, keeps one node a state, and refines what it is
+given.
+"""
 
 import numpy as np
 import pytest
@@ -36,7 +38,12 @@ def test_a_refined_sequence_cannot_be_improved_by_any_one_change():
     found = beam.refine(start)
     assert beam.rank(found) < beam.rank(start)
     moves = [found[:i] + found[i + 1 :] for i in range(len(found))]
-    moves += [(*found[:i], c, *found[i + j :]) for i in range(len(found) + 1) for c in beam.choices for j in (0, 1)]
+    moves += [
+        (*found[:i], c, *found[i + j :])
+        for i in range(len(found) + 1)
+        for c in beam.choices
+        for j in (0, 1)
+    ]
     assert min(map(beam.rank, moves)) >= beam.rank(found)
 
 
@@ -47,7 +54,9 @@ def test_changes_are_removals_swaps_replacements_and_insertions():
     changes = list(beam._changes(rows))
     assert len(changes) == n + n * (n - 1) // 2 + n * c + (n + 1) * c
     assert {(rows[1], rows[0], rows[2]), (rows[2], rows[1], rows[0]), rows[1:]} <= set(changes)
-    assert all(len(x) <= n for x in beam_on(Problem(analysed("attention"), MESH), depth=3)._changes(rows))
+    assert all(
+        len(x) <= n for x in beam_on(Problem(analysed("attention"), MESH), depth=3)._changes(rows)
+    )
 
 
 def test_the_beam_goes_through_a_worse_state_to_a_better_one():
@@ -98,5 +107,7 @@ def test_nodes_are_distinct_states_also_after_going_on():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InvalidProblem, match=r"width=0 must be at least 1; patience=0 must be at least 1"):
+    with pytest.raises(
+        InvalidProblem, match=r"width=0 must be at least 1; patience=0 must be at least 1"
+    ):
         search(Problem(analysed("mlp"), MESH), "beam", width=0, patience=0)

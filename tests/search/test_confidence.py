@@ -48,7 +48,9 @@ def test_the_highest_score_is_what_the_kernel_walks(problem):
             n = t.tried[span]
             with np.errstate(invalid="ignore"):
                 mean = t.total[span] / n
-            scores = upper_bounds(n, mean, t.best[span], prior[t.action[span]], t.elite_reward[0], steering, (warmth,))
+            scores = upper_bounds(
+                n, mean, t.best[span], prior[t.action[span]], t.elite_reward[0], steering, (warmth,)
+            )
             chosen = choose(t, settings, node, warmth, highest)
             if chosen >= 0:
                 compared += 1
@@ -62,7 +64,9 @@ def test_rewards_are_those_of_the_search(problem):
     found = rewards(trace, trace.row.n, Steering().length_penalty)
     for i in (0, 7, trace.row.n - 1):
         s = trace.simulation(i)
-        assert found[i] == pytest.approx(-np.log(s.score) - 0.0001 * len(s.actions) - (0 if s.fits else 0.5))
+        assert found[i] == pytest.approx(
+            -np.log(s.score) - 0.0001 * len(s.actions) - (0 if s.fits else 0.5)
+        )
 
 
 def test_what_is_not_known_counts_fully():

@@ -1,4 +1,7 @@
-"""What every search must keep: valid plan, same seed same result, budget honoured, progress reported, cancel kept."""
+"""What every search must keep.
+
+Valid plan, same seed same result, budget honoured, progress reported, cancel kept.
+"""
 
 import math
 import re
@@ -42,7 +45,9 @@ def test_plan_is_valid_and_its_cost_is_the_price_of_the_plan(problem, method):
 def test_same_seed_same_result(problem, method):
     first, second = run(problem, method, seed=3), run(problem, method, seed=3)
     assert first.plan.key == second.plan.key
-    assert [s.actions for s in first.trace.simulations] == [s.actions for s in second.trace.simulations]
+    assert [s.actions for s in first.trace.simulations] == [
+        s.actions for s in second.trace.simulations
+    ]
     assert [s.score for s in first.trace.simulations] == [s.score for s in second.trace.simulations]
 
 
@@ -77,7 +82,8 @@ def test_evaluation_budget_is_honoured(problem, method):
 def test_time_budget_is_honoured(problem, method):
     run(problem, method)  # compiled code is ready
     if method == "mcts":
-        run(problem, method, budget=Budget(seconds=None, evaluations=6000))  # that of refinement too
+        # That of refinement too
+        run(problem, method, budget=Budget(seconds=None, evaluations=6000))
     began = time.monotonic()
     result = run(problem, method, budget=Budget(seconds=0.05))
     assert time.monotonic() - began < 2.0
@@ -117,10 +123,15 @@ def test_a_trace_survives_the_disk_and_its_search_goes_on_from_there(problem, me
     kept = Trace.load(tmp_path / "trace.npz")
     assert list(kept.simulations) == list(result.trace.simulations)
     assert list(kept.nodes) == list(result.trace.nodes)
-    again = search(problem, resume=kept, budget=Budget(seconds=None, evaluations=50), **OPTIONS.get(method, {}))
+    again = search(
+        problem, resume=kept, budget=Budget(seconds=None, evaluations=50), **OPTIONS.get(method, {})
+    )
     assert (again.method, again.seed) == (method, 5)
-    assert list(again.trace.simulations)[: len(result.trace.simulations)] == list(result.trace.simulations)
-    assert list(kept.simulations) == list(result.trace.simulations)  # the given trace stays as it was
+    assert list(again.trace.simulations)[: len(result.trace.simulations)] == list(
+        result.trace.simulations
+    )
+    # The given trace stays as it was
+    assert list(kept.simulations) == list(result.trace.simulations)
     assert again.cost.score <= result.cost.score
     assert again.elapsed_s >= result.elapsed_s
 
@@ -136,7 +147,9 @@ def test_a_mesh_that_nothing_divides_leaves_the_program_unsharded(method):
 @pytest.mark.parametrize("method", SEARCHING)
 def test_a_proven_bound_is_no_higher_than_the_plan(method):
     result = run(Problem(analysed("mlp"), MESH), method)
-    assert result.gap is None or (result.bound <= result.cost.score * (1 + 1e-12) and result.gap >= 0)
+    assert result.gap is None or (
+        result.bound <= result.cost.score * (1 + 1e-12) and result.gap >= 0
+    )
 
 
 @pytest.mark.parametrize("method", SEARCHING)
@@ -144,7 +157,9 @@ def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not(method):
     analysis = small_transformer(mode="train", batch=2)
     budget = Budget(seconds=20, evaluations=2000)
     free = run(Problem(analysis, MESH), method, budget=budget)
-    tight = Problem(analysis, MESH, memory_limit_bytes=0.9 * free.cost.peak_bytes, memory_weight=1e-6)
+    tight = Problem(
+        analysis, MESH, memory_limit_bytes=0.9 * free.cost.peak_bytes, memory_weight=1e-6
+    )
     found = run(tight, method, budget=budget)
     if any(s.fits for s in found.trace.simulations):
         assert found.cost.fits
@@ -155,13 +170,17 @@ def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_limit_that_nothing_meets_says_by_how_much_and_what_would(method):
-    problem = Problem(analysed("transformer", layers=1, batch=64), MESH, memory_limit_bytes=0.25 * 2**30)
+    problem = Problem(
+        analysed("transformer", layers=1, batch=64), MESH, memory_limit_bytes=0.25 * 2**30
+    )
     result = run(problem, method)
     assert not result.cost.fits
     over = (result.cost.peak_bytes - problem.memory_limit_bytes) / 2**30
     assert f"{over:.2f} GiB over the limit of 0.25 GiB" in result.message
     if result.plan.actions and result.actions:
-        assert re.search(r"Its actions fit on the mesh (data|model)=\d+ \(.*\) \(0\.\d+ GiB\)", result.message)
+        assert re.search(
+            r"Its actions fit on the mesh (data|model)=\d+ \(.*\) \(0\.\d+ GiB\)", result.message
+        )
 
 
 def test_manual_keeps_the_actions_even_if_they_are_bad():

@@ -1,4 +1,7 @@
-"""The parts of the contract that hold whatever the method: what is kept as the best, budgets, and going on later."""
+"""The parts of the contract that hold whatever the method.
+
+What is kept as the best, budgets, and going on later.
+"""
 
 import numpy as np
 import pytest
@@ -25,13 +28,14 @@ def begun(problem, budget=None):
 
 
 def taken(problem, *texts):
-    state, actions = State(problem.space), [parse_action(problem.analysis, problem.mesh, t) for t in texts]
+    state = State(problem.space)
+    actions = [parse_action(problem.analysis, problem.mesh, t) for t in texts]
     for action in actions:
         assert state.apply(action)
     return state, actions
 
 
-# -- what is the best -------------------------------------------------------------------------------------------------
+# -- what is the best ------------------------------------------------------------------------------
 
 
 def test_what_fits_ranks_first_then_the_score_then_fewer_actions(problem):
@@ -77,7 +81,9 @@ def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     quick = by_actions.record(*taken(problem, "B->data"))
     made = plan(problem, "B->data")
     op_axis, value_axis = made.op_axis.copy(), made.value_axis.copy()
-    assert by_arrays.record_plan(op_axis, value_axis, ["by hand"]) == pytest.approx(quick, rel=1e-12)
+    assert by_arrays.record_plan(op_axis, value_axis, ["by hand"]) == pytest.approx(
+        quick, rel=1e-12
+    )
     op_axis[:], value_axis[:] = -1, -1  # the method may use its arrays again
     kept = by_arrays.incumbent.plan()
     assert np.array_equal(kept.op_axis, made.op_axis)
@@ -89,7 +95,7 @@ def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     assert by_arrays.incumbent.plan().actions == ("by hand",)
 
 
-# -- budgets ----------------------------------------------------------------------------------------------------------
+# -- budgets ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["random", "beam", "exhaustive"])
@@ -120,7 +126,7 @@ def test_a_budget_counts_anew_when_a_search_goes_on(problem):
     assert times == sorted(times)
 
 
-# -- going on ---------------------------------------------------------------------------------------------------------
+# -- going on --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +169,9 @@ def test_a_trace_of_another_search_is_refused_and_all_differences_are_said(trace
 
 
 def test_all_that_differs_is_said_and_the_same_may_be_given_again(problem, trace):
-    with pytest.raises(InvalidProblem, match=r"method 'random', not 'beam'; seed 4, not 5; option depth=5, not 6\."):
+    with pytest.raises(
+        InvalidProblem, match=r"method 'random', not 'beam'; seed 4, not 5; option depth=5, not 6\."
+    ):
         search(problem, "beam", 5, resume=trace, budget=Budget(None, 10), depth=6)
     again = search(problem, "random", 4, resume=trace, budget=Budget(None, 10), depth=5, patience=7)
     assert again.trace.about["options"] == {"depth": 5, "patience": 7}

@@ -1,4 +1,6 @@
-"""A damaged trace is refused with the field, the numbers and what to do, or it is one that a search can go on from."""
+"""A damaged trace is refused with the field, the numbers and what to do, or it is one that a search
+can go on from.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,16 @@ def outcomes_of(name: str, data: bytes, n: int) -> collections.Counter[str]:
     """What became of ``n`` mutations of a trace; what broke is in the message of the failure."""
     events: list[object] = []
     isolate.run_in_child(
-        "tests.search.mutations:try_all", name, data, list(range(n)), time_limit_s=120 + n, on_event=events.append,
-        memory_limit_bytes=8 * GIB, env={"JAX_PLATFORMS": "cpu"}, what=f"mutations of the trace of {name}",
-    )  # fmt: skip
+        "tests.search.mutations:try_all",
+        name,
+        data,
+        list(range(n)),
+        time_limit_s=120 + n,
+        on_event=events.append,
+        memory_limit_bytes=8 * GIB,
+        env={"JAX_PLATFORMS": "cpu"},
+        what=f"mutations of the trace of {name}",
+    )
     outcomes = [e for e in events if isinstance(e, mutations.Outcome)]
     assert len(outcomes) == n
     bad = [o for o in outcomes if o.kind not in ("refused", "works")]
@@ -88,7 +97,9 @@ def test_a_plan_of_another_length_is_refused_and_does_not_end_the_process(traces
     path = saved(tmp_path, changed(data, best__op_axis=short))
     wanted = r"best.op_axis has shape \(7, 2\), the program has 14 ops and the mesh 2 axes"
     with pytest.raises(InvalidProblem, match=wanted):
-        isolate.run_in_child("tests.search.mutations:go_on", "mcts", path, env={"JAX_PLATFORMS": "cpu"})
+        isolate.run_in_child(
+            "tests.search.mutations:go_on", "mcts", path, env={"JAX_PLATFORMS": "cpu"}
+        )
 
 
 def test_a_trace_in_memory_is_looked_at_as_one_in_a_file_is(traces, tmp_path):
@@ -96,7 +107,10 @@ def test_a_trace_in_memory_is_looked_at_as_one_in_a_file_is(traces, tmp_path):
     trace = Trace.load(saved(tmp_path, traces("random")))
     assert tl.search(problem, resume=trace, budget=mutations.BUDGET).plan is not None
     trace.node.array["parent"][3] = 10**6
-    with pytest.raises(InvalidProblem, match=r"this trace: .*\n.*node.parent: a parent is out of range, at 2: 1000000"):
+    with pytest.raises(
+        InvalidProblem,
+        match=r"this trace: .*\n.*node.parent: a parent is out of range, at 2: 1000000",
+    ):
         tl.search(problem, resume=trace, budget=mutations.BUDGET)
 
 
@@ -108,11 +122,21 @@ def test_a_trace_in_memory_is_looked_at_as_one_in_a_file_is(traces, tmp_path):
         ("mcts", "memory.tree.reward", ""),
         ("mcts", "memory.tree.seen", ""),
         ("mcts refining", "memory.tree.closed", "is open without any choice"),
-        ("mcts refining", "memory.chain.best", "memory.chain.best of state 0 is 0 s and 0 bytes, the state has"),
-        ("mcts refining", "memory.refine", "memory.refine says chains=0 and solving=0, with 3 states"),
+        (
+            "mcts refining",
+            "memory.chain.best",
+            "memory.chain.best of state 0 is 0 s and 0 bytes, the state has",
+        ),
+        (
+            "mcts refining",
+            "memory.refine",
+            "memory.refine says chains=0 and solving=0, with 3 states",
+        ),
     ],
 )
-def test_numbers_that_are_not_so_are_refused_and_those_that_only_steer_are_not(traces, tmp_path, name, column, message):
+def test_numbers_that_are_not_so_are_refused_and_those_that_only_steer_are_not(
+    traces, tmp_path, name, column, message
+):
     data = traces(name)
     with np.load(io.BytesIO(data)) as file:
         zero = np.zeros_like(file[column])
@@ -133,7 +157,9 @@ def test_prices_of_another_version_are_refused_with_both(traces, tmp_path, monke
     slower = lambda self, *arrays: (t := totals(self, *arrays))._replace(time_s=2 * t.time_s)  # noqa: E731
     _ = problem.baseline
     monkeypatch.setattr(type(problem.pricer()), "totals", slower)
-    with pytest.raises(InvalidProblem, match=r"row.time_s of the best simulation, .* is .*, its plan has .* here"):
+    with pytest.raises(
+        InvalidProblem, match=r"row.time_s of the best simulation, .* is .*, its plan has .* here"
+    ):
         tl.search(problem, resume=path, budget=mutations.BUDGET)
 
 
@@ -141,7 +167,9 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_unpacked(trac
     path = saved(tmp_path, mutations.bomb(traces("random"), 512 * 2**20))
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidProblem, match="it unpacks to 512 MiB, at most 64 MiB are read from a file of"):
+        with pytest.raises(
+            InvalidProblem, match="it unpacks to 512 MiB, at most 64 MiB are read from a file of"
+        ):
             Trace.load(path)
         assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
     finally:
@@ -173,7 +201,9 @@ def test_a_changed_number_is_told_by_the_checksum_alone(traces, tmp_path):
     kept["node.visits"] = kept["node.visits"] + 1
     target = io.BytesIO()
     np.savez_compressed(target, **kept)
-    with pytest.raises(InvalidProblem, match=r"its contents have checksum [0-9a-f]{32}, it says [0-9a-f]{32}"):
+    with pytest.raises(
+        InvalidProblem, match=r"its contents have checksum [0-9a-f]{32}, it says [0-9a-f]{32}"
+    ):
         Trace.load(saved(tmp_path, target.getvalue()))
     Trace.load(saved(tmp_path, changed(data, node__visits=kept["node.visits"])))
 
@@ -187,5 +217,10 @@ def test_options_of_a_trace_are_refused_where_they_are_none(traces, tmp_path):
     path = saved(tmp_path, mutations.written(header, kept))
     with pytest.raises(InvalidProblem) as caught:
         tl.search(mutations.make_problem(()), resume=path, budget=mutations.BUDGET)
-    for text in (path, "beam has no option depht", "option depth must be a whole number, got 'deep'", "patience"):
+    for text in (
+        path,
+        "beam has no option depht",
+        "option depth must be a whole number, got 'deep'",
+        "patience",
+    ):
         assert text in str(caught.value)

@@ -15,7 +15,12 @@ PLANS = {
     "data": [("batch", "data")],
     "fsdp": [("batch", "data"), ("d_model", "data")],
     "megatron": [("hidden", "model"), ("heads", "model")],
-    "fsdp+megatron": [("batch", "data"), ("d_model", "data"), ("hidden", "model"), ("heads", "model")],
+    "fsdp+megatron": [
+        ("batch", "data"),
+        ("d_model", "data"),
+        ("hidden", "model"),
+        ("heads", "model"),
+    ],
 }
 ANY = Budget(seconds=60)
 
@@ -68,13 +73,18 @@ def test_the_axes_of_a_role_are_taken_in_the_order_that_the_label_says():
     result = search(problem, "manual", plans={"heads": [("heads", "model")]}, budget=ANY)
     at = {result.trace.nodes[s.nodes[-1]].action: s.actions for s in result.trace.simulations[1:]}
     assert at == {
-        "heads (model=x+y) without heads->y": ("heads->x",), "heads (model=y+x) without heads->x": ("heads->y",),
-    }  # fmt: skip
+        "heads (model=x+y) without heads->y": ("heads->x",),
+        "heads (model=y+x) without heads->x": ("heads->y",),
+    }
 
 
 def test_plans_that_come_to_the_same_sharding_are_tried_once():
     problem = Problem(analysed("mlp"), {"x": 4})
-    twice = {"data": [("B", "data")], "rows": [("B", "rows")], "data first": [("B", "data"), ("B", "data")]}
+    twice = {
+        "data": [("B", "data")],
+        "rows": [("B", "rows")],
+        "data first": [("B", "data"), ("B", "data")],
+    }
     result = search(problem, "manual", plans=twice, budget=ANY)
     assert labels(result) == {"data (data=x)"}
     assert len(result.trace.simulations) == 2
@@ -82,7 +92,9 @@ def test_plans_that_come_to_the_same_sharding_are_tried_once():
 
 def test_one_plan_that_applies_is_enough():
     problem = Problem(analysed("mlp"), {"x": 32})
-    result = search(problem, "manual", plans={"data": [("B", "data")], "outputs": [("W", "data")]}, budget=ANY)
+    result = search(
+        problem, "manual", plans={"data": [("B", "data")], "outputs": [("W", "data")]}, budget=ANY
+    )
     assert result.status is Status.DONE
     assert labels(result) == {"data (data=x)"}
 
@@ -98,7 +110,10 @@ def test_a_plan_of_which_nothing_applies_is_left_out():
 def test_a_plan_with_more_roles_than_axes_is_left_out():
     problem = Problem(analysed("mlp"), {"x": 4, "one": 1})
     result = search(
-        problem, "manual", plans={"two": [("B", "data"), ("U", "model")], "data": [("B", "data")]}, budget=ANY
+        problem,
+        "manual",
+        plans={"two": [("B", "data"), ("U", "model")], "data": [("B", "data")]},
+        budget=ANY,
     )
     assert labels(result) == {"data (data=x)"}
 
@@ -106,8 +121,23 @@ def test_a_plan_with_more_roles_than_axes_is_left_out():
 @pytest.mark.parametrize("name", ["itx", "gns"])
 def test_the_models_expert_plans_can_be_tried(name):
     sizes = {
-        "gns": {"steps": 1, "nodes": 512, "edges": 8192, "latent": 128, "hidden": 128, "hidden_layers": 2},
-        "itx": {"layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8},
+        "gns": {
+            "steps": 1,
+            "nodes": 512,
+            "edges": 8192,
+            "latent": 128,
+            "hidden": 128,
+            "hidden_layers": 2,
+        },
+        "itx": {
+            "layers": 1,
+            "d_model": 64,
+            "hidden": 128,
+            "heads": 4,
+            "key_size": 16,
+            "vocab": 256,
+            "batch": 8,
+        },
     }[name]
     plans = model(name, **sizes).expert_plans
     result = search(Problem(analysed(name, **sizes), "2x2"), "manual", plans=plans, budget=ANY)

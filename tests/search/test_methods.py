@@ -84,7 +84,9 @@ def test_all_that_is_wrong_with_its_options_is_one_message(problem: tl.Problem) 
         Toy(steps=51, share=-1)
 
 
-def test_a_saved_trace_of_it_is_resumed_with_the_options_of_its_header(problem: tl.Problem, tmp_path: Any) -> None:
+def test_a_saved_trace_of_it_is_resumed_with_the_options_of_its_header(
+    problem: tl.Problem, tmp_path: Any
+) -> None:
     first = tl.search(problem, "toy", 7, FEW, order="random", steps=1)
     first.trace.save(tmp_path / "toy.npz")
     assert Trace.load(tmp_path / "toy.npz").about["options"] == {"order": "random", "steps": 1}
@@ -104,7 +106,9 @@ def test_the_command_line_lists_and_checks_it(capsys: pytest.CaptureFixture[str]
     assert "share=1.0: share of the actions that are candidates (0 to 1)" in words
     bad = ["search", "mlp", "--mesh", "2", "--method", "toy", "--option", "steps=0", "share=2"]
     assert cli.main(bad) != 0
-    assert "toy: steps=0 must be at least 1; share=2.0 must be from 0 to 1" in (capsys.readouterr().err)
+    assert "toy: steps=0 must be at least 1; share=2.0 must be from 0 to 1" in (
+        capsys.readouterr().err
+    )
 
 
 # Panel 2 will call buttons otherwise.

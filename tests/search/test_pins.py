@@ -1,4 +1,6 @@
-"""Pins: the plan of every method keeps to them, nothing better that keeps to them is missed, nonsense is refused."""
+"""Pins: the plan of every method keeps to them, nothing better that keeps to them is missed,
+nonsense is refused.
+"""
 
 import pickle
 
@@ -39,7 +41,9 @@ def entries(problem, action):
 def has(found, problem, action):
     return all(
         (there[made >= 0] == made[made >= 0]).all()
-        for made, there in zip(entries(problem, action), (found.op_axis, found.value_axis), strict=True)
+        for made, there in zip(
+            entries(problem, action), (found.op_axis, found.value_axis), strict=True
+        )
     )
 
 
@@ -47,7 +51,10 @@ def names_on(found, problem, axis):
     """Colours of all that a plan splits or cuts on an axis."""
     a, program = problem.mesh.axes.index(axis), found.program
     names = found.op_axis[found.op_axis[:, a] >= 0, a].tolist()
-    names += [program.def_names(v)[found.value_axis[v, a]] for v in np.flatnonzero(found.value_axis[:, a] >= 0)]
+    names += [
+        program.def_names(v)[found.value_axis[v, a]]
+        for v in np.flatnonzero(found.value_axis[:, a] >= 0)
+    ]
     return {problem.analysis.dim_text(n) for n in names}
 
 
@@ -85,7 +92,9 @@ CASES = {
         lambda f, p: "data" in f.argument_specs()[W][0] and f.argument_specs()[W][1] == (),
     ),
     "one of each": (
-        lambda p: p.what_if(["batch->data", f"{W}=-,model"], ["sequence->model", "params['embed']->model"]),
+        lambda p: p.what_if(
+            ["batch->data", f"{W}=-,model"], ["sequence->model", "params['embed']->model"]
+        ),
         lambda f, p: (
             has(f, p, ("batch", "data"))
             and f.argument_specs()[W] == ((), ("model",))
@@ -123,17 +132,32 @@ def test_the_checker_sees_a_plan_that_does_not_keep_to_the_pins(problem, case):
                 state.apply(actions[rng.integers(len(actions))])
         from_state = type(replicated(problem)).from_state(state)
         verdicts.add(keeps(from_state, problem))
-        assert keeps(from_state, problem) == (pins.broken(from_state.op_axis, from_state.value_axis) == [])
+        assert keeps(from_state, problem) == (
+            pins.broken(from_state.op_axis, from_state.value_axis) == []
+        )
     assert False in verdicts
 
 
 def test_refinement_and_integer_programs_keep_to_the_pins():
-    big = Problem(analysed("transformer", layers=1, batch=16, vocab=1024, sequence=256), {"data": 4, "model": 2})
+    big = Problem(
+        analysed("transformer", layers=1, batch=16, vocab=1024, sequence=256),
+        {"data": 4, "model": 2},
+    )
     weight = "params['layers'][0]['w_up']"
-    pinned = big.what_if([("batch", "model"), (weight, (None, "data"))], [("d_model", "data"), "hidden->model"])
-    result = search(pinned, seed=1, budget=Budget(seconds=None, evaluations=20_000), restarts=0, refine=10)
-    assert [s for s in result.trace.simulations if s.actions and s.actions[-1].startswith("refined in ")]
-    assert [s for s in result.trace.simulations if s.actions and s.actions[-1].startswith(("colours: ", "roles: "))]
+    pinned = big.what_if(
+        [("batch", "model"), (weight, (None, "data"))], [("d_model", "data"), "hidden->model"]
+    )
+    result = search(
+        pinned, seed=1, budget=Budget(seconds=None, evaluations=20_000), restarts=0, refine=10
+    )
+    assert [
+        s for s in result.trace.simulations if s.actions and s.actions[-1].startswith("refined in ")
+    ]
+    assert [
+        s
+        for s in result.trace.simulations
+        if s.actions and s.actions[-1].startswith(("colours: ", "roles: "))
+    ]
     assert has(result.plan, big, ("batch", "model"))
     assert result.plan.argument_specs()[weight] == ((), ("data",))
     assert "d_model" not in names_on(result.plan, big, "data")
@@ -142,17 +166,27 @@ def test_refinement_and_integer_programs_keep_to_the_pins():
 
 
 def test_chains_of_refinement_never_leave_what_is_pinned():
-    """All states on the way, not only the best one; with the pins, refinement still changes other rows."""
-    problem = Problem(analysed("transformer", layers=2, batch=16, vocab=1024, sequence=256), {"data": 4, "model": 2})
+    """All states on the way, not only the best one.
+
+    With the pins, refinement still changes other rows.
+    """
+    problem = Problem(
+        analysed("transformer", layers=2, batch=16, vocab=1024, sequence=256),
+        {"data": 4, "model": 2},
+    )
     pinned = problem.what_if([("batch", "model")], ["d_model->data"])
-    result = search(pinned, seed=2, budget=Budget(seconds=None, evaluations=4_000), restarts=0, solve=False)
+    result = search(
+        pinned, seed=2, budget=Budget(seconds=None, evaluations=4_000), restarts=0, solve=False
+    )
     memory, fine = result.trace.memory, refine.make_fine(pinned)
     program = problem.analysis.program
     assert "chain.ops" in memory, "the budget ends within the refinement"
     start = refine.rows_of(fine, State(pinned.space))
     moved = 0
     for key in ("", "best_", "pool_"):
-        for ops, values in zip(memory[f"chain.{key}ops"], memory[f"chain.{key}values"], strict=True):
+        for ops, values in zip(
+            memory[f"chain.{key}ops"], memory[f"chain.{key}values"], strict=True
+        ):
             assert pinned.pins.broken(*refine.whole(fine, program, ops, values)) == []
             moved += int((ops != start[0]).any())
     assert moved
@@ -171,7 +205,8 @@ def test_every_state_that_actions_lead_to_keeps_to_the_pins(problem, case):
         again = State.from_arrays(pinned.space, state.op_axis, state.value_axis)
         assert again.key == state.key
         plain = State.from_arrays(problem.space, state.op_axis, state.value_axis)
-        # Where pins tell apart what is alike without them, keys differ; the plan's own is of the whole sharding.
+        # Where pins tell apart what is alike without them, keys differ; the plan's own is of the
+        # whole sharding.
         assert (
             plain is None
             or len(pinned.space.alike.values.first) > len(problem.space.alike.values.first)
@@ -181,15 +216,26 @@ def test_every_state_that_actions_lead_to_keeps_to_the_pins(problem, case):
 
 
 @pytest.mark.parametrize(
-    ("pins", "least"), [(["X->data"], 4), (["W->model"], 4), (["X->data", "W->model"], 5), (["w1=-,model"], 6), ([], 6)]
+    ("pins", "least"),
+    [
+        (["X->data"], 4),
+        (["W->model"], 4),
+        (["X->data", "W->model"], 5),
+        (["w1=-,model"], 6),
+        ([], 6),
+    ],
 )
 def test_bounds_hold_for_what_is_pinned_but_would_not_be_acted_on(pins, least):
     problem = Problem(analysed("mlp"), MESH)
     pinned = problem.what_if(pins)
     if not pins:  # an intermediate value, as an annotation pins it
         program = problem.analysis.program
-        hidden = next(v for v in range(program.n_arguments, program.n_values) if program.dims(v) == (256, 64))
-        pinned = problem._keeping_to([pin_value(program, problem.mesh, hidden, (None, "data"), "hidden")])
+        hidden = next(
+            v for v in range(program.n_arguments, program.n_values) if program.dims(v) == (256, 64)
+        )
+        pinned = problem._keeping_to(
+            [pin_value(program, problem.mesh, hidden, (None, "data"), "hidden")]
+        )
     bound, pricer = make_bound(pinned, least), pinned.pricer()
     axis_size, root = pinned.mesh.array(), State(pinned.space)
     scratch = scratch_of(bound, len(axis_size))
@@ -211,7 +257,8 @@ def test_bounds_hold_for_what_is_pinned_but_would_not_be_acted_on(pins, least):
 @pytest.mark.parametrize("case", CASES)
 def test_propagation_from_any_arguments_keeps_to_the_pins(problem, case):
     pinned = CASES[case][0](problem)
-    program, propagation = problem.analysis.program, Propagation(problem.analysis, problem.mesh, pinned.pins)
+    program = problem.analysis.program
+    propagation = Propagation(problem.analysis, problem.mesh, pinned.pins)
     rng, moved = np.random.default_rng(1), 0
     assert pinned.pins.broken(*propagation.start()) == []
     for _ in range(20):
@@ -260,14 +307,21 @@ def test_the_optimum_with_pins_is_the_best_of_all_states_that_keep_to_them(ask):
     assert 0 < len(kept) < len(states)
     best = min(pricer.quick(s).score for s in kept)
     # Pinned by themselves, values may be cut as no sequence of actions does.
-    assert found.cost.score == pytest.approx(best, rel=1e-12) if "=" not in str(ask) else found.cost.score <= best
+    assert (
+        found.cost.score == pytest.approx(best, rel=1e-12)
+        if "=" not in str(ask)
+        else found.cost.score <= best
+    )
     assert found.bound == pytest.approx(found.cost.score, rel=1e-9)
 
 
 def test_bounded_and_unbounded_enumeration_agree_under_pins(problem):
     pinned = problem.what_if([("batch", "data"), (W, (None, "model"))], ["key->model"])
     budget = Budget(seconds=120)
-    costs = [search(pinned, "exhaustive", budget=budget, bounded=b, depth=2).cost.score for b in (True, False)]
+    costs = [
+        search(pinned, "exhaustive", budget=budget, bounded=b, depth=2).cost.score
+        for b in (True, False)
+    ]
     assert costs[0] == pytest.approx(costs[1], rel=1e-12)
 
 
@@ -276,7 +330,9 @@ def test_without_any_pins_nothing_is_otherwise(problem):
     again = problem.pin("batch->data").unpinned
     assert again.baseline == problem.baseline
     results = [search(p, seed=4, budget=FEW) for p in (problem, again)]
-    assert [s.score for s in results[0].trace.simulations] == [s.score for s in results[1].trace.simulations]
+    assert [s.score for s in results[0].trace.simulations] == [
+        s.score for s in results[1].trace.simulations
+    ]
     assert results[0].plan.key == results[1].plan.key
 
 
@@ -305,7 +361,9 @@ def test_actions_of_a_plan_begin_with_the_pinned_ones_and_make_it_anywhere(probl
 
 def test_a_resolution_is_forbidden_alone_where_it_is_given(problem):
     one = problem.forbid(("sequence", "model", 1))
-    with pytest.raises(InvalidProblem, match=r"pin sequence@1->model puts .* against forbid sequence@1->model"):
+    with pytest.raises(
+        InvalidProblem, match=r"pin sequence@1->model puts .* against forbid sequence@1->model"
+    ):
         one.pin(("sequence", "model", 1))
     kept = one.pin(("sequence", "model", 0))
     assert has(search(kept, "random", budget=FEW).plan, problem, ("sequence", "model", 0))
@@ -317,7 +375,9 @@ def test_what_cannot_fit_says_so():
     roomy = Problem(analysed("transformer", layers=1, batch=64), MESH)
     free = search(roomy, seed=0, budget=FEW)
     tight = Problem(roomy.analysis, MESH, memory_limit_bytes=1.05 * free.cost.peak_bytes)
-    pinned = tight.what_if(forbids=[f"{c}->{a}" for c in ("batch", "sequence", "vocab") for a in MESH])
+    pinned = tight.what_if(
+        forbids=[f"{c}->{a}" for c in ("batch", "sequence", "vocab") for a in MESH]
+    )
     assert search(tight, seed=0, budget=FEW).cost.fits
     result = search(pinned, seed=0, budget=FEW)
     assert not result.cost.fits
@@ -337,18 +397,39 @@ def test_where_pins_leave_nothing_to_do_the_message_says_it():
 
 BAD = [
     (lambda p: p.pin("batch->data").pin("batch->data"), "pin batch->data: asked for 2 times"),
-    (lambda p: p.what_if(["batch->data"], ["batch->data"]), r"of tokens \(size 8\).* over data=2, against forbid"),
-    (lambda p: p.pin("tokens", ("data", None)).pin("tokens", (None, "data")), r"of tokens \(size 32\) over data=2"),
-    (lambda p: p.pin("tokens", (None, None)).pin("batch->data"), r"pin batch->data puts dim 0 of tokens \(size 8\)"),
-    (lambda p: p.pin("batch->data").forbid("tokens", "data"), r"tokens \(size 8\) over data=2, against forbid tokens"),
+    (
+        lambda p: p.what_if(["batch->data"], ["batch->data"]),
+        r"of tokens \(size 8\).* over data=2, against forbid",
+    ),
+    (
+        lambda p: p.pin("tokens", ("data", None)).pin("tokens", (None, "data")),
+        r"of tokens \(size 32\) over data=2",
+    ),
+    (
+        lambda p: p.pin("tokens", (None, None)).pin("batch->data"),
+        r"pin batch->data puts dim 0 of tokens \(size 8\)",
+    ),
+    (
+        lambda p: p.pin("batch->data").forbid("tokens", "data"),
+        r"tokens \(size 8\) over data=2, against forbid tokens",
+    ),
     (lambda p: p.pin("tokens", ("data",)), "1 entries for shape 8x32"),
-    (lambda p: p.pin("tokens", ("dta", None)), r'no mesh axis is called .dta. \(did you mean "data"\?\)'),
+    (
+        lambda p: p.pin("tokens", ("dta", None)),
+        r'no mesh axis is called .dta. \(did you mean "data"\?\)',
+    ),
     (lambda p: p.pin("tokens", ("data", "data")), "axis data is on dims 0 and 1"),
-    (lambda p: p.pin("tokens", (("model", "data"), None)), "by the order of the mesh, data=2,model=2"),
-    (lambda p: p.pin("tokns", ("data", None)), r'no argument or result is called .tokns. \(did you mean "tokens"\?\)'),
+    (
+        lambda p: p.pin("tokens", (("model", "data"), None)),
+        "by the order of the mesh, data=2,model=2",
+    ),
+    (
+        lambda p: p.pin("tokns", ("data", None)),
+        r'no argument or result is called .tokns. \(did you mean "tokens"\?\)',
+    ),
     (lambda p: p.pin(("sequence", "data", 2)), "bits run from 0 to 1, got 2"),
-    (lambda p: p.forbid("tokens", "dat"), 'no mesh axis is called .dat.'),
-]  # fmt: skip
+    (lambda p: p.forbid("tokens", "dat"), "no mesh axis is called .dat."),
+]
 
 
 @pytest.mark.parametrize(("ask", "message"), BAD)
@@ -359,7 +440,9 @@ def test_nonsense_is_refused_with_names_and_sizes(problem, ask, message):
 
 def test_what_does_not_divide_is_refused_with_sizes():
     odd = Problem(small_transformer(mode="forward", batch=6), {"data": 4, "model": 2})
-    with pytest.raises(InvalidProblem, match=r'batch has size 6, not divisible by mesh axis "data" = 4'):
+    with pytest.raises(
+        InvalidProblem, match=r'batch has size 6, not divisible by mesh axis "data" = 4'
+    ):
         odd.pin("batch->data")
     with pytest.raises(InvalidProblem, match="dim 0 has size 6, not divisible by data=4 x model=2"):
         odd.pin("tokens", (("data", "model"), None))
@@ -368,7 +451,8 @@ def test_what_does_not_divide_is_refused_with_sizes():
 def test_what_divides_alone_but_not_together_is_refused_with_sizes():
     narrow = Problem(small_transformer(mode="forward", batch=2), MESH)
     with pytest.raises(
-        InvalidProblem, match=r"dim 0 of tokens \(size 2\): size 2 is not divisible by data=2 x model=2"
+        InvalidProblem,
+        match=r"dim 0 of tokens \(size 2\): size 2 is not divisible by data=2 x model=2",
     ):
         narrow.pin("tokens", (["data", "*"], "*")).pin("batch->model")
 
@@ -376,9 +460,14 @@ def test_what_divides_alone_but_not_together_is_refused_with_sizes():
 def test_all_offenders_are_listed_at_once(problem):
     with pytest.raises(InvalidProblem) as error:
         problem.what_if(["btch->data", "batch->dat", ("tokens", ("data",))], ["nothing->data"])
-    assert all(text in str(error.value) for text in ("btch", "batch->dat", "1 entries", "forbid nothing->data"))
+    assert all(
+        text in str(error.value)
+        for text in ("btch", "batch->dat", "1 entries", "forbid nothing->data")
+    )
     with pytest.raises(InvalidProblem) as error:
-        problem.what_if(["batch->data", "batch->data", ("tokens", (None, "model"))], ["sequence->model"])
+        problem.what_if(
+            ["batch->data", "batch->data", ("tokens", (None, "model"))], ["sequence->model"]
+        )
     assert "2 times" in str(error.value)
     assert "against forbid sequence->model" in str(error.value)
 
@@ -408,8 +497,13 @@ def test_a_pinned_problem_survives_the_way_to_another_process(problem):
 
 def test_a_plan_of_actions_that_are_pinned_or_forbidden(problem):
     pinned = problem.what_if(["batch->data"], ["hidden->model"])
-    assert plan(pinned, "batch->data", "d_model->model").actions == ("batch->data", "d_model->model")
-    with pytest.raises(InvalidPlan, match="Pinned or forbidden: pin batch->data, forbid hidden->model"):
+    assert plan(pinned, "batch->data", "d_model->model").actions == (
+        "batch->data",
+        "d_model->model",
+    )
+    with pytest.raises(
+        InvalidPlan, match="Pinned or forbidden: pin batch->data, forbid hidden->model"
+    ):
         plan(pinned, "hidden->model")
     with pytest.raises(InvalidPlan, match=r"does not keep to pin batch->data.*(\n.*)*pinned to"):
         pinned.pins.check(*(getattr(replicated(problem), k) for k in ("op_axis", "value_axis")))

@@ -38,7 +38,9 @@ def test_a_race_has_the_results_of_the_searches(problem: tl.Problem) -> None:
         assert row.status == alone.status.name
         assert done.plans[row.method].key == alone.plan.key
         curve = [r for r in done.curves if r["method"] == row.method]
-        assert [r["score"] for r in curve] == [s.score for s in alone.trace.simulations if s.improved]
+        assert [r["score"] for r in curve] == [
+            s.score for s in alone.trace.simulations if s.improved
+        ]
         assert row.own_best_s == curve[-1]["elapsed_s"]
     assert done.best is not None
     assert done.best.score == min(row.score or 9.0 for row in done.rows)
@@ -48,7 +50,9 @@ def test_a_race_has_the_results_of_the_searches(problem: tl.Problem) -> None:
 
 def test_the_table_is_the_same_but_for_seconds(problem: tl.Problem) -> None:
     def timeless(done: tl.Race) -> list[Any]:
-        return [r._replace(elapsed_s=0.0, own_best_s=None, close_s=None, message="") for r in done.rows]
+        return [
+            r._replace(elapsed_s=0.0, own_best_s=None, close_s=None, message="") for r in done.rows
+        ]
 
     first, second = (tl.race(problem, ["mcts", "exhaustive"], FEW) for _ in range(2))
     assert timeless(first) == timeless(second)
@@ -56,7 +60,9 @@ def test_the_table_is_the_same_but_for_seconds(problem: tl.Problem) -> None:
     assert str(first).splitlines()[1].split()[:4] == ["method", "score", "ms", "GiB"]
 
 
-def test_a_method_that_dies_has_a_row_with_what_it_had_found(problem: tl.Problem, bad_methods: None) -> None:
+def test_a_method_that_dies_has_a_row_with_what_it_had_found(
+    problem: tl.Problem, bad_methods: None
+) -> None:
     done = tl.race(problem, ["dies", "mcts"], FEW)
     dead, alive = done.rows
     assert dead.status == "CRASHED"
@@ -106,12 +112,17 @@ def test_a_cancelled_race_keeps_what_is_there(problem: tl.Problem, bad_methods: 
 
     started = time.monotonic()
     done = tl.race(
-        problem, ["exhaustive", "slow", "mcts"], tl.Budget(seconds=60, evaluations=100), cancel=stop.is_set,
+        problem,
+        ["exhaustive", "slow", "mcts"],
+        tl.Budget(seconds=60, evaluations=100),
+        cancel=stop.is_set,
         on_progress=on_progress,
-    )  # fmt: skip
+    )
     assert time.monotonic() - started < 50
     assert [row.status for row in done.rows] == ["BUDGET", "CANCELLED", "CANCELLED"]
-    assert done.rows[1].score == pytest.approx(1.0), "it had priced the unsharded program, and handed that over"
+    assert done.rows[1].score == pytest.approx(1.0), (
+        "it had priced the unsharded program, and handed that over"
+    )
     assert "was cancelled; the plan is the best found" in done.rows[1].message, "it ended by itself"
     assert done.rows[2].score is None
 
@@ -138,23 +149,33 @@ def test_everything_wrong_is_said_at_once(problem: tl.Problem) -> None:
         tl.race(problem, [])
 
 
-def outcome(method: str, points: list[tuple[float, float, bool]], bound: float | None = None) -> Outcome:
-    made = tuple(Point(s, score, score, 1.0, fits, i + 1, ()) for i, (s, score, fits) in enumerate(points))
+def outcome(
+    method: str, points: list[tuple[float, float, bool]], bound: float | None = None
+) -> Outcome:
+    made = tuple(
+        Point(s, score, score, 1.0, fits, i + 1, ()) for i, (s, score, fits) in enumerate(points)
+    )
     return Outcome(method, "BUDGET", "", made, 9, 5.0, 0.0, bound, (), None)
 
 
 def test_close_and_gap_are_judged_by_the_best_and_the_bounds_of_all() -> None:
-    found = racing.rows([
-        outcome("fast", [(0.1, 1.0, False), (0.2, 0.5, False), (0.3, 0.8, True), (1.0, 0.5, True)]),
-        outcome("slow", [(0.5, 0.504, True), (4.0, 0.4995, True)], bound=0.45),
-        outcome("big", [(0.1, 0.3, False)]),
-        outcome("bad", [(0.1, 0.6, True)], bound=0.4),
-    ])  # fmt: skip
+    found = racing.rows(
+        [
+            outcome(
+                "fast", [(0.1, 1.0, False), (0.2, 0.5, False), (0.3, 0.8, True), (1.0, 0.5, True)]
+            ),
+            outcome("slow", [(0.5, 0.504, True), (4.0, 0.4995, True)], bound=0.45),
+            outcome("big", [(0.1, 0.3, False)]),
+            outcome("bad", [(0.1, 0.6, True)], bound=0.4),
+        ]
+    )
     assert [r.close_s for r in found] == [1.0, 0.5, None, None], (
         "a plan that does not fit is not close to one that does"
     )
     assert [r.own_best_s for r in found] == [1.0, 4.0, 0.1, 0.1]
-    assert [r.gap for r in found] == pytest.approx([0.5 / 0.45 - 1, 0.4995 / 0.45 - 1, 0.3 / 0.45 - 1, 0.6 / 0.45 - 1])
+    assert [r.gap for r in found] == pytest.approx(
+        [0.5 / 0.45 - 1, 0.4995 / 0.45 - 1, 0.3 / 0.45 - 1, 0.6 / 0.45 - 1]
+    )
 
 
 def test_where_nothing_fits_the_closest_is_the_best() -> None:
@@ -164,6 +185,8 @@ def test_where_nothing_fits_the_closest_is_the_best() -> None:
 
 def test_the_best_fits_before_it_is_fast() -> None:
     problem = tl.Problem(analysed("mlp"), "2")
-    done = racing.Race(problem, 0, (outcome("big", [(0.1, 0.3, False)]), outcome("small", [(0.1, 0.6, True)])))
+    done = racing.Race(
+        problem, 0, (outcome("big", [(0.1, 0.3, False)]), outcome("small", [(0.1, 0.6, True)]))
+    )
     assert done.best is not None
     assert done.best.method == "small"

@@ -26,7 +26,12 @@ def test_walks_have_all_lengths_and_every_action_takes_part():
 
 
 def test_lengths_are_limited_on_request():
-    result = search(Problem(small_transformer(mode="forward"), MESH), "random", depth=3, budget=Budget(None, 100))
+    result = search(
+        Problem(small_transformer(mode="forward"), MESH),
+        "random",
+        depth=3,
+        budget=Budget(None, 100),
+    )
     assert max(len(s.actions) for s in result.trace.simulations) == 3
 
 
@@ -42,7 +47,10 @@ def test_ends_when_walks_bring_nothing_new():
 
 def test_seeds_differ_and_a_resumed_search_walks_elsewhere():
     problem = Problem(small_transformer(mode="train"), MESH)
-    walks = [search(problem, "random", seed=s, budget=Budget(None, 50)).trace.simulations[1:] for s in (0, 1)]
+    walks = [
+        search(problem, "random", seed=s, budget=Budget(None, 50)).trace.simulations[1:]
+        for s in (0, 1)
+    ]
     assert [s.actions for s in walks[0]] != [s.actions for s in walks[1]]
     first = search(problem, "random", budget=Budget(None, 50))
     again = search(problem, resume=first.trace, budget=Budget(None, 50))
@@ -53,5 +61,7 @@ def test_seeds_differ_and_a_resumed_search_walks_elsewhere():
 
 
 def test_bad_options_are_refused():
-    with pytest.raises(InvalidProblem, match=r"depth=0 must be at least 1; patience=0 must be at least 1"):
+    with pytest.raises(
+        InvalidProblem, match=r"depth=0 must be at least 1; patience=0 must be at least 1"
+    ):
         search(Problem(analysed("mlp"), MESH), "random", depth=0, patience=0)

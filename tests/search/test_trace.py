@@ -1,4 +1,6 @@
-"""The trace: what is written is what is read, in memory as from a file, and a file that is none is refused."""
+"""The trace: what is written is what is read, in memory as from a file, and a file that is none is
+refused.
+"""
 
 import errno
 import json
@@ -16,9 +18,14 @@ WORDS = ("batch->data", "heads->model", "S@1->data")
 
 def row(score, best, *, fits=True, round=1):
     return {
-        "round": round, "elapsed_s": 0.5 * score, "score": score, "time_s": 2 * score, "peak_bytes": 100 * score,
-        "fits": fits, "best": best,
-    }  # fmt: skip
+        "round": round,
+        "elapsed_s": 0.5 * score,
+        "score": score,
+        "time_s": 2 * score,
+        "peak_bytes": 100 * score,
+        "fits": fits,
+        "best": best,
+    }
 
 
 def made(more=0):
@@ -27,11 +34,17 @@ def made(more=0):
     trace.add_node(-1, "", 0, 0)
     for i, word in enumerate(WORDS):
         trace.add_node(0 if i < 2 else 1, word, 1 if i < 2 else 2, 10 + i)
-    trace.node.array["score"][1], trace.node.array["visits"][1], trace.node.array["value"][1] = 0.75, 2, 0.25
+    trace.node.array["score"][1], trace.node.array["visits"][1], trace.node.array["value"][1] = (
+        0.75,
+        2,
+        0.25,
+    )
     trace.add_simulation([], [0], **row(1.0, 0))
     trace.add_simulation([trace.word(WORDS[0])], [0, 1], **row(0.75, 1))
     trace.add_simulation([trace.word(WORDS[1])], [0, 2], **row(0.25, 1, fits=False, round=2))
-    trace.add_simulation([trace.word(w) for w in (WORDS[0], WORDS[2])], [0, 1, 3], **row(0.5, 3, round=2))
+    trace.add_simulation(
+        [trace.word(w) for w in (WORDS[0], WORDS[2])], [0, 1, 3], **row(0.5, 3, round=2)
+    )
     for _ in range(more):
         trace.add_simulation([trace.word(WORDS[1])], [0, 2], **row(2.0, 3, round=3))
     trace.about = {"method": "mcts", "seed": 3, "options": {"depth": 4}, "memory_limit_bytes": 16e9}
@@ -51,7 +64,11 @@ def assert_same(one, other):
             assert mine[name].dtype == theirs[name].dtype
     assert list(one.simulations) == list(other.simulations)
     assert list(one.nodes) == list(other.nodes)
-    assert (one.vocabulary, one.about, one.best_actions) == (other.vocabulary, other.about, other.best_actions)
+    assert (one.vocabulary, one.about, one.best_actions) == (
+        other.vocabulary,
+        other.about,
+        other.best_actions,
+    )
     for name in ("best_op_axis", "best_value_axis"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert one.memory.keys() == other.memory.keys()
@@ -70,7 +87,14 @@ def test_simulations_and_nodes_say_what_was_written():
     assert (last.elapsed_s, last.time_s, last.peak_bytes) == (0.25, 1.0, 50.0)
     root, node, unpriced = trace.nodes[:3]
     assert (root.parent, root.action, root.depth) == (-1, "", 0)
-    assert (node.parent, node.action, node.key, node.score, node.visits, node.value) == (0, WORDS[0], 10, 0.75, 2, 0.25)
+    assert (node.parent, node.action, node.key, node.score, node.visits, node.value) == (
+        0,
+        WORDS[0],
+        10,
+        0.75,
+        2,
+        0.25,
+    )
     assert unpriced.score is None
     assert unpriced.best_score == np.inf
 
@@ -158,13 +182,15 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(np, "savez_compressed", full)
-    with pytest.raises(NotSaved, match=r"trace.npz: the trace could not be written: No space left on device"):
+    with pytest.raises(
+        NotSaved, match=r"trace.npz: the trace could not be written: No space left on device"
+    ):
         made(50).save(tmp_path / "trace.npz")
     assert os.listdir(tmp_path) == ["trace.npz"]
     assert_same(Trace.load(tmp_path / "trace.npz"), made())
 
 
-# -- files that are no trace ------------------------------------------------------------------------------------------
+# -- files that are no trace -----------------------------------------------------------------------
 
 
 def changed(path: Path, **arrays):
@@ -194,10 +220,16 @@ def header(**more):
         ({"header": np.frombuffer(b"[]", np.uint8)}, "not a search trace of format 1"),
         ({"header": header(vocabulary=[])}, "an action is out of range"),
         ({"row__score": None}, "damaged search trace"),
-        ({"row__action_end": np.asarray([0, 2, 1, 4])}, "the actions of its simulations do not add up"),
+        (
+            {"row__action_end": np.asarray([0, 2, 1, 4])},
+            "the actions of its simulations do not add up",
+        ),
         ({"row__node_end": np.asarray([1, 3, 5, 7])}, "the nodes of its simulations do not add up"),
         ({"action__word": np.asarray([0, -1, 0, 2], np.int32)}, "an action is out of range"),
-        ({"passed__node": np.asarray([0, 0, 1, 0, 2, 0, 1, 4], np.int32)}, "a node is out of range"),
+        (
+            {"passed__node": np.asarray([0, 0, 1, 0, 2, 0, 1, 4], np.int32)},
+            "a node is out of range",
+        ),
         ({"row__best": np.asarray([0, 1, 1, 4])}, "a best simulation is out of range"),
         ({"node__word": np.asarray([-1, 0, 1, 3], np.int32)}, "a node's action is out of range"),
         ({"node__parent": np.asarray([-1, 0, 0, -1], np.int32)}, "a parent is out of range"),

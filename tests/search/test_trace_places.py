@@ -26,26 +26,45 @@ def small() -> Trace:
     for parent, action, depth in ((-1, "", 0), (0, "a", 1), (1, "b", 2), (0, "b", 1), (2, "c", 3)):
         trace.add_node(parent, action, depth, 0)
     walks = [
-        ("", (0,), 1.0), ("a", (0, 1), 0.9), ("ab", (0, 1, 2), 0.5), ("b", (0, 3), 0.8), ("bax", (0, 3, 2), 0.4),
-        ("bac", (0, 3, 2, 4), 0.3), ("refined", (0,), 0.2), ("", (), 0.6),
-    ]  # fmt: skip
+        ("", (0,), 1.0),
+        ("a", (0, 1), 0.9),
+        ("ab", (0, 1, 2), 0.5),
+        ("b", (0, 3), 0.8),
+        ("bax", (0, 3, 2), 0.4),
+        ("bac", (0, 3, 2, 4), 0.3),
+        ("refined", (0,), 0.2),
+        ("", (), 0.6),
+    ]
     for i, (actions, nodes, score) in enumerate(walks):
         words = [trace.word(x) for x in (["refined"] if actions == "refined" else actions)]
         trace.add_simulation(
-            words, nodes, round=0, elapsed_s=i, score=score, time_s=score, peak_bytes=1, fits=True, best=i
+            words,
+            nodes,
+            round=0,
+            elapsed_s=i,
+            score=score,
+            time_s=score,
+            peak_bytes=1,
+            fits=True,
+            best=i,
         )
     return trace
 
 
-def paths(places: Places, n: int | None = None) -> dict[tuple[str, ...], tuple[int, int, float, float]]:
+def paths(
+    places: Places, n: int | None = None
+) -> dict[tuple[str, ...], tuple[int, int, float, float]]:
     tally = places.tally(n)
     return {
         tuple(places.label(q) for q in places.chain(p)[1:]): (
-            int(tally.visits[p]), int(tally.ended[p]), round(float(tally.mean_score[p]), 6), float(tally.best_score[p])
+            int(tally.visits[p]),
+            int(tally.ended[p]),
+            round(float(tally.mean_score[p]), 6),
+            float(tally.best_score[p]),
         )
         for p in range(places.place.n)
         if tally.visits[p]
-    }  # fmt: skip
+    }
 
 
 def test_a_state_reached_two_ways_is_two_places() -> None:
@@ -62,9 +81,12 @@ def test_a_state_reached_two_ways_is_two_places() -> None:
     assert paths(places, 2) == {(): (2, 1, 0.95, 0.9), ("a",): (1, 1, 0.9, 0.9)}
     tally = places.tally()
     assert [places.label(int(p)) for p in places.children(0, tally)] == ["b", "a"]
-    last = next(p for p in range(places.place.n) if places.place["depth"][p] == 3 and tally.visits[p])
+    last = next(
+        p for p in range(places.place.n) if places.place["depth"][p] == 3 and tally.visits[p]
+    )
     assert places.plan(last) == ("b", "a", "c")
-    assert places.plan(int(places.end["place"][4])) == ("b", "a")  # the rollout's x is not of the plan so far
+    # The rollout's x is not of the plan so far
+    assert places.plan(int(places.end["place"][4])) == ("b", "a")
     assert places.plan(0) == ()
 
 
@@ -85,12 +107,18 @@ def test_single_actions_are_counted_wherever_they_were_taken() -> None:
     places.extend()
     found = places.actions()
     at = trace.vocabulary.index("b")
-    assert (int(found.visits[at]), float(found.mean_score[at])) == (4, pytest.approx((0.5 + 0.8 + 0.4 + 0.3) / 4))
+    assert (int(found.visits[at]), float(found.mean_score[at])) == (
+        4,
+        pytest.approx((0.5 + 0.8 + 0.4 + 0.3) / 4),
+    )
     assert int(places.actions(3).visits[at]) == 1
 
 
 def by_hand(trace: Trace, n: int) -> dict[tuple[int, ...], list[float]]:
-    """Scores of the simulations through each way; ways that begin inside the tree start at that node's home."""
+    """Scores of the simulations through each way.
+
+    Ways that begin inside the tree start at that node's home.
+    """
     home: list[tuple[int, ...]] = []
     for node in trace.nodes:
         home.append((0,) if node.parent < 0 else (*home[node.parent], node.id))

@@ -1,7 +1,8 @@
 """A tiny machine that runs device-local steps on numpy arrays, one array a device.
 
-It knows nothing of XLA: collectives see only the devices of their group, ops see only local shards.  If a plan's steps
-gathered too little or over the wrong axis, data would be missing and the run would fail.
+It knows nothing of XLA: collectives see only the devices of their group, ops see only local
+shards.  If a plan's steps gathered too little or over the wrong axis, data would be missing and the
+run would fail.
 """
 
 from __future__ import annotations
@@ -17,23 +18,35 @@ from toast_lab.sharding import steps as st
 from toast_lab.sharding.step_kinds import ALL_REDUCE, COMPUTE, PERMUTE, REDUCE_SCATTER, SLICE
 
 _ELEMENTWISE = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
-    "tanh": np.tanh, "sine": np.sin, "exponential": np.exp, "negate": np.negative, "minimum": np.minimum,
-}  # fmt: skip
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "maximum": np.maximum,
+    "tanh": np.tanh,
+    "sine": np.sin,
+    "exponential": np.exp,
+    "negate": np.negative,
+    "minimum": np.minimum,
+}
 _COMBINE = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}
 
 
 class LocalMachine:
     """Runs ``program`` on a mesh of ``sizes`` following the steps of a plan."""
 
-    def __init__(self, program: Program, op_axis: np.ndarray, value_axis: np.ndarray, sizes: tuple[int, ...]) -> None:
+    def __init__(
+        self, program: Program, op_axis: np.ndarray, value_axis: np.ndarray, sizes: tuple[int, ...]
+    ) -> None:
         self.program, self.op_axis, self.sizes = program, op_axis, sizes
         self.steps = st.lower(program, op_axis, value_axis, np.asarray(sizes))
         self.tables = st.tables(program)
         self.wants = st.wants_of(self.tables, op_axis)
         self.devices = list(itertools.product(*(range(s) for s in sizes)))
 
-    def block(self, shape: tuple[int, ...], layout: int, device: tuple[int, ...]) -> tuple[slice, ...]:
+    def block(
+        self, shape: tuple[int, ...], layout: int, device: tuple[int, ...]
+    ) -> tuple[slice, ...]:
         """Which part of a global tensor a device holds."""
         out = []
         for size, axes in zip(shape, st.unpack(layout, len(shape), len(self.sizes)), strict=True):
@@ -50,17 +63,24 @@ class LocalMachine:
         return list(itertools.product(*free))
 
     def move(self, shape, locals_, before, after, mask, combine=None, permute=0):
-        """Every device assembles its new block from what its group holds; ``combine`` sums over ``mask`` first."""
+        """Every device assembles its new block from what its group holds.
+
+        ``combine`` sums over ``mask`` first.
+        """
         out = {}
         for device in self.devices:
             whole = np.full(shape, np.nan)
             for other in self.group(device, permute if combine else mask | permute):
                 shard = (
-                    reduce(combine, [locals_[peer] for peer in self.group(other, mask)]) if combine else locals_[other]
+                    reduce(combine, [locals_[peer] for peer in self.group(other, mask)])
+                    if combine
+                    else locals_[other]
                 )
                 whole[self.block(shape, before, other)] = shard
             out[device] = whole[self.block(shape, after, device)]
-            assert not np.isnan(out[device]).any(), "a device needed data that its group does not hold"
+            assert not np.isnan(out[device]).any(), (
+                "a device needed data that its group does not hold"
+            )
         return out
 
     def run(self, arguments: list[np.ndarray]) -> list[np.ndarray]:
@@ -85,10 +105,14 @@ class LocalMachine:
                 new = source
             elif kind in (ALL_REDUCE, REDUCE_SCATTER):
                 combine = _COMBINE[p.MONOIDS[program.monoid[op]]]
-                new = self.move(shape, source, int(s.before[i]), int(s.after[i]), mask, combine, permute)
+                new = self.move(
+                    shape, source, int(s.before[i]), int(s.after[i]), mask, combine, permute
+                )
             else:
                 group = 0 if kind == SLICE else mask
-                new = self.move(shape, source, int(s.before[i]), int(s.after[i]), group, None, permute)
+                new = self.move(
+                    shape, source, int(s.before[i]), int(s.after[i]), group, None, permute
+                )
             source = new
             copies[i] = new
             if use < 0:
@@ -97,10 +121,17 @@ class LocalMachine:
 
     def same_chain(self, i: int, j: int) -> bool:
         s = self.steps
-        return s.kind[i] != COMPUTE and (s.use[i], s.value[i], s.op[i]) == (s.use[j], s.value[j], s.op[j])
+        return s.kind[i] != COMPUTE and (s.use[i], s.value[i], s.op[i]) == (
+            s.use[j],
+            s.value[j],
+            s.op[j],
+        )
 
     def permute_of_chain(self, start: int) -> int:
-        """Axes along which shards also move because the order of axes on a dim changes; 0 if none."""
+        """Axes along which shards also move because the order of axes on a dim changes.
+
+        0 if none.
+        """
         i, s, mask = start, self.steps, 0
         while i < len(s.kind) and self.same_chain(i, start):
             if s.kind[i] == PERMUTE:
@@ -119,7 +150,9 @@ class LocalMachine:
         value = int(self.program.use_value[use])
         if self.program.value_is_constant[value]:
             wanted = int(self.wants[use])
-            return constant(self.program, value)[self.block(self.program.dims(value), int(wanted), device)]
+            return constant(self.program, value)[
+                self.block(self.program.dims(value), int(wanted), device)
+            ]
         row = int(self.steps.copy[use])
         return (copies[row] if row >= 0 else held[value])[device]
 
@@ -134,7 +167,8 @@ class LocalMachine:
             ways = [self.sizes[a] for a in range(len(self.sizes)) if self.op_axis[op, a] == name]
             local_size[name] = int(program.factor_size[name]) // int(np.prod(ways, initial=1))
         held[value] = {
-            d: local_op(program, op, [self.operand(u, d, held, copies) for u in uses], local_size) for d in self.devices
+            d: local_op(program, op, [self.operand(u, d, held, copies) for u in uses], local_size)
+            for d in self.devices
         }
 
 
@@ -142,15 +176,20 @@ def constant(program: Program, value: int) -> np.ndarray:
     op = int(program.value_op[value])
     if program.kind[op] == "constant":
         return np.full(program.dims(value), float(program.detail[op]))
-    return np.broadcast_to(constant(program, program.operands(op)[0]).reshape(-1)[0], program.dims(value))
+    return np.broadcast_to(
+        constant(program, program.operands(op)[0]).reshape(-1)[0], program.dims(value)
+    )
 
 
-def local_op(program: Program, op: int, operands: list[np.ndarray], size: dict[int, int]) -> np.ndarray:
+def local_op(
+    program: Program, op: int, operands: list[np.ndarray], size: dict[int, int]
+) -> np.ndarray:
     """One op on local shards, from its rule alone."""
     kind = program.kind[op]
     start = program.factor_ptr[op]
     rows = [
-        [f - start for f in program.use_names(u)] for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
+        [f - start for f in program.use_names(u)]
+        for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
     ]
     result = [f - start for f in program.def_names(program.results(op)[0])]
     if kind == "dot_general":
@@ -161,7 +200,8 @@ def local_op(program: Program, op: int, operands: list[np.ndarray], size: dict[i
         return np.transpose(operands[0], [rows[0].index(f) for f in result])
     if kind == "broadcast_in_dim":
         kept = [f for f in result if f in rows[0]]
-        stretched = tuple(i for i, f in enumerate(rows[0]) if f not in result)  # dims of size 1 that are widened
+        # Dims of size 1 that are widened
+        stretched = tuple(i for i, f in enumerate(rows[0]) if f not in result)
         row = [f for f in rows[0] if f in result]
         moved = np.transpose(np.squeeze(operands[0], stretched), [row.index(f) for f in kept])
         shape = [moved.shape[kept.index(f)] if f in kept else 1 for f in result]

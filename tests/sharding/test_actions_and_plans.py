@@ -1,4 +1,7 @@
-"""Mesh, actions, state key and plans: laws that hold for any action sequence, and refusals with numbers."""
+"""Mesh, actions, state key and plans.
+
+Laws that hold for any action sequence, and refusals with numbers.
+"""
 
 import errno
 import json
@@ -64,7 +67,9 @@ def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
     again = State(problem.space)
     for action in reversed(taken):
         again.apply(action)
-    same = np.array_equal(state.op_axis, again.op_axis) and np.array_equal(state.value_axis, again.value_axis)
+    same = np.array_equal(state.op_axis, again.op_axis) and np.array_equal(
+        state.value_axis, again.value_axis
+    )
     assert (state.key == again.key) == same
 
 
@@ -76,9 +81,22 @@ def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
     op_span = at.op_span if part == "ops" else none(at.op_span)
     value_span = at.value_span if part == "values" else none(at.value_span)
     changed = apply_move(
-        state.ops, state.values, state._key, 0, problem.mesh.array(), 0, op_span, at.op, at.op_name,
-        problem.analysis.dims.size, value_span, at.value, at.value_dim, at.value_dim_size, False,
-    )  # fmt: skip
+        state.ops,
+        state.values,
+        state._key,
+        0,
+        problem.mesh.array(),
+        0,
+        op_span,
+        at.op,
+        at.op_name,
+        problem.analysis.dims.size,
+        value_span,
+        at.value,
+        at.value_dim,
+        at.value_dim_size,
+        False,
+    )
     assert changed > 0
     assert state.key != State(space).key
 
@@ -144,14 +162,21 @@ def test_an_unsharded_plan_says_so_everywhere():
 
 @pytest.mark.parametrize(
     ("text", "axes"),
-    [("4x2", {"data": 4, "model": 2}), ("d=4,m=2", {"d": 4, "m": 2}), ("8", {"data": 8}), ({"a": 3}, {"a": 3})],
+    [
+        ("4x2", {"data": 4, "model": 2}),
+        ("d=4,m=2", {"d": 4, "m": 2}),
+        ("8", {"data": 8}),
+        ({"a": 3}, {"a": 3}),
+    ],
 )
 def test_meshes_are_read(text, axes):
     mesh = make_mesh(text)
     assert dict(zip(mesh.axes, mesh.sizes, strict=True)) == axes
 
 
-@pytest.mark.parametrize("bad", ["", "4y2", "d=four", {"a": 0}, {"a": 2.5}, {}, {"1a": 2}, "a=2,a=2", {"a": True}])
+@pytest.mark.parametrize(
+    "bad", ["", "4y2", "d=four", {"a": 0}, {"a": 2.5}, {}, {"1a": 2}, "a=2,a=2", {"a": True}]
+)
 def test_bad_meshes_are_refused(bad):
     with pytest.raises(InvalidProblem, match=r"mesh"):
         make_mesh(bad)
@@ -209,7 +234,8 @@ def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
     made = plan(mlp, ("B", "b"))
     made.save(tmp_path / "plan.json")
     with pytest.raises(
-        InvalidPlan, match=r"not for attn: by more than their kind it knows 25% of its 4 arguments and 0% of its 10"
+        InvalidPlan,
+        match=r"not for attn: by more than their kind it knows 25% of its 4 arguments and 0% of its 10",
     ):
         ShardingPlan.load(tmp_path / "plan.json", attention)
     with pytest.raises(InvalidPlan, match="this plan shards mlp"):
@@ -242,7 +268,9 @@ def test_saving_leaves_no_half_written_file(tmp_path, monkeypatch):
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(NotSaved, match=r"plan.json: the plan could not be written: .* make room below your quota"):
+    with pytest.raises(
+        NotSaved, match=r"plan.json: the plan could not be written: .* make room below your quota"
+    ):
         made.save(target)
     assert target.read_text() == "precious"
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]

@@ -1,4 +1,7 @@
-"""A damaged plan file is refused with what is wrong, where, and what to do; or it is a plan of the program."""
+"""A damaged plan file is refused with what is wrong, where, and what to do.
+
+Or it is a plan of the program.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,25 @@ import toast_lab as tl
 from toast_lab.errors import InvalidPlan
 
 MUTATIONS = 300
-STRANGE = [None, -1, 0, 1, 1e308, "x", "", [], {}, True, 10**30, [[1]], {"a": 1}, {"data": -1}, [0], "zz", [1, 2, 3]]
+STRANGE = [
+    None,
+    -1,
+    0,
+    1,
+    1e308,
+    "x",
+    "",
+    [],
+    {},
+    True,
+    10**30,
+    [[1]],
+    {"a": 1},
+    {"data": -1},
+    [0],
+    "zz",
+    [1, 2, 3],
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +59,13 @@ def without_checksum(data: bytes) -> bytes:
 def places(value, at=()):
     """Every place in some JSON, as the keys that lead there."""
     yield at
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, below in items:
         yield from places(below, (*at, key))
 
@@ -46,7 +73,9 @@ def places(value, at=()):
 def mutated(data: bytes, number: int) -> bytes:
     rng = np.random.default_rng(number)
     if number % 3 == 0:
-        at, length, kind = int(rng.integers(len(data))), int(rng.integers(1, 200)), int(rng.integers(4))
+        at = int(rng.integers(len(data)))
+        length = int(rng.integers(1, 200))
+        kind = int(rng.integers(4))
         if kind == 0:
             return data[:at]
         if kind == 1:
@@ -89,7 +118,9 @@ def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tm
             found["refused"] += 1
             continue
         loaded.check()
-        same = np.array_equal(loaded.op_axis, plan.op_axis) and np.array_equal(loaded.value_axis, plan.value_axis)
+        same = np.array_equal(loaded.op_axis, plan.op_axis) and np.array_equal(
+            loaded.value_axis, plan.value_axis
+        )
         found["the same" if same else "another"] += 1
     print(dict(found))
     assert found["refused"] > MUTATIONS // 2
@@ -100,16 +131,28 @@ def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["ops"][3].pop("labels"), r"ops, entry 3 \(.*\): labels must be 8 texts of hexadecimal digits"),
-        (lambda d: d["ops"][0].update(runs=[[-1]]), r"run \[-1\]: how many ops it stands for must be at least 1"),
-        (lambda d: d["ops"][0].update(runs=[[10**7], [1]]), "it stands for 10000001 ops, at most 10000000"),
-        (lambda d: d["mesh"].update(data="4"), "mesh must give each axis its size, it is {'data': '4', 'model': 2}"),
+        (
+            lambda d: d["ops"][3].pop("labels"),
+            r"ops, entry 3 \(.*\): labels must be 8 texts of hexadecimal digits",
+        ),
+        (
+            lambda d: d["ops"][0].update(runs=[[-1]]),
+            r"run \[-1\]: how many ops it stands for must be at least 1",
+        ),
+        (
+            lambda d: d["ops"][0].update(runs=[[10**7], [1]]),
+            "it stands for 10000001 ops, at most 10000000",
+        ),
+        (
+            lambda d: d["mesh"].update(data="4"),
+            "mesh must give each axis its size, it is {'data': '4', 'model': 2}",
+        ),
         (lambda d: d.update(key=7), "key must be up to 16 hexadecimal digits, it is 7"),
         (lambda d: d.update(arguments=[]), "arguments must be an object by path, it is a list"),
         (lambda d: d["program"].pop("digest"), "program must have a digest, a text"),
         (lambda d: (d.pop("ops"), d.pop("program")), "it lacks program, ops"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_its_place(problem, saved, tmp_path, change, message):
     data = json.loads(without_checksum(saved[1]))
     change(data)

@@ -39,7 +39,9 @@ def test_a_size_that_some_axes_divide_stands_apart() -> None:
     assert [miss.axis for miss in heads.misses] == ["model"]
 
 
-@pytest.mark.parametrize(("size", "axis", "common", "padded"), [(12, 8, 4, 16), (7, 4, 1, 8), (2, 8, 2, 8)])
+@pytest.mark.parametrize(
+    ("size", "axis", "common", "padded"), [(12, 8, 4, 16), (7, 4, 1, 8), (2, 8, 2, 8)]
+)
 def test_what_would_do(size: int, axis: int, common: int, padded: int) -> None:
     report = divisibility(traced(lambda x: jnp.tanh(x), s(size)), make_mesh({"m": axis}))
     (row,) = report.dims
@@ -48,7 +50,9 @@ def test_what_would_do(size: int, axis: int, common: int, padded: int) -> None:
 
 
 def test_slices_of_a_colour_are_told_by_size() -> None:
-    report = divisibility(traced(lambda x: jnp.tanh(x[:7]) + jnp.tanh(x[1:]), s(8)), make_mesh({"m": 4}))
+    report = divisibility(
+        traced(lambda x: jnp.tanh(x[:7]) + jnp.tanh(x[1:]), s(8)), make_mesh({"m": 4})
+    )
     assert [(row.colour, row.size, row.arguments) for row in report.dims] == [("x.0", 7, ())]
 
 
@@ -67,7 +71,9 @@ def test_arguments_that_nothing_can_cut() -> None:
     assert report.whole_bytes == 4 * (35 * 21 + 21)
     assert "and 1 smaller arguments" in str(report)
     assert divisibility(analysis, make_mesh({"m": 1})).dims == ()
-    assert divisibility(analysis, make_mesh({"m": 1})).arguments[0].why == "every axis of the mesh has size 1"
+    assert divisibility(analysis, make_mesh({"m": 1})).arguments[0].why == (
+        "every axis of the mesh has size 1"
+    )
 
 
 def test_no_action_cuts_what_the_report_calls_whole() -> None:
@@ -79,8 +85,16 @@ def test_no_action_cuts_what_the_report_calls_whole() -> None:
     for move in range(problem.space.n_moves):
         state = State(problem.space)
         state.apply_row(move, 0)
-        cut |= {program.value_name[a] for a in range(program.n_arguments) if (state.value_axis[a] >= 0).any()}
-    tensors = {program.value_name[a] for a in range(program.n_arguments) if program.nbytes(a) > program.itemsize[a]}
+        cut |= {
+            program.value_name[a]
+            for a in range(program.n_arguments)
+            if (state.value_axis[a] >= 0).any()
+        }
+    tensors = {
+        program.value_name[a]
+        for a in range(program.n_arguments)
+        if program.nbytes(a) > program.itemsize[a]
+    }
     report = problem.divisibility()
     assert report.whole_arguments == len(tensors - cut)
     assert {row.argument for row in report.arguments} <= tensors - cut
@@ -108,4 +122,6 @@ def test_a_plan_for_another_mesh_is_refused() -> None:
 
 def test_all_is_well() -> None:
     report = Problem(small_transformer(), "data=4,model=2").divisibility()
-    assert str(report) == "Divisibility: every axis of data=4,model=2 divides every size; every argument can be cut."
+    assert str(report) == (
+        "Divisibility: every axis of data=4,model=2 divides every size; every argument can be cut."
+    )

@@ -68,11 +68,16 @@ def test_refined_plans_of_four_layers_go_to_eighteen():
     assert "refined" in plan.actions[-1]
     moved = ShardingPlan.from_json(saved(plan), there)
     assert moved.notes == ()
-    # The same work and the same collectives in every layer; what is outside of the layers stays what it is.
+    # The same work and the same collectives in every layer; what is outside of the layers stays
+    # what it is.
     few, many = price(here, plan), price(there, moved)
-    counts = [collections.Counter((c.kind, c.axes) for c in cost.collectives) for cost in (few, many)]
-    longer = price(Problem(analysed("transformer", layers=11, **sizes), {"data": 8, "model": 2}, "tpu-v3"),
-                   ShardingPlan.from_json(saved(plan), analysed("transformer", layers=11, **sizes)))  # fmt: skip
+    counts = [
+        collections.Counter((c.kind, c.axes) for c in cost.collectives) for cost in (few, many)
+    ]
+    longer = price(
+        Problem(analysed("transformer", layers=11, **sizes), {"data": 8, "model": 2}, "tpu-v3"),
+        ShardingPlan.from_json(saved(plan), analysed("transformer", layers=11, **sizes)),
+    )
     middle = collections.Counter((c.kind, c.axes) for c in longer.collectives)
     assert {k: 2 * middle[k] for k in middle} == {k: counts[0][k] + counts[1][k] for k in middle}
     assert many.time_s + few.time_s == pytest.approx(2 * longer.time_s, rel=1e-6)
@@ -97,8 +102,13 @@ def test_through_loops():
 def test_what_does_not_divide_is_left_out_and_said():
     here = Problem(small_transformer(layers=2, batch=8), {"data": 8, "model": 2})
     plan = ShardingPlan.from_actions(here, [("batch", "data"), ("hidden", "model")])
-    moved = ShardingPlan.from_json(saved(plan), Problem(small_transformer(layers=2, batch=4), {"data": 8, "model": 2}))
-    assert any('axis "data" left out' in note and "size 4 is not divisible by 8" in note for note in moved.notes)
+    moved = ShardingPlan.from_json(
+        saved(plan), Problem(small_transformer(layers=2, batch=4), {"data": 8, "model": 2})
+    )
+    assert any(
+        'axis "data" left out' in note and "size 4 is not divisible by 8" in note
+        for note in moved.notes
+    )
     assert not any('"model"' in note for note in moved.notes)
     specs = moved.argument_specs()
     assert specs["params['layers'][1]['w_up']"] == ((), ("model",))
@@ -149,8 +159,12 @@ def test_names_do_not_depend_on_the_process_or_the_numbers_in_them():
     assert len(set(labels[0][1].tolist())) > 50
     # known numbers of one op: they are in people's files
     program = analysed("mlp").program
-    entry = portable.to_json(program, Problem(analysed("mlp"), {"a": 2}).mesh,
-                             np.full((program.n_ops, 1), -1), np.full((program.n_values, 1), -1))["ops"][0]  # fmt: skip
+    entry = portable.to_json(
+        program,
+        Problem(analysed("mlp"), {"a": 2}).mesh,
+        np.full((program.n_ops, 1), -1),
+        np.full((program.n_values, 1), -1),
+    )["ops"][0]
     assert entry["labels"][0] == "4adf4367f96e584f"
 
 
@@ -163,7 +177,7 @@ def test_the_file_is_small_and_a_line_for_each_kind_of_op():
     assert max(map(len, text.splitlines())) < 2000
 
 
-# -- on its own program -----------------------------------------------------------------------------------------------
+# -- on its own program ----------------------------------------------------------------------------
 
 
 def reread(plan, problem, path):
@@ -181,8 +195,9 @@ def assert_exact(plan, problem, path):
 
 
 CASES = {case.name: case for case in programs()}
-#: Programs with what has gone wrong: arguments that are kept in one way and handed on in another, and loops whose
-#: results an integer program shards otherwise than the loop; beside them something of each kind.
+#: Programs with what has gone wrong: arguments that are kept in one way and handed on in another,
+#: and loops whose results an integer program shards otherwise than the loop; beside them something
+#: of each kind.
 QUICK = ("crossed_transpose", "gns_forward", "scan_gradient", "checkpointed_mlp", "cond_and_switch")
 
 
@@ -190,7 +205,10 @@ def plans_of(problem, mesh, seeds, seconds):
     found = random_plans(problem, mesh, 3, seed=seeds[0])
     for seed in seeds:
         budget = Budget(seconds=seconds, evaluations=4000)
-        found += [search(problem, seed=seed, restarts=0, budget=budget, solve=solve).plan for solve in (False, True)]
+        found += [
+            search(problem, seed=seed, restarts=0, budget=budget, solve=solve).plan
+            for solve in (False, True)
+        ]
     return found
 
 
@@ -212,9 +230,14 @@ def test_plans_of_every_program_come_back_exactly(name, tmp_path):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", ["crossed_transpose", "scan_gradient", "cond_and_switch"])
 def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_path):
-    """Whatever a method may write: every op and every value sharded at random, as far as sizes divide."""
+    """Whatever a method may write.
+
+    Every op and every value sharded at random, as far as sizes divide.
+    """
     for problem in problems(CASES[name].model()).values():
-        program, rng, n_axes = problem.analysis.program, np.random.default_rng(seed), len(problem.mesh.axes)
+        program = problem.analysis.program
+        rng = np.random.default_rng(seed)
+        n_axes = len(problem.mesh.axes)
         op_axis = np.full((program.n_ops, n_axes), -1, np.int32)
         value_axis = np.full((program.n_values, n_axes), -1, np.int8)
         for op in range(program.n_ops):
@@ -228,17 +251,23 @@ def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_pa
         for value in range(program.n_values):
             for axis, size in enumerate(problem.mesh.sizes):
                 shape = program.dims(value)
-                free = [d for d in range(len(shape)) if shape[d] % size == 0 and d not in value_axis[value]]
+                free = [
+                    d
+                    for d in range(len(shape))
+                    if shape[d] % size == 0 and d not in value_axis[value]
+                ]
                 if free and rng.random() < 0.5:
                     value_axis[value, axis] = rng.choice(free)
-        plan = ShardingPlan(program, problem.mesh, op_axis, value_axis, ("at random",), 5, problem.analysis.trees)
+        plan = ShardingPlan(
+            program, problem.mesh, op_axis, value_axis, ("at random",), 5, problem.analysis.trees
+        )
         plan.check()
         again = reread(plan, problem, tmp_path / "plan.json")
         np.testing.assert_array_equal(again.op_axis, plan.op_axis)
         np.testing.assert_array_equal(again.value_axis, plan.value_axis)
 
 
-# -- the checksum -----------------------------------------------------------------------------------------------------
+# -- the checksum ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -255,7 +284,9 @@ def test_a_file_that_was_damaged_is_refused(kept):
     problem, _, path = kept
     whole = path.read_text()
     rng = np.random.default_rng(0)
-    spots = [i for i, letter in enumerate(whole) if letter.isdigit() and i > whole.index('"program"')]
+    spots = [
+        i for i, letter in enumerate(whole) if letter.isdigit() and i > whole.index('"program"')
+    ]
     for spot in rng.choice(spots, 60, replace=False):
         digit = whole[spot]
         path.write_text(whole[:spot] + str((int(digit) + 1) % 10) + whole[spot + 1 :])
@@ -263,7 +294,9 @@ def test_a_file_that_was_damaged_is_refused(kept):
             ShardingPlan.load(path, problem)
         said = str(caught.value)
         assert str(path) in said
-        assert "its checksum is sha256:" in said or "cannot read this plan" in said, "1 may become 01, which is no JSON"
+        assert "its checksum is sha256:" in said or "cannot read this plan" in said, (
+            "1 may become 01, which is no JSON"
+        )
 
 
 def test_spaces_do_not_matter(kept):
@@ -276,7 +309,9 @@ def test_an_edit_on_purpose_takes_the_checksum_out(kept):
     problem, _, path = kept
     edited = path.read_text().replace('"batch->data"', '"by hand"')
     path.write_text(edited)
-    with pytest.raises(InvalidPlan, match='after an edit on purpose remove the line with "checksum"'):
+    with pytest.raises(
+        InvalidPlan, match='after an edit on purpose remove the line with "checksum"'
+    ):
         ShardingPlan.load(path, problem)
     lines = edited.splitlines(keepends=True)
     assert [i for i, line in enumerate(lines) if "checksum" in line] == [2]

@@ -1,4 +1,7 @@
-"""Propagation of argument shardings: the paper's examples, and laws that hold for any decisions on any program."""
+"""Propagation of argument shardings.
+
+The paper's examples, and laws that hold for any decisions on any program.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ def test_two_paths_to_one_op_conflict_and_the_op_stays_whole():
 
 
 def test_two_uses_that_want_different_dims_leave_the_value_whole():
-    """One vector splits the two products alike, which use the matrix along its rows and along its columns."""
+    """One vector splits the two products alike, which use the matrix along its rows and along its
+    columns.
+    """
     analysis = traced(lambda x, s: (x * s[:, None], x * s[None]), S((8, 8), F), S((8,), F))
     found = propagated(Problem(analysis, {"m": 4}), ("s", 0, "m"))
     assert found.argument_specs() == {"x": ((), ()), "s": (("m",),)}
@@ -59,7 +64,10 @@ def test_two_uses_that_want_different_dims_leave_the_value_whole():
 
 
 def test_sharding_the_sequence_stops_at_the_conflict_of_attention():
-    """What only a resolution settles: the product of keys and queries is computed whole on every device."""
+    """What only a resolution settles.
+
+    The product of keys and queries is computed whole on every device.
+    """
     analysis = analysed("attention")
     problem = Problem(analysis, {"m": 4})
     made = propagated(problem, ("x", 0, "m"))
@@ -88,7 +96,8 @@ def test_a_weight_sharded_after_the_batch_is_fsdp_and_before_it_is_not():
     after = price(problem, propagated(problem, ("x", 0, "d"), ("w1", 0, "d")))
     assert [(c.kind, c.value) for c in after.collectives] == [("all_gather", "w1")]
     before = propagated(problem, ("w1", 0, "d"))
-    assert before.argument_specs()["x"] == ((), ("d",))  # the weight's rows have taken the axis of x
+    # The weight's rows have taken the axis of x
+    assert before.argument_specs()["x"] == ((), ("d",))
     with pytest.raises(InvalidPlan, match="an earlier decision has used the axis there"):
         propagated(problem, ("w1", 0, "d"), ("x", 0, "d"))
 
@@ -115,7 +124,10 @@ def test_loops_hand_shardings_on_from_round_to_round():
     made = propagated(problem, ("x", 0, "d"), ("ws", 1, "m"))
     program = analysis.program
     for value in range(program.n_values):
-        if program.kind[program.value_op[value]] in ("while.enter", "while.result") and program.dims(value) == (8, 16):
+        if program.kind[program.value_op[value]] in (
+            "while.enter",
+            "while.result",
+        ) and program.dims(value) == (8, 16):
             assert made.value_axis[value, 0] == 0, program.value_name[value]
     assert made.value_specs()[int(program.outputs[0])][0] == ("d",)
     assert "all_reduce" in {c.kind for c in price(problem, made).collectives}
@@ -135,7 +147,10 @@ def test_what_is_made_of_constants_takes_nothing():
         ([("x", 2, "a")], "x has no dimension 2, its rank is 2"),
         ([("x", -1, "a")], "x has no dimension -1"),
         ([("x", 0, "q")], 'has no axis "q"'),
-        ([("x", 0, "a")], r'dimension 0 of x \(size 256\) cannot be put on "a" = 3: it does not divide'),
+        (
+            [("x", 0, "a")],
+            r'dimension 0 of x \(size 256\) cannot be put on "a" = 3: it does not divide',
+        ),
         ([("x", 0, "b"), ("x", 0, "c")], r'cannot be put on "c" = 32: it does not divide'),
     ],
 )
@@ -147,12 +162,14 @@ def test_wrong_argument_shardings_are_refused(shardings, message):
 
 def test_every_wrong_argument_sharding_is_listed():
     with pytest.raises(InvalidPlan) as caught:
-        Propagation(analysed("mlp"), make_mesh({"a": 3})).from_arguments([("y", 0, "a"), ("w1", 5, "a")])
+        Propagation(analysed("mlp"), make_mesh({"a": 3})).from_arguments(
+            [("y", 0, "a"), ("w1", 5, "a")]
+        )
     assert "y" in str(caught.value)
     assert "w1 has no dimension 5" in str(caught.value)
 
 
-# -- laws -------------------------------------------------------------------------------------------------------------
+# -- laws ------------------------------------------------------------------------------------------
 
 PROGRAMS = {
     "xxt": lambda: analysed("xxt"),
@@ -165,11 +182,16 @@ MESHES = [{"a": 2, "b": 4}, {"a": 8}, {"a": 2, "b": 2, "c": 2}, {"a": 3, "b": 2}
 decisions = st.lists(st.integers(0, 10**6), max_size=5)
 
 
-def decide(analysis: Analysis, mesh: dict[str, int], numbers: list[int]) -> list[tuple[int, int, int]]:
+def decide(
+    analysis: Analysis, mesh: dict[str, int], numbers: list[int]
+) -> list[tuple[int, int, int]]:
     """(argument, dim, axis) for each number."""
     program = analysis.program
     rows = [
-        (a, d, x) for a in range(program.n_arguments) for d in range(len(program.dims(a))) for x in range(len(mesh))
+        (a, d, x)
+        for a in range(program.n_arguments)
+        for d in range(len(program.dims(a)))
+        for x in range(len(mesh))
     ]
     return [rows[n % len(rows)] for n in numbers]
 
@@ -177,7 +199,9 @@ def decide(analysis: Analysis, mesh: dict[str, int], numbers: list[int]) -> list
 @settings(max_examples=40)
 @given(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(MESHES), decisions, st.integers(0, 99))
 def test_whole_sweeps_in_any_order_of_independent_ops_come_to_the_same(name, mesh, numbers, seed):
-    """The worklist against a plain reading of the rules that visits every op, listed anew at random."""
+    """The worklist against a plain reading of the rules that visits every op, listed anew at
+    random.
+    """
     analysis = PROGRAMS[name]()
     propagation = Propagation(analysis, make_mesh(mesh))
     fast, slow = propagation.unsharded(), propagation.unsharded()
@@ -199,15 +223,23 @@ def test_propagated_shardings_are_plans_and_grow_only(name, mesh, numbers):
         before = state.copy()
         changed = propagation.shard(state, np.asarray([argument]), dim, axis)
         assert changed == sum((new != old).sum() for new, old in zip(state, before, strict=True))
-        assert all(np.array_equal(new[old >= 0], old[old >= 0]) for new, old in zip(state, before, strict=True))
+        assert all(
+            np.array_equal(new[old >= 0], old[old >= 0])
+            for new, old in zip(state, before, strict=True)
+        )
     ShardingPlan(analysis.program, make_mesh(mesh), state.op_axis, state.value_axis).check()
 
 
 def reordered(analysis: Analysis, rng: np.random.Generator) -> list[int]:
-    """Ops in a random order in which everything is made before it is used; programs without loops."""
+    """Ops in a random order in which everything is made before it is used.
+
+    Programs without loops.
+    """
     program = analysis.program
     assert not program.regions
-    makers = [{int(program.value_op[v]) for v in program.operands(op)} for op in range(program.n_ops)]
+    makers = [
+        {int(program.value_op[v]) for v in program.operands(op)} for op in range(program.n_ops)
+    ]
     users: list[list[int]] = [[] for _ in makers]
     for op, needed in enumerate(makers):
         for maker in needed:
@@ -225,9 +257,17 @@ def reordered(analysis: Analysis, rng: np.random.Generator) -> list[int]:
 
 
 def sweep(
-    analysis: Analysis, sizes: np.ndarray, state: Sharding, argument: int, dim: int, axis: int, order: list[int]
+    analysis: Analysis,
+    sizes: np.ndarray,
+    state: Sharding,
+    argument: int,
+    dim: int,
+    axis: int,
+    order: list[int],
 ) -> None:
-    """Propagate one decision by visiting every op, forward and backward, until a whole round changes nothing."""
+    """Propagate one decision by visiting every op, forward and backward, until a whole round
+    changes nothing.
+    """
     program = analysis.program
     split, held = state.op_axis, state.value_axis
 
@@ -243,10 +283,17 @@ def sweep(
         return True
 
     def decide_op(op: int) -> bool:
-        near = [(program.use_value[u], program.use_names(u)) for u in range(*program.use_ptr[op : op + 2])]
+        near = [
+            (program.use_value[u], program.use_names(u))
+            for u in range(*program.use_ptr[op : op + 2])
+        ]
         near += [(v, program.def_names(v)) for v in program.results(op)]
         wanted = {names[held[v, axis]] for v, names in near if held[v, axis] >= 0}
-        wanted = {f for f in wanted if analysis.dims.shardable[f] and program.factor_size[f] % sizes[axis] == 0}
+        wanted = {
+            f
+            for f in wanted
+            if analysis.dims.shardable[f] and program.factor_size[f] % sizes[axis] == 0
+        }
         if split[op, axis] >= 0 or len(wanted) != 1:
             return False
         (factor,) = wanted
@@ -287,7 +334,7 @@ def uses_of(analysis: Analysis) -> list[list[int]]:
     return found
 
 
-# -- the same arrays as a search state --------------------------------------------------------------------------------
+# -- the same arrays as a search state -------------------------------------------------------------
 
 
 @settings(max_examples=30)

@@ -53,7 +53,10 @@ def reference(name, fn, arguments):
     if isinstance(fn, str):
         module, _, attribute = fn.rpartition(".")
         fn = getattr(__import__(module, fromlist=[attribute]), attribute)
-    return [np.asarray(r) for r in jax.tree_util.tree_leaves(fn(*(np.asarray(a, np.float32) for a in arguments)))]
+    return [
+        np.asarray(r)
+        for r in jax.tree_util.tree_leaves(fn(*(np.asarray(a, np.float32) for a in arguments)))
+    ]
 
 
 @pytest.mark.parametrize("mesh", [{"a": 2, "b": 4}, {"a": 8}, {"a": 2, "b": 2, "c": 2}], ids=str)

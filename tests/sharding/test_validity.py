@@ -20,14 +20,20 @@ def one_by_one(op_axis: np.ndarray, value_axis: np.ndarray) -> int:
     for op, a in np.argwhere(op_axis >= 0):
         name = int(op_axis[op, a])
         ways = np.prod([MESH.sizes[b] for b in range(3) if op_axis[op, b] == name])
-        if name not in PROGRAM.factors(int(op)) or PROGRAM.factor_size[name] % ways or PROGRAM.factor_class[name] > 1:
+        if (
+            name not in PROGRAM.factors(int(op))
+            or PROGRAM.factor_size[name] % ways
+            or PROGRAM.factor_class[name] > 1
+        ):
             ops.add(int(op))
     for v, a in np.argwhere(value_axis >= 0):
         dim, shape = int(value_axis[v, a]), PROGRAM.dims(int(v))
         ways = np.prod([MESH.sizes[b] for b in range(3) if value_axis[v, b] == dim])
         if dim >= len(shape) or shape[dim] % ways:
             values.add(int(v))
-    return len({PROGRAM.kind[o] + PROGRAM.where(o) for o in ops}) + len({PROGRAM.value_name[v] for v in values})
+    return len({PROGRAM.kind[o] + PROGRAM.where(o) for o in ops}) + len(
+        {PROGRAM.value_name[v] for v in values}
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,11 +46,15 @@ def test_the_same_ops_and_values_as_one_by_one(seed: int) -> None:
         own = PROGRAM.factors(int(op))
         for a in rng.integers(0, 3, 2):
             if len(own):
-                op_axis[op, a] = rng.choice(own) if rng.random() < 0.9 else rng.integers(0, PROGRAM.n_factors)
+                op_axis[op, a] = (
+                    rng.choice(own) if rng.random() < 0.9 else rng.integers(0, PROGRAM.n_factors)
+                )
     for v in rng.integers(0, PROGRAM.n_values, 12):
         value_axis[v, rng.integers(0, 3)] = rng.integers(0, len(PROGRAM.dims(int(v))) + 1)
     found = offenders(PROGRAM, MESH, op_axis, value_axis)
-    named = {text.partition("): ")[0] if "): " in text else text.partition(": ")[0] for text in found}
+    named = {
+        text.partition("): ")[0] if "): " in text else text.partition(": ")[0] for text in found
+    }
     assert len(named) == one_by_one(op_axis, value_axis)
 
 

@@ -1,14 +1,16 @@
 """Shardy's own lowering of a plan, laid beside ours.
 
-The annotated program goes through Shardy's passes (propagation, explicit reshards, reshards to collectives) in a child
-process, since a failed check in a pass aborts; the collectives that come out are read off with mesh axes, bytes and
-the value that they work on, and compared with the steps that the listing shows and the cost model prices.
+The annotated program goes through Shardy's passes (propagation, explicit reshards, reshards to
+collectives) in a child process, since a failed check in a pass aborts; the collectives that come
+out are read off with mesh axes, bytes and the value that they work on, and compared with the steps
+that the listing shows and the cost model prices.
 
-For the comparison an op carries the sharding that its operands imply, and where its result is kept otherwise comes
-behind it (``annotate(..., scattered=False)``): told the final sharding at once, Shardy may compute an op along other
-factors than the plan says, which is another plan.
+For the comparison an op carries the sharding that its operands imply, and where its result is kept
+otherwise comes behind it (``annotate(..., scattered=False)``): told the final sharding at once,
+Shardy may compute an op along other factors than the plan says, which is another plan.
 
-Start reading at ``lower_with_shardy``; the comparison and what a difference may come from is in ``routes.py``.
+Start reading at ``lower_with_shardy``; the comparison and what a difference may come from is in
+``routes.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 class Transfer(NamedTuple):
     """One collective, ours or Shardy's; slices move nothing and are no collectives."""
 
-    value: int  #: the value of the program that it works on, -1: something that Shardy's passes put there
+    #: the value of the program that it works on, -1: something that Shardy's passes put there
+    value: int
     kind: str  #: "all_gather", "all_reduce", "reduce_scatter", "all_to_all" or "permute"
     axes: tuple[str, ...]  #: in mesh order; part of an axis as "m:(1)2"
     bytes: float  #: the larger of what a device holds before and after
@@ -49,16 +52,22 @@ class Lowered(NamedTuple):
     """What came of one plan in the child."""
 
     collectives: list[RawCollective]
-    reshaped: list[tuple[int, int]]  #: (op, result) of values that a reshape takes that is not in the program
+    #: (op, result) of values that a reshape takes that is not in the program
+    reshaped: list[tuple[int, int]]
     failure: str  #: the error of a pass, or how the process died; empty if all went well
 
 
-def lower_with_shardy(model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0) -> list[Lowered]:
+def lower_with_shardy(
+    model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0
+) -> list[Lowered]:
     """Shardy's lowering of several plans of one model.
 
     A plan at which the child dies is told so in its ``failure``; the others go on in a new child.
     """
-    return lower_texts([annotate(model, p, scattered=False, numbered=True) for p in plans], time_limit_s=time_limit_s)
+    return lower_texts(
+        [annotate(model, p, scattered=False, numbered=True) for p in plans],
+        time_limit_s=time_limit_s,
+    )
 
 
 def lower_texts(texts: Sequence[str], *, time_limit_s: float = 300.0) -> list[Lowered]:
@@ -68,9 +77,12 @@ def lower_texts(texts: Sequence[str], *, time_limit_s: float = 300.0) -> list[Lo
         failure = ""
         try:
             isolate.run_in_child(
-                "tests.shardy.lowering:_lower_all", list(texts[len(done) :]), on_event=done.append,
-                time_limit_s=time_limit_s, what="lowering with Shardy",
-            )  # fmt: skip
+                "tests.shardy.lowering:_lower_all",
+                list(texts[len(done) :]),
+                on_event=done.append,
+                time_limit_s=time_limit_s,
+                what="lowering with Shardy",
+            )
         except RunFailed as error:
             failure = str(error)
         if failure:
@@ -116,7 +128,9 @@ def theirs(plan: ShardingPlan, rows: Sequence[RawCollective]) -> Iterator[tuple[
 
 
 def root_values(program: Program, rows: Sequence[RawCollective]) -> list[int]:
-    """For each row the value of the program at the start of its chain of collectives, -1 if there is none."""
+    """For each row the value of the program at the start of its chain of collectives, -1 if there
+    is none.
+    """
     roots: list[int] = []
     for row in rows:
         if row.parent >= 0:
@@ -129,7 +143,10 @@ def root_values(program: Program, rows: Sequence[RawCollective]) -> list[int]:
 
 
 def row_axes(row: RawCollective) -> tuple[str, ...]:
-    """The axes of a row; those of a permute are all axes, never parts, of the dims that it changes."""
+    """The axes of a row.
+
+    Those of a permute are all axes, never parts, of the dims that it changes.
+    """
     if row.kind != "collective_permute":
         return tuple(dict.fromkeys(row.axes))
     moved: dict[str, None] = {}
@@ -171,7 +188,9 @@ def _itemsize(program: Program, value: int, element: str) -> float:
 
 
 def ours(plan: ShardingPlan) -> Iterator[tuple[int, Transfer]]:
-    """(step, Transfer) of every step of the plan that moves data, as the listing shows and the cost model prices it."""
+    """(step, Transfer) of every step of the plan that moves data, as the listing shows and the cost
+    model prices it.
+    """
     steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
     for i in range(len(steps.kind)):
         kind = int(steps.kind[i])

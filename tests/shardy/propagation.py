@@ -1,12 +1,14 @@
 """Shardy's own propagation of argument shardings, laid beside ours.
 
-Both start from the unsharded program and take decisions, a dim of an argument on a mesh axis, one after another, each
-with its own propagation to the end.  Shardy's pass ``sdy-basic-propagate`` runs in a child process; it blocks where an
-op is wanted along two factors, as ours does.  ``sdy-aggressive-propagate`` settles such conflicts by the sizes of the
-tensors and is there to look at.
+Both start from the unsharded program and take decisions, a dim of an argument on a mesh axis, one
+after another, each with its own propagation to the end.  Shardy's pass ``sdy-basic-propagate`` runs
+in a child process; it blocks where an op is wanted along two factors, as ours does.
+``sdy-aggressive-propagate`` settles such conflicts by the sizes of the tensors and is there to look
+at.
 
-Where the two differ, and why, is checked by ``tests/lowering/test_propagation_oracle.py``.  Start reading at
-``compare_propagation``.  Reference: TOAST section 2.2; Shardy's documentation of propagation.
+Where the two differ, and why, is checked by ``tests/lowering/test_propagation_oracle.py``.  Start
+reading at ``compare_propagation``.  Reference: TOAST section 2.2; Shardy's documentation of
+propagation.
 """
 
 from __future__ import annotations
@@ -34,14 +36,17 @@ Decision = tuple[int, int, str]  #: argument, dim, mesh axis
 class Compared(NamedTuple):
     """Specs of every value that both know of, after one list of decisions."""
 
-    values: tuple[int, ...]  #: arguments and results of ops; without constants and what loops and branches hand on
+    #: arguments and results of ops; without constants and what loops and branches hand on
+    values: tuple[int, ...]
     ours: tuple[Spec, ...]
     theirs: tuple[Spec, ...]
 
     @property
     def different(self) -> list[tuple[int, Spec, Spec]]:
         """(value, ours, Shardy's) where they differ."""
-        return [row for row in zip(self.values, self.ours, self.theirs, strict=True) if row[1] != row[2]]
+        return [
+            row for row in zip(self.values, self.ours, self.theirs, strict=True) if row[1] != row[2]
+        ]
 
 
 def compare_propagation(
@@ -60,9 +65,15 @@ def compare_propagation(
     """
     program, propagation = model.program, Propagation(analysis, mesh)
     found = isolate.run_in_child(
-        "tests.shardy.propagation:_propagate_all", model.stablehlo, mesh.axes, mesh.sizes,
-        [list(d) for d in decisions], aggressive, time_limit_s=time_limit_s, what="propagating with Shardy",
-    )  # fmt: skip
+        "tests.shardy.propagation:_propagate_all",
+        model.stablehlo,
+        mesh.axes,
+        mesh.sizes,
+        [list(d) for d in decisions],
+        aggressive,
+        time_limit_s=time_limit_s,
+        what="propagating with Shardy",
+    )
     compared = []
     for taken, (arguments, results) in zip(decisions, found, strict=True):
         state = propagation.unsharded()
@@ -73,35 +84,50 @@ def compare_propagation(
         values = sorted(v for v in theirs if not program.value_is_constant[v])
         compared.append(
             Compared(
-                tuple(values), tuple(spec_of(state, mesh, v, len(program.dims(v))) for v in values),
+                tuple(values),
+                tuple(spec_of(state, mesh, v, len(program.dims(v))) for v in values),
                 tuple(theirs[v] for v in values),
             )
-        )  # fmt: skip
+        )
     return compared
 
 
 def spec_of(state: Sharding, mesh: Mesh, value: int, rank: int) -> Spec:
     """Mesh axes per dim of a value, in mesh order."""
     row = state.value_axis[value]
-    return tuple(tuple(a for a, dim in zip(mesh.axes, row, strict=True) if dim == d) for d in range(rank))
+    return tuple(
+        tuple(a for a, dim in zip(mesh.axes, row, strict=True) if dim == d) for d in range(rank)
+    )
 
 
 def _propagate_all(
-    text: str, axes: tuple[str, ...], sizes: tuple[int, ...], decisions: list[list[Decision]], aggressive: bool
+    text: str,
+    axes: tuple[str, ...],
+    sizes: tuple[int, ...],
+    decisions: list[list[Decision]],
+    aggressive: bool,
 ) -> list[tuple[list[Spec], dict[tuple[int, int], Spec]]]:
     return [_propagate(text, axes, sizes, taken, aggressive) for taken in decisions]
 
 
 def _propagate(
-    text: str, axes: tuple[str, ...], sizes: tuple[int, ...], taken: list[Decision], aggressive: bool
+    text: str,
+    axes: tuple[str, ...],
+    sizes: tuple[int, ...],
+    taken: list[Decision],
+    aggressive: bool,
 ) -> tuple[list[Spec], dict[tuple[int, int], Spec]]:
     module = _jaxlib.parse_module(_jaxlib.make_context(), text)
     with module.context, ir.Location.unknown(module.context):
         main = canonical.main_function(module)
         n = len(main.arguments)
         for number, item in enumerate(walk.flatten(main).items, start=n):
-            if not op_kinds.is_control(item.kind) and len(item.results) == len(item.operation.results):
-                item.operation.attributes[OP_NUMBER] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), number)
+            if not op_kinds.is_control(item.kind) and len(item.results) == len(
+                item.operation.results
+            ):
+                item.operation.attributes[OP_NUMBER] = ir.IntegerAttr.get(
+                    ir.IntegerType.get_signless(32), number
+                )
         with ir.InsertionPoint.at_block_begin(module.body):
             _jaxlib.sdy.MeshOp(MESH_NAME, _jaxlib.mesh_attribute(axes, sizes))
     _jaxlib.run_passes(module, "builtin.module(sdy-import-pipeline)")
@@ -111,20 +137,30 @@ def _propagate(
             held = _jaxlib.argument_axes(main)
             if any(axis == a.partition(":")[0] for dims in held[argument] for a in dims):
                 continue  # an earlier decision has reached it
-            held[argument] = tuple((*dims, axis) if d == dim else dims for d, dims in enumerate(held[argument]))
+            held[argument] = tuple(
+                (*dims, axis) if d == dim else dims for d, dims in enumerate(held[argument])
+            )
             main.attributes["arg_attrs"] = ir.ArrayAttr.get(
                 [
                     ir.DictAttr.get(
-                        {"sdy.sharding": _jaxlib.open_sharding_attribute(MESH_NAME, spec)} if any(spec) else {}
+                        {"sdy.sharding": _jaxlib.open_sharding_attribute(MESH_NAME, spec)}
+                        if any(spec)
+                        else {}
                     )
                     for spec in held
                 ]
             )
-        _jaxlib.run_passes(module, f"builtin.module(sdy-{'aggressive' if aggressive else 'basic'}-propagate)")
+        _jaxlib.run_passes(
+            module, f"builtin.module(sdy-{'aggressive' if aggressive else 'basic'}-propagate)"
+        )
     main = canonical.main_function(module)
 
     def in_order(spec: Spec) -> Spec:
-        return tuple(tuple(sorted(dims, key=lambda a: axes.index(a.partition(":")[0]))) for dims in spec)
+        return tuple(
+            tuple(sorted(dims, key=lambda a: axes.index(a.partition(":")[0]))) for dims in spec
+        )
 
     found = _jaxlib.numbered_axes(main, OP_NUMBER)
-    return [in_order(s) for s in _jaxlib.argument_axes(main)], {place: in_order(s) for place, s in found.items()}
+    return [in_order(s) for s in _jaxlib.argument_axes(main)], {
+        place: in_order(s) for place, s in found.items()
+    }

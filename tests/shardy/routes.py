@@ -1,15 +1,17 @@
 """Our collectives of a plan against Shardy's, value by value, and why they differ where they do.
 
-The two agree on what a plan means if they bring every value to the same places: the same sharding at its definition and
-at each of its uses.  How a value gets from one to the other is a choice, and the two choose differently at times.  A
-difference is put down to a choice of route only after its ends were found equal; each reason is checked on the
-layouts and steps of the value at hand, and what no check explains has the reason ``""``.
+The two agree on what a plan means if they bring every value to the same places: the same sharding
+at its definition and at each of its uses.  How a value gets from one to the other is a choice, and
+the two choose differently at times.  A difference is put down to a choice of route only after its
+ends were found equal; each reason is checked on the layouts and steps of the value at hand, and
+what no check explains has the reason ``""``.
 
-Example: partial sums over ``d`` and ``m`` whose result is kept split over ``m``.  Ours is reduce_scatter over m and
-then all_reduce over d of the quarter that is left; Shardy sums everything over both and then slices.  Reason
-``SUM_THEN_SLICE``.
+Example: partial sums over ``d`` and ``m`` whose result is kept split over ``m``.  Ours is
+reduce_scatter over m and then all_reduce over d of the quarter that is left; Shardy sums everything
+over both and then slices.  Reason ``SUM_THEN_SLICE``.
 
-Reference: TOAST section 2.1; Shardy's reshard-to-collectives.  Start reading at ``compare_with_shardy``.
+Reference: TOAST section 2.1; Shardy's reshard-to-collectives.  Start reading at
+``compare_with_shardy``.
 """
 
 from __future__ import annotations
@@ -34,28 +36,52 @@ from toast_lab.sharding.step_kinds import SLICE
 if TYPE_CHECKING:
     from toast_lab.frontends import Model
 
-# -- routes: the ends were found equal ------------------------------------------------------------------------------
-STRAIGHT = "Shardy goes straight from the definition to the uses, ours by way of the sharding in which it is kept"
-SUM_THEN_SLICE = "sums over several axes, some of them scattered: Shardy sums over all of them and slices"
-SUM_FOR_OTHERS = "Shardy sums once for all uses, ours scatters the sum and gathers it where it is wanted whole"
+# -- routes: the ends were found equal -------------------------------------------------------------
+STRAIGHT = (
+    "Shardy goes straight from the definition to the uses, ours by way of the sharding in "
+    "which it is kept"
+)
+SUM_THEN_SLICE = (
+    "sums over several axes, some of them scattered: Shardy sums over all of them and slices"
+)
+SUM_FOR_OTHERS = (
+    "Shardy sums once for all uses, ours scatters the sum and gathers it where it is wanted whole"
+)
 SLICE_FIRST = "ours slices before it sums, Shardy sums and then slices"
 SWAP = "two axes change dims by a permute alone, ours by all_to_alls"
-SAME_SIZE = "the shards of two axes (or parts of axes) of equal size change places: the other one does the exchange"
+SAME_SIZE = (
+    "the shards of two axes (or parts of axes) of equal size change places: the other "
+    "one does the exchange"
+)
 NO_PERMUTE = "the same exchanges in an order that needs no permute, or fewer"
 PARTS = "Shardy exchanges or gathers parts of an axis where ours takes whole axes"
 ALL_AT_ONCE = "one all_to_all for several pairs of dims"
 OTHER_ROUTE = "another route between the same shardings"
-# -- other reasons ---------------------------------------------------------------------------------------------------
+# -- other reasons ---------------------------------------------------------------------------------
 OTHER_RULE = "Shardy has no rule, or a narrower one, for an op that makes or uses it"
-RESHAPED = "Shardy moves the value on one side of a reshape and takes that copy for uses on the other side"
+RESHAPED = (
+    "Shardy moves the value on one side of a reshape and takes that copy for uses on the other side"
+)
 CONSTANT = "made of constants, which our steps remake where they are used"
 NOT_LOWERED = "Shardy's passes fail on this program"
 UNEXPLAINED = ""
 
 REASONS = (
-    STRAIGHT, SUM_THEN_SLICE, SUM_FOR_OTHERS, SLICE_FIRST, SAME_SIZE, SWAP, NO_PERMUTE, PARTS, ALL_AT_ONCE, OTHER_ROUTE,
-    OTHER_RULE, RESHAPED, CONSTANT, NOT_LOWERED,
-)  # fmt: skip
+    STRAIGHT,
+    SUM_THEN_SLICE,
+    SUM_FOR_OTHERS,
+    SLICE_FIRST,
+    SAME_SIZE,
+    SWAP,
+    NO_PERMUTE,
+    PARTS,
+    ALL_AT_ONCE,
+    OTHER_ROUTE,
+    OTHER_RULE,
+    RESHAPED,
+    CONSTANT,
+    NOT_LOWERED,
+)
 
 
 class Difference(NamedTuple):
@@ -75,7 +101,9 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         mine, other = ("; ".join(map(str, side)) or "nothing" for side in (self.ours, self.theirs))
-        return f"{self.name} ({self.where}): {mine} | Shardy: {other} | {self.reason or 'unexplained'}"
+        return (
+            f"{self.name} ({self.where}): {mine} | Shardy: {other} | {self.reason or 'unexplained'}"
+        )
 
 
 class Comparison(NamedTuple):
@@ -101,7 +129,9 @@ def compare_with_shardy(model: Model, plan: ShardingPlan) -> Comparison:
     return compare_many(model, [plan])[0]
 
 
-def compare_many(model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0) -> list[Comparison]:
+def compare_many(
+    model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0
+) -> list[Comparison]:
     """``compare_with_shardy`` for several plans of one model, in one child process."""
     narrower = ops_of_other_rule(model)
     lowered = lowering.lower_with_shardy(model, plans, time_limit_s=time_limit_s)
@@ -111,8 +141,11 @@ def compare_many(model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: f
 def compare(plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> Comparison:
     """Compare one plan; ``narrower`` is ``ops_of_other_rule`` of the model."""
     if lowered.failure:
-        return Comparison(len(list(lowering.ours(plan))), 0, (Difference(-1, "", "", (), (), NOT_LOWERED),))
-    mine, other = lowering.by_value(lowering.ours(plan)), lowering.by_value(lowering.theirs(plan, lowered.collectives))
+        return Comparison(
+            len(list(lowering.ours(plan))), 0, (Difference(-1, "", "", (), (), NOT_LOWERED),)
+        )
+    mine = lowering.by_value(lowering.ours(plan))
+    other = lowering.by_value(lowering.theirs(plan, lowered.collectives))
     judge = _Judge(plan, lowered, narrower)
     differences = []
     for value in sorted({*mine, *other}):
@@ -120,14 +153,21 @@ def compare(plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> C
         if collections.Counter(a) != collections.Counter(b):
             name, where = "something that Shardy made", "unknown line"
             if value >= 0:
-                name, where = plan.program.value_name[value], plan.program.where(int(plan.program.value_op[value]))
-            differences.append(Difference(value, name, where, tuple(a), tuple(b), judge.reason(value, a, b)))
-    return Comparison(sum(map(len, mine.values())), sum(map(len, other.values())), tuple(differences))
+                name = plan.program.value_name[value]
+                where = plan.program.where(int(plan.program.value_op[value]))
+            differences.append(
+                Difference(value, name, where, tuple(a), tuple(b), judge.reason(value, a, b))
+            )
+    return Comparison(
+        sum(map(len, mine.values())), sum(map(len, other.values())), tuple(differences)
+    )
 
 
 @functools.lru_cache(maxsize=4)
 def ops_of_other_rule(model: Model) -> frozenset[int]:
-    """Ops that our rules may split along factors along which Shardy's rules may not, or for which it has no rule."""
+    """Ops that our rules may split along factors along which Shardy's rules may not, or for which
+    it has no rule.
+    """
     program = model.program
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, model.stablehlo)
@@ -154,9 +194,13 @@ class _Judge:
         self.narrower = narrower
         self.roots = lowering.root_values(plan.program, self.rows)
         self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
-        self.kept, self.natural, self.used = plan.value_specs(), natural_specs(plan), plan.use_specs()
+        self.kept = plan.value_specs()
+        self.natural = natural_specs(plan)
+        self.used = plan.use_specs()
         steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
-        self.sliced = {int(steps.value[i]) for i in np.flatnonzero((steps.kind == SLICE) & (steps.use < 0))}
+        self.sliced = {
+            int(steps.value[i]) for i in np.flatnonzero((steps.kind == SLICE) & (steps.use < 0))
+        }
         self.outputs = {int(v) for v in plan.program.outputs}
         self.uses: dict[int, list[int]] = collections.defaultdict(list)
         self.users: dict[int, list[int]] = collections.defaultdict(list)
@@ -181,7 +225,9 @@ class _Judge:
         return UNEXPLAINED
 
     def across_a_reshape(self, value: int) -> bool:
-        """Did Shardy reshape a moved copy of this value, or of its op's operand, under another shape?"""
+        """Did Shardy reshape a moved copy of this value, or of its op's operand, under another
+        shape?
+        """
         near = {value, *self.program.operands(int(self.program.value_op[value]))}
         return any(near & self.reshapes_of(root) for root in self.moved)
 
@@ -191,7 +237,9 @@ class _Judge:
         while todo:
             v = todo.pop()
             op = int(self.program.value_op[v])
-            next_to = set(self.program.operands(op)) if self.program.kind[op] == "reshape" else set()
+            next_to = (
+                set(self.program.operands(op)) if self.program.kind[op] == "reshape" else set()
+            )
             for user in self.users[v]:
                 if self.program.kind[user] == "reshape":
                     next_to |= set(self.program.results(user))
@@ -200,7 +248,9 @@ class _Judge:
         return found
 
     def same_ends(self, value: int) -> bool:
-        """Does Shardy start from the sharding in which our op leaves the value and deliver the same ones as ours?"""
+        """Does Shardy start from the sharding in which our op leaves the value and deliver the same
+        ones as ours?
+        """
         start = self.natural[value]
         wanted = {self.used[u] for u in self.uses[value]}
         if value in self.outputs:
@@ -213,7 +263,8 @@ class _Judge:
                 return False
             if row.read:
                 delivered.add(row.after)
-        # A use that wants what the op leaves needs no collective, so it is not among those delivered.
+        # A use that wants what the op leaves needs no collective, so it is not among those
+        # delivered.
         return delivered <= wanted | {start} and wanted <= delivered | {start}
 
     def route(self, value: int, mine: list[Transfer], other: list[Transfer]) -> str:
@@ -241,22 +292,33 @@ class _Judge:
         fewer_moves = _axes(mine, "all_to_all") - _axes(other, "all_to_all")
         if fewer_moves and _count(mine) > _count(other) and fewer_moves <= _axes(other, "permute"):
             return SWAP
-        if _axes(mine, "all_to_all") == _axes(other, "all_to_all") and _count(mine) > _count(other) > 0:
+        if (
+            _axes(mine, "all_to_all") == _axes(other, "all_to_all")
+            and _count(mine) > _count(other) > 0
+        ):
             return ALL_AT_ONCE
         return OTHER_ROUTE
 
     def sizes(self, transfers: Sequence[Transfer]) -> collections.Counter[tuple[str, int, float]]:
-        """Kinds, numbers of devices and bytes: what is left of transfers when axes of equal size are alike."""
+        """Kinds, numbers of devices and bytes.
+
+        What is left of transfers when axes of equal size are alike.
+        """
         mesh = self.plan.mesh
         return collections.Counter(
-            (t.kind, 0 if t.kind == "permute" else lowering.ways([t.axes], mesh), t.bytes) for t in transfers
+            (t.kind, 0 if t.kind == "permute" else lowering.ways([t.axes], mesh), t.bytes)
+            for t in transfers
         )
 
     def in_parts(self, value: int) -> bool:
         """Does Shardy take a mesh axis of this value apart?"""
         own = [row for row, root in zip(self.rows, self.roots, strict=True) if root == value]
         return any(
-            ":" in axis for row in own for dims in (row.before, row.after, [row.axes]) for d in dims for axis in d
+            ":" in axis
+            for row in own
+            for dims in (row.before, row.after, [row.axes])
+            for d in dims
+            for axis in d
         )
 
     def kept_for_nothing(self, value: int) -> bool:

@@ -25,11 +25,19 @@ from toast_lab.sweep.table import COLUMNS, table
 from toast_lab.sweep.task import Task, tasks_of
 
 ROOT = Path(__file__).parents[2]
-SWEEP = {"models": ["mlp"], "meshes": ["2x2"], "methods": ["mcts", "exhaustive"], "seeds": [0, 1], "evaluations": 30}
+SWEEP = {
+    "models": ["mlp"],
+    "meshes": ["2x2"],
+    "methods": ["mcts", "exhaustive"],
+    "seeds": [0, 1],
+    "evaluations": 30,
+}
 
 
 def task(method: str, **more: Any) -> Task:
-    return Task.make("mlp", {}, "2x2", "tpu-v5e", method, **{"seconds": 20.0, "evaluations": 30, **more})
+    return Task.make(
+        "mlp", {}, "2x2", "tpu-v5e", method, **{"seconds": 20.0, "evaluations": 30, **more}
+    )
 
 
 def test_rows_resume_and_table(tmp_path: Path) -> None:
@@ -48,7 +56,9 @@ def test_rows_resume_and_table(tmp_path: Path) -> None:
     flat = table(third.rows)
     assert [r["method"] for r in flat] == ["mcts", "mcts", "exhaustive", "exhaustive"]
     assert all(set(r) == set(COLUMNS) for r in flat)
-    assert all(r["status"] == "BUDGET" and r["score"] <= 1.0 and r["evaluations_limit"] == 30 for r in flat)
+    assert all(
+        r["status"] == "BUDGET" and r["score"] <= 1.0 and r["evaluations_limit"] == 30 for r in flat
+    )
     problem = worker.problem_of(tasks[0], worker.loaded(tasks[0]).analysis)
     from toast_lab.search.contract import Budget, search
 
@@ -60,7 +70,8 @@ def test_rows_resume_and_table(tmp_path: Path) -> None:
 def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A method dies in its child; a whole worker dies when the sweep's own function ends the process.
+    # A method dies in its child; a whole worker dies when the sweep's own function ends the
+    # process.
     bring(monkeypatch, "dies")
     monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:kills_its_worker")
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
@@ -86,7 +97,9 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
 
 def test_a_model_that_cannot_be_loaded_is_a_row(tmp_path: Path) -> None:
     rows = [
-        worker.run_task(Task.make(f"tests.sweep.own_models:{name}", {}, "2", "tpu-v5e", "mcts", evaluations=5))
+        worker.run_task(
+            Task.make(f"tests.sweep.own_models:{name}", {}, "2", "tpu-v5e", "mcts", evaluations=5)
+        )
         for name in ("fine", "dies", "absent")
     ]
     assert [r["status"] for r in rows] == ["BUDGET", "FAILED", "FAILED"]
@@ -99,7 +112,9 @@ def test_a_worker_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     worker._loaded.cache_clear()
     calls = []
     real = worker.load
-    monkeypatch.setattr(worker, "load", lambda name, **sizes: (calls.append(name), real(name, **sizes))[1])
+    monkeypatch.setattr(
+        worker, "load", lambda name, **sizes: (calls.append(name), real(name, **sizes))[1]
+    )
     a, b = task("mcts"), task("exhaustive", seed=3)
     assert worker.loaded(a) is worker.loaded(b)
     assert calls == ["mlp"]
@@ -109,7 +124,8 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("distributed")
     monkeypatch.setattr(remote, "CONNECT_S", 0.5)
     with pytest.raises(
-        InvalidProblem, match=r"no scheduler with workers answers at tcp://127.0.0.1:1 .*dask scheduler"
+        InvalidProblem,
+        match=r"no scheduler with workers answers at tcp://127.0.0.1:1 .*dask scheduler",
     ):
         run_sweep([task("mcts")], open_store(tmp_path), scheduler="tcp://127.0.0.1:1")
 
@@ -147,16 +163,33 @@ def test_cancelled_sweeps_keep_rows_and_leave_no_row_of_what_was_cut_off(
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     argv = [
-        sys.executable, "-m", "toast_lab.cli", "sweep", "--models", "mlp", "--meshes", "2x2", "--methods", "mcts",
-        "--seeds", "0-40", "--evaluations", "30", "--out", str(tmp_path), "--json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "toast_lab.cli",
+        "sweep",
+        "--models",
+        "mlp",
+        "--meshes",
+        "2x2",
+        "--methods",
+        "mcts",
+        "--seeds",
+        "0-40",
+        "--evaluations",
+        "30",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     rows = tmp_path / "rows.jsonl"
     with subprocess.Popen(
         argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as child:
         deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and (not rows.exists() or rows.read_bytes().count(b"\n") < 2):
+        while time.monotonic() < deadline and (
+            not rows.exists() or rows.read_bytes().count(b"\n") < 2
+        ):
             time.sleep(0.1)
         os.killpg(child.pid, signal.SIGKILL)
     kept = rows.read_text()
@@ -171,15 +204,23 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "table.csv").read_text().count("\n") == n + 2
 
 
-def test_a_defect_on_a_worker_is_a_row_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_on_a_worker_is_a_row_and_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local, "RUN", "tests.sweep.own_workers:raises")
     done = run_sweep([task("mcts"), task("mcts", seed=1)], open_store(tmp_path))
-    assert [(r["status"], r["message"]) for r in done.rows] == [("CRASHED", "ZeroDivisionError: a defect")] * 2
+    assert [(r["status"], r["message"]) for r in done.rows] == [
+        ("CRASHED", "ZeroDivisionError: a defect")
+    ] * 2
 
 
-def test_workers_that_cannot_start_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_end_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local, "SERVE", "tests.sweep.own_workers:never_ready")
-    with pytest.raises(RunFailed, match=r"5 workers in a row died before they could take a search: .*exit status 9"):
+    with pytest.raises(
+        RunFailed, match=r"5 workers in a row died before they could take a search: .*exit status 9"
+    ):
         run_sweep([task("mcts")], open_store(tmp_path))
 
 
@@ -189,7 +230,10 @@ def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) ->
     killed = Killer(os.getpid(), 2)
     with killed:
         done = run_sweep(
-            [task("random", seed=s) for s in range(3)], open_store(tmp_path), retries=2, cancel=given_up(180)
+            [task("random", seed=s) for s in range(3)],
+            open_store(tmp_path),
+            retries=2,
+            cancel=given_up(180),
         )
     assert len(killed.pids) == 2
     assert [r["status"] for r in done.rows] == ["BUDGET"] * 3
@@ -199,12 +243,22 @@ def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) ->
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1",
-        silence_logs=logging.CRITICAL,
-    ) as cluster, Killer(os.getpid(), 1) as killed:  # fmt: skip
+    with (
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            host="127.0.0.1",
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Killer(os.getpid(), 1) as killed,
+    ):
         done = run_sweep(
-            [task("random")], open_store(tmp_path), scheduler=cluster.scheduler_address, cancel=given_up(120)
+            [task("random")],
+            open_store(tmp_path),
+            scheduler=cluster.scheduler_address,
+            cancel=given_up(120),
         )
     assert len(killed.pids) == 1
     assert [r["status"] for r in done.rows] == ["BUDGET"]
@@ -217,7 +271,10 @@ def given_up(seconds: float) -> Callable[[], bool]:
 
 
 class Killer:
-    """Kills the first children of a process that have a child of their own: workers on which a search runs."""
+    """Kills the first children of a process that have a child of their own.
+
+    Workers on which a search runs.
+    """
 
     def __init__(self, pid: int, count: int) -> None:
         self.pid, self.count, self.pids = pid, count, []
@@ -246,7 +303,9 @@ def children(pid: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+                state, parent = (
+                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+                )
             except OSError:
                 continue
             if int(parent) == pid and state != "Z":
@@ -264,7 +323,10 @@ def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path:
         pool._places[0].process.stop_process()
         ended: list[tuple[Task, dict[str, Any]]] = []
         until(lambda: ended.extend(pool.finished()) or len(ended) == 2)
-    assert {(t.method, row["status"]) for t, row in ended} == {("mcts", "CANCELLED"), ("random", "CANCELLED")}
+    assert {(t.method, row["status"]) for t, row in ended} == {
+        ("mcts", "CANCELLED"),
+        ("random", "CANCELLED"),
+    }
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -275,17 +337,36 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) -> None:
-    """The second is told who has the folder; once the first is dead, however it ended, it may go on."""
-    argv = ["sweep", "--models", "mlp", "--meshes", "2x2", "--methods", "mcts", "--evaluations", "30"]
+    """The second is told who has the folder.
+
+    Once the first is dead, however it ended, it may go on.
+    """
+    argv = [
+        "sweep",
+        "--models",
+        "mlp",
+        "--meshes",
+        "2x2",
+        "--methods",
+        "mcts",
+        "--evaluations",
+        "30",
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     first = subprocess.Popen(
         [sys.executable, "-m", "toast_lab.cli", *argv, "--seeds", "0-60", "--out", str(tmp_path)],
-        env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         lock = tmp_path / "rows.jsonl.lock"
         until(lambda: lock.exists() and lock.read_text())
-        with pytest.raises(StoreError, match=rf"another sweep is adding rows here: process {first.pid} on \S+, since"):
+        with pytest.raises(
+            StoreError,
+            match=rf"another sweep is adding rows here: process {first.pid} on \S+, since",
+        ):
             run_sweep([task("mcts")], open_store(tmp_path))
     finally:
         os.killpg(first.pid, signal.SIGKILL)
@@ -295,7 +376,9 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
     assert [r["status"] for r in done.rows] == ["BUDGET"]
 
 
-def test_a_full_disk_ends_a_sweep_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_a_sweep_and_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(tmp_path)
     run_sweep([task("random")], store)
     before = store.path.read_bytes()

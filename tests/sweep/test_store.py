@@ -48,7 +48,10 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) -> None:
-    """One hundred and more changes of a row: what is let through is a row, and what is not is named by its line."""
+    """One hundred and more changes of a row.
+
+    What is let through is a row, and what is not is named by its line.
+    """
     row = run_task(Task.make("mlp", {}, "2", "tpu-v5e", "random", seconds=None, evaluations=20))
     store = open_store(tmp_path)
     store.add(row)
@@ -71,7 +74,9 @@ def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) 
                 assert found.damaged[0].startswith("line 1: ")
     assert told > 100
     lacking = {k: v for k, v in row.items() if k != "curve"}
-    store.path.write_text(json.dumps(lacking) + "\n" + json.dumps({**row, "seed": 5}) + "\n" + json.dumps(row) + "\n")
+    store.path.write_text(
+        json.dumps(lacking) + "\n" + json.dumps({**row, "seed": 5}) + "\n" + json.dumps(row) + "\n"
+    )
     found = open_store(tmp_path)
     assert set(found.rows) == {row["digest"]}
     assert found.damaged[0] == "line 1: it lacks curve"
@@ -81,5 +86,8 @@ def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) 
 
 def test_a_file_that_cannot_be_read_is_said_and_not_a_defect(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").mkdir()
-    with pytest.raises(StoreError, match=r"rows.jsonl: rows cannot be kept here: Is a directory; give another folder"):
+    with pytest.raises(
+        StoreError,
+        match=r"rows.jsonl: rows cannot be kept here: Is a directory; give another folder",
+    ):
         open_store(tmp_path)

@@ -12,11 +12,16 @@ from toast_lab.sweep.task import Task, read_sweep, tasks_of
 
 
 def test_every_combination_model_by_model() -> None:
-    tasks = tasks_of({
-        "models": ["mlp:batch=64|128,hidden=32", {"name": "xxt", "rows": [8, 16]}], "meshes": ["2x2", {"a": 4}],
-        "machines": ["tpu-v3"], "methods": ["mcts", {"name": "manual", "actions": ["B->a"]}], "seeds": "0-1,5",
-        "evaluations": 10,
-    })  # fmt: skip
+    tasks = tasks_of(
+        {
+            "models": ["mlp:batch=64|128,hidden=32", {"name": "xxt", "rows": [8, 16]}],
+            "meshes": ["2x2", {"a": 4}],
+            "machines": ["tpu-v3"],
+            "methods": ["mcts", {"name": "manual", "actions": ["B->a"]}],
+            "seeds": "0-1,5",
+            "evaluations": 10,
+        }
+    )
     assert len(tasks) == (2 + 2) * 2 * 1 * 2 * 3
     assert len({t.digest for t in tasks}) == len(tasks)
     assert [t.model for t in tasks] == sorted((t.model for t in tasks), key=["mlp", "xxt"].index)
@@ -32,17 +37,36 @@ def test_a_digest_does_not_depend_on_spelling() -> None:
     assert a == b
     assert a.digest == b.digest
     for other in ({"seed": 1}, {"seconds": 5.0}, {"options": {"x": 1}}, {"memory_limit_gib": 1.0}):
-        assert Task.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts", **other).digest != a.digest
+        assert (
+            Task.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts", **other).digest
+            != a.digest
+        )
 
 
 def test_everything_wrong_is_said_at_once() -> None:
     with pytest.raises(InvalidProblem) as info:
-        tasks_of({
-            "models": ["mpl", "mlp:bach=2", "mlp:batch"], "meshes": ["4y2"], "machines": ["tpu-v9"],
-            "methods": ["mtcs"], "seeds": "1-x", "seconds": -1, "colour": "red",
-        })  # fmt: skip
+        tasks_of(
+            {
+                "models": ["mpl", "mlp:bach=2", "mlp:batch"],
+                "meshes": ["4y2"],
+                "machines": ["tpu-v9"],
+                "methods": ["mtcs"],
+                "seeds": "1-x",
+                "seconds": -1,
+                "colour": "red",
+            }
+        )
     text = str(info.value)
-    for part in ("'mpl'", "no size 'bach'", "4y2", "tpu-v9", "'mtcs'", "seeds", "seconds", "'colour'"):
+    for part in (
+        "'mpl'",
+        "no size 'bach'",
+        "4y2",
+        "tpu-v9",
+        "'mtcs'",
+        "seeds",
+        "seconds",
+        "'colour'",
+    ):
         assert part in text, part
 
 
@@ -60,7 +84,9 @@ def test_from_a_file(tmp_path: Path, name: str) -> None:
     assert tasks_of(read_sweep(path)) == tasks_of(data)
 
 
-@pytest.mark.parametrize(("text", "message"), [("models = [", "neither TOML nor JSON"), (None, "cannot read")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("models = [", "neither TOML nor JSON"), (None, "cannot read")]
+)
 def test_a_file_that_cannot_be_read(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "sweep.toml"
     if text is not None:

@@ -43,10 +43,14 @@ def test_the_board_has_a_row_a_side_and_a_column_an_axis(train):
     first = board.disputes[0]
     assert f"×{len(first.sets)} layers" in frame["tensor"][0]
     assert frame["line"][0] == line_text(first.tensors[0].where)
-    assert [frame["side"][i] for i in (0, 1)] == [f"{i}: dim {first.tensors[0].dims[i]}" for i in (0, 1)]
+    assert [frame["side"][i] for i in (0, 1)] == [
+        f"{i}: dim {first.tensors[0].dims[i]}" for i in (0, 1)
+    ]
     for o in first.options:
         mark = CHOSEN if (o.axis, o.bit) == ("m", 1) else ""
-        assert frame[o.axis][o.bit] == mark + f"{seconds_text(o.time_s)}, {bytes_text(o.peak_bytes)}"
+        assert frame[o.axis][o.bit] == mark + (
+            f"{seconds_text(o.time_s)}, {bytes_text(o.peak_bytes)}"
+        )
     tight = Problem(train.analysis, MESH, "tpu-v3", memory_limit_bytes=1000.0)
     assert all(option_text(o).endswith("✗") for o in tl.conflicts(tight).disputes[0].options)
 
@@ -88,7 +92,9 @@ def test_collectives_stand_by_line_and_add_up(train):
 
 def _two(problem):
     dispute = tl.conflicts(problem).disputes[0]
-    return [o.action for o in dispute.options if o.possible and (o.axis, o.bit) in (("d", 0), ("m", 1))]
+    return [
+        o.action for o in dispute.options if o.possible and (o.axis, o.bit) in (("d", 0), ("m", 1))
+    ]
 
 
 def test_costs_stand_side_by_side(problem):
@@ -118,7 +124,8 @@ def test_lines_are_those_of_the_listing(problem):
 
 
 def test_what_changed_since_the_listing_before_is_marked(problem):
-    whole, cut = listing_lines(problem, plan(problem)), listing_lines(problem, plan(problem, "S@1->d"))
+    whole = listing_lines(problem, plan(problem))
+    cut = listing_lines(problem, plan(problem, "S@1->d"))
     first = local_lines(problem.analysis, whole)
     assert not any(line.changed for line in first.lines)
     assert CHANGED.strip() not in first.note

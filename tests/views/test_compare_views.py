@@ -16,7 +16,13 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.breakdown import Rates, breakdown_frame, breakdown_plot, shown_breakdown
 from toast_lab.views.compare_table import Entry, compare_frame, shown_frame
 from toast_lab.views.memory_timeline import held_frame, shown_peaks, thinned, timeline_plot
-from toast_lab.views.plan_tables import collective_rows, collective_sums, ops_frame, shown_ops, shown_sums
+from toast_lab.views.plan_tables import (
+    collective_rows,
+    collective_sums,
+    ops_frame,
+    shown_ops,
+    shown_sums,
+)
 from toast_lab.views.side_by_side import differing, side_by_side
 from toast_lab.views.time_memory import time_memory_frame, time_memory_plot
 
@@ -36,7 +42,12 @@ def plans(problem: Problem) -> list[ShardingPlan]:
 @pytest.fixture(scope="module")
 def entries(problem: Problem, plans: list[ShardingPlan]) -> list[Entry]:
     run = types.SimpleNamespace(
-        median_s=2e-3, spread_s=4e-4, step_times_s=(1e-3,) * 5, peak_bytes=2**15, devices="cpu:8", collectives=()
+        median_s=2e-3,
+        spread_s=4e-4,
+        step_times_s=(1e-3,) * 5,
+        peak_bytes=2**15,
+        devices="cpu:8",
+        collectives=(),
     )
     return [
         Entry(f"plan {i}", plan.actions, tl.price(problem, plan), run if i == 1 else None, number=i)
@@ -51,21 +62,29 @@ def rates(problem: Problem, entries: list[Entry]) -> dict[str, Rates]:
 
 
 @pytest.mark.parametrize("by", ["kind", "axis"])
-def test_the_parts_of_the_breakdown_add_up_to_the_step(problem: Problem, entries: list[Entry], by: str) -> None:
+def test_the_parts_of_the_breakdown_add_up_to_the_step(
+    problem: Problem, entries: list[Entry], by: str
+) -> None:
     frame = breakdown_frame(entries, rates(problem, entries), by)
     for e in entries:
         own = frame[frame["plan"] == e.name]
         assert own["time_s"].sum() == pytest.approx(e.cost.time_s)
-        assert own[own["part"].isin(["compute", "memory traffic"])]["time_s"].sum() == pytest.approx(e.cost.compute_s)
+        assert own[own["part"].isin(["compute", "memory traffic"])][
+            "time_s"
+        ].sum() == pytest.approx(e.cost.compute_s)
     shown = shown_breakdown(frame)
-    assert shown[shown["part"] == "together"]["time"].tolist() == shown_frame(entries)["step"].tolist()
+    assert (
+        shown[shown["part"] == "together"]["time"].tolist() == shown_frame(entries)["step"].tolist()
+    )
     bars = breakdown_plot(frame, entries).renderers
     assert max(max(b.data_source.data["right"]) for b in bars) == pytest.approx(
         max(e.cost.time_s for e in entries) * 1e6
     )
 
 
-def test_an_op_is_compute_if_its_arithmetic_takes_longer_than_its_bytes(problem: Problem, entries: list[Entry]) -> None:
+def test_an_op_is_compute_if_its_arithmetic_takes_longer_than_its_bytes(
+    problem: Problem, entries: list[Entry]
+) -> None:
     rate = rates(problem, entries)["plan 0"]
     op = entries[0].cost.ops[0]
     moving_s = op.moved_bytes / rate.memory_bytes_per_s
@@ -86,13 +105,15 @@ def test_the_front_is_what_no_other_plan_beats(entries: list[Entry]) -> None:
             (b["time_s"] <= a["time_s"] and b["peak_bytes"] < a["peak_bytes"])
             or (b["time_s"] < a["time_s"] and b["peak_bytes"] <= a["peak_bytes"])
             for _, b in estimated.iterrows()
-        )  # fmt: skip
+        )
         assert a["on_front"] == (not beaten)
     assert frame[frame["source"] == "measured"]["plan"].tolist() == ["plan 1"]
     hidden = [e._replace(shown=e.number != 1) for e in entries]
     assert "plan 1" not in time_memory_frame(hidden)["plan"].tolist()
     plot = time_memory_plot(frame, entries)
-    fills = {r.name: r.glyph.fill_color for r in plot.renderers if r.name in ("estimated", "measured")}
+    fills = {
+        r.name: r.glyph.fill_color for r in plot.renderers if r.name in ("estimated", "measured")
+    }
     assert fills == {"estimated": None, "measured": "hue"}
 
 
@@ -102,7 +123,12 @@ def test_a_row_holds_estimated_compiled_and_measured(entries: list[Entry]) -> No
     assert row["compiled_peak_ratio"] == pytest.approx(2**15 / cost.peak_bytes)
     assert (row["ratio"], row["steps"]) == (pytest.approx(2e-3 / cost.time_s), 5)
     shown = shown_frame(entries).iloc[1]
-    assert (shown["measured"], shown["spread"], shown["steps"], shown["on"]) == ("2 ms", "± 200 µs", "5", "cpu:8")
+    assert (shown["measured"], shown["spread"], shown["steps"], shown["on"]) == (
+        "2 ms",
+        "± 200 µs",
+        "5",
+        "cpu:8",
+    )
     less = {"memory_limit_bytes": cost.peak_bytes - 2048.0, "fits": False}
     tight = entries[1]._replace(cost=types.SimpleNamespace(**{**vars(cost), **less}))
     assert shown_frame([tight])["fits"].tolist() == ["NO: 2.00 KiB over"]
@@ -136,7 +162,10 @@ def test_listings_meet_op_by_op(problem: Problem, plans: list[ShardingPlan]) -> 
     for p in pairs:
         assert p.differs == (p.left != p.right)
         if p.left and p.right:
-            assert p.left.partition(" = ")[2].partition("(")[0] == p.right.partition(" = ")[2].partition("(")[0]
+            assert (
+                p.left.partition(" = ")[2].partition("(")[0]
+                == p.right.partition(" = ")[2].partition("(")[0]
+            )
     assert sum(p.right_sends for p in pairs) == sum(x.collective for x in b) > 0
     assert not any(p.differs for p in side_by_side(a, a, []))
     short = differing(pairs, around=0)
@@ -176,7 +205,9 @@ def test_within_an_op_equal_lines_meet_and_so_do_those_that_compute() -> None:
     def line(right: str, collective: bool) -> ListingLine:
         return ListingLine(1, 0, "y", "[4]", right, collective)
 
-    gather, slow, fast = line("all_gather x", True), line("add(x_, z)", False), line("add(x, z)", False)
+    gather = line("all_gather x", True)
+    slow = line("add(x_, z)", False)
+    fast = line("add(x, z)", False)
     after = line("all_reduce y", True)
     pairs = side_by_side([gather, slow, after], [fast, after], [])
     assert [(p.left[10:], p.right[10:], p.differs) for p in pairs] == [

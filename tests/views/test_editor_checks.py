@@ -44,8 +44,10 @@ def test_the_files_of_built_in_machines_are_right(name: str) -> None:
 
 def test_a_machine_file_names_field_and_line_of_every_mistake() -> None:
     text = (
-        'name = "x"\nmemory_bytes = 3\nmemory_byte_per_s = 4\nop_overhead_s = "fast"\n[flops]\nf32 = true\n'
-        '[[links]]\nname = "inner"\ntopology = "switch"\nbytes_per_s = 1e9\nlatency_s = 1e-6\ndevices = 2\n'
+        'name = "x"\nmemory_bytes = 3\nmemory_byte_per_s = 4\nop_overhead_s = '
+        '"fast"\n[flops]\nf32 = true\n'
+        '[[links]]\nname = "inner"\ntopology = "switch"\nbytes_per_s = 1e9\nlatency_s = '
+        "1e-6\ndevices = 2\n"
         '[[links]]\nname = "outer"\ntopology = "cloud"\nbytes_per_s = "x"\n'
     )
     lines = check_machine(text).lines

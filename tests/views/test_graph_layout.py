@@ -23,14 +23,20 @@ def attention() -> Analysis:
 
 @pytest.fixture(scope="module")
 def transformer() -> Analysis:
-    return analyse("transformer", d_model=64, hidden=128, heads=4, key_size=16, vocab=256, sequence=32)
+    return analyse(
+        "transformer", d_model=64, hidden=128, heads=4, key_size=16, vocab=256, sequence=32
+    )
 
 
 def test_attention_starts_with_its_names(attention: Analysis) -> None:
     layout = gl.graph_layout(attention)
     assert layout.level == "names"
     assert [lane.label for lane in layout.lanes] == ["S", "D", "H1", "H2"]
-    assert [row.label for row in layout.rows][-3:] == ["c = broadcast_{0}(b)", "d = div(a, c)", "z = matmul(d, v)"]
+    assert [row.label for row in layout.rows][-3:] == [
+        "c = broadcast_{0}(b)",
+        "d = div(a, c)",
+        "z = matmul(d, v)",
+    ]
     assert len(layout.nodes) == attention.dims.n
     assert len(layout.edges) == len(attention.dims.source)
 
@@ -81,13 +87,19 @@ def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str
         if transformer.dims.size[n] > 1 and transformer.group[transformer.colour[n]] in lanes
     ]
     assert shown == real
-    assert sorted(k for c in layout.conflicts for k in c.conflicts) == [c.index for c in transformer.conflicts]
-    assert sorted(s for o in layout.outlines for s in o.sets) == [s.index for s in transformer.compatibility_sets]
+    assert sorted(k for c in layout.conflicts for k in c.conflicts) == [
+        c.index for c in transformer.conflicts
+    ]
+    assert sorted(s for o in layout.outlines for s in o.sets) == [
+        s.index for s in transformer.compatibility_sets
+    ]
 
 
 def test_repeated_layers_fold_and_say_how_often() -> None:
     sizes = {"d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "sequence": 32}
-    one, three = (gl.graph_layout(analyse("transformer", layers=n, **sizes), "functions") for n in (1, 3))
+    one, three = (
+        gl.graph_layout(analyse("transformer", layers=n, **sizes), "functions") for n in (1, 3)
+    )
     assert {r.label for r in one.rows} == {r.label for r in three.rows}
     repeats = {r.label: r.repeats for r in three.rows}
     assert repeats["attention"] == 3
@@ -141,7 +153,9 @@ def test_a_selection_from_elsewhere_is_shown_without_an_echo(attention: Analysis
     plot = GraphPlot(gl.graph_layout(attention), on_select=lambda *found: seen.append(found))
     conflict = attention.conflicts[2]
     plot.select(conflict.sides, [2])
-    assert plot.nodes.selected.indices == sorted(int(plot.layout.node_of[n]) for n in conflict.sides)
+    assert plot.nodes.selected.indices == sorted(
+        int(plot.layout.node_of[n]) for n in conflict.sides
+    )
     assert plot.conflicts.selected.indices == [2]
     assert not seen
 

@@ -24,34 +24,55 @@ def three() -> Analysis:
     return small_transformer(layers=3)
 
 
-def test_a_row_unfolds_into_its_runs_and_layers_keep_their_number_backwards(three: Analysis) -> None:
+def test_a_row_unfolds_into_its_runs_and_layers_keep_their_number_backwards(
+    three: Analysis,
+) -> None:
     folded = gl.graph_layout(three, "functions")
     keys = {r.key for r in folded.rows if r.key}
     assert {"attention", "attention · backward"} <= keys
     found = gl.graph_layout(three, "functions", unfolded={"attention", "attention · backward"})
     labels = [r.label for r in found.rows]
-    assert [x for x in labels if x.startswith("attention ") and "·" not in x] == [f"attention {k}/3" for k in (1, 2, 3)]
+    assert [x for x in labels if x.startswith("attention ") and "·" not in x] == [
+        f"attention {k}/3" for k in (1, 2, 3)
+    ]
     backward = [x for x in labels if x.startswith("attention · backward")]
     assert backward == [f"attention · backward {k}/3" for k in (3, 2, 1)]  # in program order
-    # a run of the backward pass belongs to the run of the forward pass with its number: they share weights
+    # a run of the backward pass belongs to the run of the forward pass with its number: they share
+    # weights
     for k in (1, 2, 3):
-        there = [r for r in found.rows if r.label in (f"attention {k}/3", f"attention · backward {k}/3")]
-        layers = {f"[{i}]" for r in there for op in r.ops for v in three.program.operands(op) for i in range(3)
-                  if f"params['layers'][{i}]" in three.program.value_name[v]}  # fmt: skip
+        there = [
+            r for r in found.rows if r.label in (f"attention {k}/3", f"attention · backward {k}/3")
+        ]
+        layers = {
+            f"[{i}]"
+            for r in there
+            for op in r.ops
+            for v in three.program.operands(op)
+            for i in range(3)
+            if f"params['layers'][{i}]" in three.program.value_name[v]
+        }
         assert layers == {f"[{k - 1}]"}
-    assert sorted(op for r in found.rows for op in r.ops) == sorted(op for r in folded.rows for op in r.ops)
+    assert sorted(op for r in found.rows for op in r.ops) == sorted(
+        op for r in folded.rows for op in r.ops
+    )
 
 
 def test_star_unfolds_everything_and_nothing_is_left_to_unfold(three: Analysis) -> None:
     found = gl.graph_layout(three, "lines", unfolded=("*",))
     assert all(r.repeats == 1 for r in found.rows)
-    assert sum(len(n.names) for n in found.nodes) == sum(len(n.names) for n in gl.graph_layout(three, "lines").nodes)
+    assert sum(len(n.names) for n in found.nodes) == sum(
+        len(n.names) for n in gl.graph_layout(three, "lines").nodes
+    )
     assert [r.ops[0] for r in found.rows] == sorted(r.ops[0] for r in found.rows)
 
 
 def test_each_layer_has_an_outline_of_its_own_once_unfolded(three: Analysis) -> None:
     assert [len(o.sets) for o in gl.graph_layout(three, "functions").outlines] == [3]
-    assert [len(o.sets) for o in gl.graph_layout(three, "functions", unfolded=("*",)).outlines] == [1, 1, 1]
+    assert [len(o.sets) for o in gl.graph_layout(three, "functions", unfolded=("*",)).outlines] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_filters_by_colour_and_by_function(three: Analysis) -> None:
@@ -98,7 +119,9 @@ def test_shares_of_the_time_add_up_over_ops() -> None:
     cost = price(problem, plan(problem))
     layout = gl.graph_layout(attention)
     shares = overlay._shares(attention, layout, cost)
-    by_op = {int(attention.dims.op[n.names[0]]): s for n, s in zip(layout.nodes, shares, strict=True)}
+    by_op = {
+        int(attention.dims.op[n.names[0]]): s for n, s in zip(layout.nodes, shares, strict=True)
+    }
     total = sum(row.time_s for row in cost.ops)
     assert total > 0
     assert by_op == pytest.approx(
@@ -150,5 +173,7 @@ def test_a_listing_travels_as_one_string_of_all_its_lines(three: Analysis) -> No
     lines, packed = prepared(three)
     found = json.loads(packed)
     assert len(found) == len(lines) > SMALL["layers"]
-    assert ["".join(text for text, _ in pieces) for _, pieces, _ in found] == [line.text for line in lines]
+    assert ["".join(text for text, _ in pieces) for _, pieces, _ in found] == [
+        line.text for line in lines
+    ]
     assert np.all(np.diff([op for op, _, _ in found]) >= 0)

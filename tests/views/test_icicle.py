@@ -25,15 +25,23 @@ def rows(*args, **kwargs):
 
 def test_width_is_visits_and_the_most_visited_come_first() -> None:
     assert rows() == [
-        (0, 0, 0, 0.0, 1.0), (2, 0, 1, 0.0, 0.6), (1, 0, 1, 0.6, 0.9), (3, 0, 1, 0.9, 0.95),
-        (6, 0, 2, 0.0, 0.6), (5, 0, 2, 0.6, 0.75), (4, 0, 2, 0.75, 0.85),
-    ]  # fmt: skip
+        (0, 0, 0, 0.0, 1.0),
+        (2, 0, 1, 0.0, 0.6),
+        (1, 0, 1, 0.6, 0.9),
+        (3, 0, 1, 0.9, 0.95),
+        (6, 0, 2, 0.0, 0.6),
+        (5, 0, 2, 0.6, 0.75),
+        (4, 0, 2, 0.75, 0.85),
+    ]
 
 
 def test_what_is_left_over_is_one_block_with_its_number() -> None:
     assert rows(widest=1) == [
-        (0, 0, 0, 0.0, 1.0), (2, 0, 1, 0.0, 0.6), (0, 2, 1, 0.6, 0.95), (6, 0, 2, 0.0, 0.6),
-    ]  # fmt: skip
+        (0, 0, 0, 0.0, 1.0),
+        (2, 0, 1, 0.0, 0.6),
+        (0, 2, 1, 0.6, 0.95),
+        (6, 0, 2, 0.0, 0.6),
+    ]
     assert (0, 2, 1, 0.6, 0.95) not in rows(widest=1, opened=[0])
     assert rows(widest=1, opened=[0])[2] == (1, 0, 1, 0.6, 0.9)
     assert rows(widest=2)[3] == (3, 0, 1, 0.9, 0.95), "a fold of one child is that child"
@@ -69,7 +77,10 @@ def test_blocks_never_overlap_and_stay_within_their_parent() -> None:
         at = np.flatnonzero(found.level == level)
         at = at[np.argsort(found.left[at])]
         assert (found.left[at][1:] >= found.right[at][:-1] - 1e-9).all()
-        over = {int(found.place[i]): i for i in np.flatnonzero((found.level == level - 1) & (found.folded == 0))}
+        over = {
+            int(found.place[i]): i
+            for i in np.flatnonzero((found.level == level - 1) & (found.folded == 0))
+        }
         for i in at:
             above = over[int(found.place[i]) if found.folded[i] else int(parent[found.place[i]])]
             assert found.left[i] >= found.left[above] - 1e-9
@@ -80,7 +91,10 @@ def test_text_fits_and_the_scale_is_not_spoilt_by_one_bad_block() -> None:
     assert view.fitted("batch->data", 200) == "batch->data"
     assert view.fitted("batch->data", 60) == "batch->…"
     assert view.fitted("batch->data", 20) == ""
-    assert view.tint_range(np.array([0.1] * 5 + [0.2] * 5 + [np.nan, 900.0])) == (0.1, pytest.approx(0.2))
+    assert view.tint_range(np.array([0.1] * 5 + [0.2] * 5 + [np.nan, 900.0])) == (
+        0.1,
+        pytest.approx(0.2),
+    )
     low, high = view.tint_range(np.array([0.5]))
     assert low < high
 

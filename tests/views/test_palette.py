@@ -1,8 +1,11 @@
-"""The palette for eyes of every kind: contrast on both themes, and distances as people with dichromacy see them.
+"""The palette for eyes of every kind.
 
-Dichromacy is simulated as in Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color
-vision deficiency", 2009, severity 1; distances are CIEDE2000 (Sharma, Wu and Dalal, 2005), where about 2.3 can just be
-noticed side by side.  Markers, dashes and names are the second cue.
+Contrast on both themes, and distances as people with dichromacy see them.
+
+Dichromacy is simulated as in Machado, Oliveira and Fernandes, "A physiologically-based model for
+simulation of color vision deficiency", 2009, severity 1; distances are CIEDE2000 (Sharma, Wu and
+Dalal, 2005), where about 2.3 can just be noticed side by side.  Markers, dashes and names are the
+second cue.
 """
 
 from __future__ import annotations
@@ -20,17 +23,33 @@ DARK_CARD = "#151b23"  # toast_lab.app.theme
 SEEN = {
     "normal": np.eye(3),
     "protanopia": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
     ),
     "deuteranopia": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
     ),
     "tritanopia": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
     ),
 }
 XYZ = np.array(
-    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
 )
 
 
@@ -77,7 +96,9 @@ def ciede2000(first: tuple[float, float, float], second: tuple[float, float, flo
 def test_the_distance_is_that_of_the_published_pairs() -> None:
     assert ciede2000((50, 2.6772, -79.7751), (50, 0, -82.7485)) == pytest.approx(2.0425, abs=1e-4)
     assert ciede2000((50, 2.49, -0.001), (50, -2.49, 0.0009)) == pytest.approx(7.1792, abs=1e-4)
-    assert ciede2000((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514)) == pytest.approx(0.9082, abs=1e-4)
+    assert ciede2000((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514)) == pytest.approx(
+        0.9082, abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("hue", [*HUES, CONFLICT, NEUTRAL])

@@ -19,7 +19,9 @@ def awkward() -> Analysis:
         y = jnp.sort(x @ w, axis=1)
         return y, jnp.fft.fft(y.reshape(-1)).real
 
-    return traced(f, jax.ShapeDtypeStruct((64, 30), jnp.float32), jax.ShapeDtypeStruct((30, 15), jnp.float32))
+    return traced(
+        f, jax.ShapeDtypeStruct((64, 30), jnp.float32), jax.ShapeDtypeStruct((30, 15), jnp.float32)
+    )
 
 
 def test_every_reason_has_a_short_name() -> None:
@@ -29,8 +31,16 @@ def test_every_reason_has_a_short_name() -> None:
 def test_coverage_frame(awkward: Analysis) -> None:
     frame = r.coverage_frame(awkward.coverage).set_index("op")
     assert list(r.coverage_frame(awkward.coverage)) == r.COVERAGE_COLUMNS
-    assert frame.loc["fft", ["count", "finding", "colours"]].tolist() == [1, "computed whole", "all"]
-    assert frame.loc["sort", ["count", "finding", "colours"]].tolist() == [1, "some dims whole", "w.1"]
+    assert frame.loc["fft", ["count", "finding", "colours"]].tolist() == [
+        1,
+        "computed whole",
+        "all",
+    ]
+    assert frame.loc["sort", ["count", "finding", "colours"]].tolist() == [
+        1,
+        "some dims whole",
+        "w.1",
+    ]
     assert frame.loc["fft", "source"].startswith("test_report_tables.py:")
     assert frame.index[0] == "fft", "what is held whole comes first"
     assert r.coverage_frame(analysed("mlp").coverage).empty
@@ -40,7 +50,11 @@ def test_sizes_frame(awkward: Analysis) -> None:
     frame = r.sizes_frame(Problem(awkward, {"a": 4, "b": 5}).divisibility())
     assert list(frame) == r.DIMS_COLUMNS
     row = frame.set_index("colour").loc["x.1"]
-    assert (row["size"], row["divided by"], row["what would do"]) == (30, "b", "a=4: pad to 32, or an axis of 2")
+    assert (row["size"], row["divided by"], row["what would do"]) == (
+        30,
+        "b",
+        "a=4: pad to 32, or an axis of 2",
+    )
     assert row["arguments"] == "x, w"
     assert r.sizes_frame(Problem(awkward, {"a": 1}).divisibility()).empty
 
@@ -48,9 +62,14 @@ def test_sizes_frame(awkward: Analysis) -> None:
 def test_whole_arguments_frame(awkward: Analysis) -> None:
     frame = r.whole_arguments_frame(Problem(awkward, {"a": 4}).divisibility())
     assert frame.values.tolist() == [
-        ["w", "f32[30, 15]", "1.76 KiB", "19.0%", "dim 0 (x.1) = 30, a=4: pad to 32, or an axis of 2. "
-         "dim 1 (w.1) = 15, a=4: pad to 16"],
-    ]  # fmt: skip
+        [
+            "w",
+            "f32[30, 15]",
+            "1.76 KiB",
+            "19.0%",
+            "dim 0 (x.1) = 30, a=4: pad to 32, or an axis of 2. dim 1 (w.1) = 15, a=4: pad to 16",
+        ],
+    ]
 
 
 def test_notes(awkward: Analysis) -> None:
@@ -59,8 +78,9 @@ def test_notes(awkward: Analysis) -> None:
     assert found[1].text.startswith("fft (test_report_tables.py:")
     assert found[1].text.endswith("): computed whole")
     assert {note.text for note in found[3:]} == {
-        "w.1 = 15 on a=4: pad to 16", "x.1 = 30 on a=4: pad to 32, or an axis of 2",
-    }  # fmt: skip
+        "w.1 = 15 on a=4: pad to 16",
+        "x.1 = 30 on a=4: pad to 32, or an axis of 2",
+    }
     fine = small_transformer()
     said = r.notes(fine.coverage, Problem(fine, "4x2").divisibility())
     assert [note.level for note in said] == ["good", "good"]

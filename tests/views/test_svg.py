@@ -48,14 +48,21 @@ def test_graph() -> None:
 def test_curves_hold_their_value_until_the_next_point() -> None:
     curve = svg.Curve("<b>", [(0.0, 4.0), (10.0, 2.0)], "#123456")
     text = svg.curves_svg(
-        [curve, svg.Curve("other", [(0.0, 1.0)], "#654321")], "seconds", "C(s)", {"limit": (4.0, "red")}
+        [curve, svg.Curve("other", [(0.0, 1.0)], "#654321")],
+        "seconds",
+        "C(s)",
+        {"limit": (4.0, "red")},
     )
     picture = parsed(text)
     assert "<b>" in texts(picture)  # the name as text, not as an element
     stepped = next(
-        e for e in picture.iter(f"{NS}polyline") if e.get("stroke") == "#123456" and e.get("points").count(",") == 3
+        e
+        for e in picture.iter(f"{NS}polyline")
+        if e.get("stroke") == "#123456" and e.get("points").count(",") == 3
     )
-    (x0, y0), (x1, y1), (x2, y2) = [tuple(map(float, p.split(","))) for p in stepped.get("points").split()]
+    (x0, y0), (x1, y1), (x2, y2) = [
+        tuple(map(float, p.split(","))) for p in stepped.get("points").split()
+    ]
     assert y0 == y1 < y2  # y grows downwards
     assert x0 < x1 == x2
     limit = next(e for e in picture.iter(f"{NS}polyline") if e.get("stroke") == "red")
@@ -81,12 +88,17 @@ def test_tiles_are_filled_where_a_device_holds_something() -> None:
     picture = parsed(svg.tiles_svg(columns, (100.0, 100.0)))
     heights = [float(r.get("height")) for r in picture.iter(f"{NS}rect")]
     assert heights[0] * 2 == heights[1]  # half of the dim, then the outline
-    assert [re.sub(r":.*", "", t.text) for t in picture.iter(f"{NS}title")] == ["a 0, b 0", "a 1, b 0"]
+    assert [re.sub(r":.*", "", t.text) for t in picture.iter(f"{NS}title")] == [
+        "a 0, b 0",
+        "a 1, b 0",
+    ]
 
 
 def test_bars_add_up() -> None:
     picture = parsed(
-        svg.bars_svg([("one", [("compute", 3.0), ("all_reduce", 1.0)]), ("two", [("compute", 2.0)])], "ms")
+        svg.bars_svg(
+            [("one", [("compute", 3.0), ("all_reduce", 1.0)]), ("two", [("compute", 2.0)])], "ms"
+        )
     )
     bars = [float(r.get("width")) for r in picture.iter(f"{NS}rect") if float(r.get("height")) > 10]
     assert bars[0] == 3 * bars[1]

@@ -13,7 +13,14 @@ import pytest
 import toast_lab as tl
 from toast_lab.conflicts.analysis import Analysis, analyse_program
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views import compare_table, inspect, program_table, search_curves, source_lines, summary
+from toast_lab.views import (
+    compare_table,
+    inspect,
+    program_table,
+    search_curves,
+    source_lines,
+    summary,
+)
 from toast_lab.views.graph_layout import lane_styles
 from toast_lab.views.palette import style
 
@@ -26,7 +33,10 @@ def attention() -> Analysis:
 
 def test_the_listing_is_the_papers(attention: Analysis) -> None:
     lines = program_table.program_lines(attention)
-    assert [line.text for line in lines][8:10] == ["a : [S ●, S ●] = matmul(k, qt)", "b : [S ●] = reduce_{0,add}(a)"]
+    assert [line.text for line in lines][8:10] == [
+        "a : [S ●, S ●] = matmul(k, qt)",
+        "b : [S ●] = reduce_{0,add}(a)",
+    ]
     assert lines[8].where == "attention.py:17"
     hues = {s.text.split()[0]: s.hue for line in lines for s in line.segments if s.hue}
     assert hues == {attention.group_name[g]: s.hue for g, s in lane_styles(attention).items()}
@@ -34,24 +44,48 @@ def test_the_listing_is_the_papers(attention: Analysis) -> None:
 
 def test_styles_never_rest_on_hue_alone() -> None:
     styles = [style(i) for i in range(10)]
-    assert len({s.hue for s in styles}) == len({s.marker for s in styles}) == len({s.symbol for s in styles}) == 10
+    assert (
+        len({s.hue for s in styles})
+        == len({s.marker for s in styles})
+        == len({s.symbol for s in styles})
+        == 10
+    )
 
 
 @pytest.mark.parametrize("background", [(255, 255, 255), (0x14, 0x18, 0x1D)])
 def test_hues_can_be_told_from_light_and_dark(background: tuple[int, int, int]) -> None:
     def luminance(rgb: tuple[int, ...]) -> float:
-        c = [v / 255 / 12.92 if v / 255 <= 0.03928 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in rgb]
+        c = [
+            v / 255 / 12.92 if v / 255 <= 0.03928 else ((v / 255 + 0.055) / 1.055) ** 2.4
+            for v in rgb
+        ]
         return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]
 
     for i in range(10):
         hue = style(i).hue
-        a, b = sorted([luminance(tuple(int(hue[j : j + 2], 16) for j in (1, 3, 5))), luminance(background)])
+        a, b = sorted(
+            [luminance(tuple(int(hue[j : j + 2], 16) for j in (1, 3, 5))), luminance(background)]
+        )
         assert (b + 0.05) / (a + 0.05) >= 3, hue
 
 
 def test_program_frame_has_a_row_for_each_result(attention: Analysis) -> None:
     frame = program_table.program_frame(attention)
-    assert frame["result"].tolist() == ["x", "wq", "wk", "wv", "k", "v", "q", "qt", "a", "b", "c", "d", "z"]
+    assert frame["result"].tolist() == [
+        "x",
+        "wq",
+        "wk",
+        "wv",
+        "k",
+        "v",
+        "q",
+        "qt",
+        "a",
+        "b",
+        "c",
+        "d",
+        "z",
+    ]
     assert frame.set_index("result").loc["a", "flops"] == 2 * 64 * 64 * 16
 
 
@@ -62,7 +96,10 @@ def test_conflicts_frame(attention: Analysis) -> None:
 
 
 def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:
-    pairs = {frozenset(p) for p in zip(attention.dims.source.tolist(), attention.dims.target.tolist(), strict=True)}
+    pairs = {
+        frozenset(p)
+        for p in zip(attention.dims.source.tolist(), attention.dims.target.tolist(), strict=True)
+    }
     for c in attention.conflicts:
         path = inspect.chain(attention, c.index)
         assert (path[0], path[-1]) == c.sides
@@ -80,7 +117,10 @@ def test_facts_of_a_name_and_of_a_conflict(attention: Analysis) -> None:
 
 
 def test_user_frames_leave_out_libraries_and_the_tracer() -> None:
-    location = "/v/site-packages/optax/u.py:4 < /srv/u/model.py:9 < /x/toast_lab/frontends/tracing.py:172 < <stdin>:5"
+    location = (
+        "/v/site-packages/optax/u.py:4 < /srv/u/model.py:9 < "
+        "/x/toast_lab/frontends/tracing.py:172 < <stdin>:5"
+    )
     assert source_lines.user_frame(location) == source_lines.Frame("/srv/u/model.py", 9)
     assert source_lines.user_frame("") == source_lines.NOWHERE
 
@@ -106,7 +146,9 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     assert search_curves.improvements_frame(points)["simulation"].tolist() == [1, 3]
     assert search_curves.shown_frame(points)["best step, estimated"].tolist() == ["667 ns", "2 µs"]
     assert [p.best_score for p in points] == [2, 1, 2 / 3]
-    curves = search_curves.SearchCurves(memory_limit_bytes=2**24, unsharded_s=5e-6, unsharded_bytes=4e6)
+    curves = search_curves.SearchCurves(
+        memory_limit_bytes=2**24, unsharded_s=5e-6, unsharded_bytes=4e6
+    )
     curves.append(points[:1])
     curves.append(points[1:])
     assert curves.time_unit == "µs"
@@ -114,7 +156,9 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     assert curves.memory.x_range is curves.time.x_range
 
 
-def plan_entry(attention: Analysis, actions: list[tuple[str, str]], run: object = None) -> compare_table.Entry:
+def plan_entry(
+    attention: Analysis, actions: list[tuple[str, str]], run: object = None
+) -> compare_table.Entry:
     problem = tl.Problem(attention, "4x2", "tpu-v5e")
     plan = ShardingPlan.from_actions(problem, actions)
     return compare_table.Entry("p", plan.actions, tl.price(problem, plan), run)
@@ -129,7 +173,9 @@ def test_what_was_not_executed_is_missing_and_not_zero(attention: Analysis) -> N
 
 
 def test_executed_figures_stand_beside_the_estimate(attention: Analysis) -> None:
-    run = types.SimpleNamespace(median_s=1e-3, peak_bytes=2**20, max_relative_error=2e-8, devices="cpu:8")
+    run = types.SimpleNamespace(
+        median_s=1e-3, peak_bytes=2**20, max_relative_error=2e-8, devices="cpu:8"
+    )
     entry = plan_entry(attention, [("S", "data")], run)
     row = compare_table.compare_frame([entry]).iloc[0]
     assert row["ratio"] == pytest.approx(1e-3 / entry.cost.time_s)
@@ -152,7 +198,12 @@ def test_summary(attention: Analysis) -> None:
     facts = dict(summary.program_facts(attention, "here"))
     assert (facts["ops"], facts["conflicts"], facts["from"]) == ("10", "5", "here")
     assert facts["arguments"].startswith("4 tensors")
-    assert summary.arguments_frame(attention)["colours"].tolist() == ["S, D", "D, H1", "D, H1", "D, H2"]
+    assert summary.arguments_frame(attention)["colours"].tolist() == [
+        "S, D",
+        "D, H1",
+        "D, H1",
+        "D, H2",
+    ]
 
 
 def test_the_listing_shows_loops_and_branches() -> None:

@@ -36,7 +36,8 @@ SPECS = [
 @pytest.mark.parametrize(("shape", "spec"), SPECS)
 def test_the_size_of_every_part_is_jaxs(shape, spec):
     sharding = NamedSharding(
-        AbstractMesh(MESH.sizes, MESH.axes, axis_types=(jax.sharding.AxisType.Auto,) * 3), PartitionSpec(*spec)
+        AbstractMesh(MESH.sizes, MESH.axes, axis_types=(jax.sharding.AxisType.Auto,) * 3),
+        PartitionSpec(*spec),
     )
     for part in parts(MESH, shape, spec):
         assert tuple(stop - start for start, stop in part.ranges) == sharding.shard_shape(shape)
@@ -44,7 +45,9 @@ def test_the_size_of_every_part_is_jaxs(shape, spec):
 
 @pytest.mark.parametrize(("shape", "spec"), SPECS)
 def test_parts_are_those_of_an_array_cut_axis_by_axis(shape, spec):
-    """The array reshaped so that every axis of the mesh has a dim of its own, the first axis of a dim outermost."""
+    """The array reshaped so that every axis of the mesh has a dim of its own, the first axis of a
+    dim outermost.
+    """
     whole = np.arange(int(np.prod(shape))).reshape(shape)
     found = parts(MESH, shape, spec)
     assert [p.device for p in found] == list(range(12))
@@ -85,7 +88,8 @@ def test_the_filled_part_is_the_share_of_its_cell():
     assert columns["part"][3] == "16:32, 0:8, 1:2"
     assert columns["at"][3] == "d 1, m 1"
     for i in range(8):
-        wide, high = columns["right"][i] - columns["left"][i], columns["bottom"][i] - columns["top"][i]
+        wide = columns["right"][i] - columns["left"][i]
+        high = columns["bottom"][i] - columns["top"][i]
         d, m = divmod(i, 2)
         assert columns["held_left"][i] - columns["left"][i] == pytest.approx(m / 2 * wide)
         assert columns["held_top"][i] - columns["top"][i] == pytest.approx(d / 4 * high)
@@ -96,7 +100,8 @@ def test_the_filled_part_is_the_share_of_its_cell():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "expected"), [((4, 2), (4, 2)), ((8,), (2, 4)), ((4,), (1, 4)), ((7,), (1, 7)), ((2, 2, 2), (4, 2))]
+    ("sizes", "expected"),
+    [((4, 2), (4, 2)), ((8,), (2, 4)), ((4,), (1, 4)), ((7,), (1, 7)), ((2, 2, 2), (4, 2))],
 )
 def test_devices_stand_in_rows_of_the_last_axis(sizes, expected):
     mesh = Mesh(tuple("abc"[: len(sizes)]), sizes)
@@ -112,4 +117,7 @@ def test_large_meshes_are_drawn_in_part():
 
 
 def test_every_dim_is_named_in_words():
-    assert dim_texts(MESH, (12, 8), ((), ("a", "c"))) == ["dim 0 of 12: whole", "dim 1 of 8: 4 parts (a, c)"]
+    assert dim_texts(MESH, (12, 8), ((), ("a", "c"))) == [
+        "dim 0 of 12: whole",
+        "dim 1 of 8: 4 parts (a, c)",
+    ]

@@ -19,8 +19,9 @@ MAX_PRICED = 8
 class ActionList(JSComponent):
     """Buttons of one colour.
 
-    A click says which colour its button stood for, since another one may have been selected meanwhile.  It travels as
-    a message, which Panel handles at once and in order: changes of parameters wait for others to come.
+    A click says which colour its button stood for, since another one may have been selected
+    meanwhile.  It travels as a message, which Panel handles at once and in order: changes of
+    parameters wait for others to come.
     """
 
     group = param.Integer(default=-1, doc="colour group that the buttons shard")
@@ -63,7 +64,10 @@ button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-of
 
 
 class ActionButtons(pn.viewable.Viewer):
-    """Only what changes something is offered; for an axis with nothing to offer there is the reason."""
+    """Only what changes something is offered.
+
+    For an axis with nothing to offer there is the reason.
+    """
 
     def __init__(self, session: Session, *, reasons: bool = False, **params: Any) -> None:
         super().__init__(**params)
@@ -72,7 +76,9 @@ class ActionButtons(pn.viewable.Viewer):
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
         self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
         self.notes = look.text(visible=False)
-        self.column = pn.Column(self.head, self.list, self.notes, sizing_mode="stretch_width", margin=0)
+        self.column = pn.Column(
+            self.head, self.list, self.notes, sizing_mode="stretch_width", margin=0
+        )
         self._reasons = reasons
 
     def refresh(self) -> None:
@@ -86,9 +92,12 @@ class ActionButtons(pn.viewable.Viewer):
         shown = session.analysis is not None and group is not None
         if shown and group is not None:
             name = session.analysis.groups[group].name
-            self.head.object = h("h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated"))
+            self.head.object = h(
+                "h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated")
+            )
         self.list.param.update(
-            group=-1 if group is None else group, rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else []
+            group=-1 if group is None else group,
+            rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else [],
         )
         self.notes.object = h("div", *[h("p", note, cls="quiet") for note in notes if note])
         self.head.visible = shown
@@ -97,7 +106,10 @@ class ActionButtons(pn.viewable.Viewer):
     def _clicked(self, group: int, axis: str, bits: int) -> None:
         session = self.session
         if session.analysis is None or group != session.selected_group:
-            session.say("Another colour was selected before this click arrived; nothing was sharded.", "error")
+            session.say(
+                "Another colour was selected before this click arrived; nothing was sharded.",
+                "error",
+            )
             return
         session.add_action(axis, bits)
 

@@ -1,7 +1,7 @@
 """The address bar follows the session, and the session follows the back button.
 
-The address is written at most once a tick, however much changed; going back changes the session, whose address is
-then the one that the browser shows already, so nothing goes round in circles.
+The address is written at most once a tick, however much changed; going back changes the session,
+whose address is then the one that the browser shows already, so nothing goes round in circles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What is done with a plan, in a job's thread: compile it, execute several side by side, write it as code.
+"""What is done with a plan, in a job's thread.
+
+Compile it, execute several side by side, write it as code.
 
 Each of these makes its own child processes, whose progress and end are theirs to handle.
 """
@@ -27,9 +29,14 @@ EXPORTS = {
     "StableHLO with shardings": "stablehlo",
 }
 _ENDING = {
-    "specs": "_specs.py", "json": ".json", "python": "_sharding.py", "patch": ".patch", "test": "_test.py",
-    "rules": "_rules.py", "stablehlo": ".mlir",
-}  # fmt: skip
+    "specs": "_specs.py",
+    "json": ".json",
+    "python": "_sharding.py",
+    "patch": ".patch",
+    "test": "_test.py",
+    "rules": "_rules.py",
+    "stablehlo": ".mlir",
+}
 
 
 class Exported(NamedTuple):
@@ -41,28 +48,48 @@ class Exported(NamedTuple):
 
 
 def execute(
-    model: Model, plans: Mapping[str, ShardingPlan], problem: Any, devices: str, repeats: int, warmup: int,
-    time_limit_s: float, *, on_event: Any, cancel: Any,
-) -> Any:  # fmt: skip
+    model: Model,
+    plans: Mapping[str, ShardingPlan],
+    problem: Any,
+    devices: str,
+    repeats: int,
+    warmup: int,
+    time_limit_s: float,
+    *,
+    on_event: Any,
+    cancel: Any,
+) -> Any:
     """Execute plans in turns, each in a process of its own; rows are kept in the store."""
     from toast_lab.compare.compare import compare
 
     one_mesh = all(plan.mesh == problem.mesh for plan in plans.values())
     return compare(
-        model, dict(plans), devices, repeats=repeats, warmup=warmup, problem=problem,
-        machine=None if one_mesh else problem.machine, store=True, time_limit_s=time_limit_s, on_event=on_event,
+        model,
+        dict(plans),
+        devices,
+        repeats=repeats,
+        warmup=warmup,
+        problem=problem,
+        machine=None if one_mesh else problem.machine,
+        store=True,
+        time_limit_s=time_limit_s,
+        on_event=on_event,
         cancel=cancel,
-    )  # fmt: skip
+    )
 
 
-def compile_one(model: Model, plan: ShardingPlan, topology: str, *, on_event: Any, cancel: Any) -> Any:
+def compile_one(
+    model: Model, plan: ShardingPlan, topology: str, *, on_event: Any, cancel: Any
+) -> Any:
     """Compile a plan ahead of time."""
     from toast_lab.runtime.compile import compile_plan
 
     return compile_plan(model, plan, topology, on_progress=on_event, cancel=cancel)
 
 
-def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: Any, cancel: Any) -> Exported:
+def export(
+    model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: Any, cancel: Any
+) -> Exported:
     """Write a plan in one of ``EXPORTS``."""
     words: tuple[str, ...] = ()
     if kind == "json":
@@ -81,7 +108,9 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: 
     else:
         from toast_lab.export.minimal import minimal_constraints
 
-        found = minimal_constraints(plan, model, seconds=CONSTRAINTS_S, on_event=on_event, cancel=cancel)
+        found = minimal_constraints(
+            plan, model, seconds=CONSTRAINTS_S, on_event=on_event, cancel=cancel
+        )
         words = (str(found).splitlines()[0], *found.remaining[:5])
         if kind == "python":
             text = plan.to_python(found)
@@ -90,7 +119,10 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: 
             text = str(patch.text)
             words = (*words, *(f"not in the patch: {left}" for left in patch.left_out))
             if not text.strip():
-                words = (*words, "The patch is empty: the shardings of arguments and results are enough.")
+                words = (
+                    *words,
+                    "The patch is empty: the shardings of arguments and results are enough.",
+                )
     return Exported(f"{file_name(name)}{_ENDING[kind]}", text, words)
 
 
@@ -122,9 +154,15 @@ def specs_text(plan: ShardingPlan) -> str:
 def _test(model: Model, plan: ShardingPlan, name: str, on_event: Any, cancel: Any) -> str:
     if not isinstance(model.function, Recipe):
         raise InvalidProblem(
-            f"a test loads its model by name or as package.module:make, and {model.name} came from {model.source}"
+            f"a test loads its model by name or as package.module:make, and {model.name} came "
+            f"from {model.source}"
         )
     which, sizes = model.function
     return plan.to_test(
-        which, f"{file_name(name)}.json", sizes=sizes, model=model, on_progress=on_event, cancel=cancel
-    )  # fmt: skip
+        which,
+        f"{file_name(name)}.json",
+        sizes=sizes,
+        model=model,
+        on_progress=on_event,
+        cancel=cancel,
+    )

@@ -1,8 +1,8 @@
 """``start_search`` and ``start_race``: the same as ``search`` and ``race``, in the background.
 
-The caller gets a handle at once and goes on.  The work is done in a child process, as the explorer's searches are, so
-neither what a notebook draws nor the next cell slows it down more than any other process would.  The child ends with
-its parent, however that ends.
+The caller gets a handle at once and goes on.  The work is done in a child process, as the
+explorer's searches are, so neither what a notebook draws nor the next cell slows it down more than
+any other process would.  The child ends with its parent, however that ends.
 
 Start reading at ``start_search``.
 """
@@ -118,7 +118,12 @@ class RunningSearch(Running):
     """
 
     def __init__(
-        self, problem: Problem, job: Job, method: str, seed: int, options: Mapping[str, Any] | None = None
+        self,
+        problem: Problem,
+        job: Job,
+        method: str,
+        seed: int,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(problem, job)
         self.method, self.seed, self.options = method, seed, dict(options or {})
@@ -153,14 +158,16 @@ class RunningSearch(Running):
         self.job.step(self.simulations)
 
     def result(self, timeout_s: float | None = None) -> SearchResult:
-        """Wait for the end and give what ``search`` would have given.  An interrupt ends the search and is passed on.
+        """Wait for the end and give what ``search`` would have given.
 
-        A search whose process died has status CRASHED and the best plan of its last report; its trace cannot be
-        resumed.
+        An interrupt ends the search and is passed on.
+
+        A search whose process died has status CRASHED and the best plan of its last report; its
+        trace cannot be resumed.
 
         Raises:
-            RunFailed: the search was cancelled, or its process died before it had told of a plan; ``points`` still has
-                the curve.
+            RunFailed: the search was cancelled, or its process died before it had told of a plan;
+                ``points`` still has the curve.
             TimeoutError: it goes on.
         """
         try:
@@ -179,20 +186,40 @@ class RunningSearch(Running):
             return None
         trace, problem = self.job.mirror.trace.copy(), self.problem
         elapsed_s = float(trace.row["elapsed_s"][-1]) if trace.row.n else self.elapsed_s
-        trace.best_op_axis, trace.best_value_axis, trace.best_actions = plan.op_axis, plan.value_axis, plan.actions
+        trace.best_op_axis = plan.op_axis
+        trace.best_value_axis = plan.value_axis
+        trace.best_actions = plan.actions
         trace.about = {
-            "method": self.method, "seed": self.seed, "status": Status.CRASHED.name, "elapsed_s": elapsed_s,
-            "evaluations": self.simulations, "key": plan.key,
-        }  # fmt: skip
+            "method": self.method,
+            "seed": self.seed,
+            "status": Status.CRASHED.name,
+            "elapsed_s": elapsed_s,
+            "evaluations": self.simulations,
+            "key": plan.key,
+        }
         try:
-            taken = tuple(parse_action(problem.analysis, problem.mesh, text) for text in self.points[-1].actions)
+            taken = tuple(
+                parse_action(problem.analysis, problem.mesh, text)
+                for text in self.points[-1].actions
+            )
         except (ToastError, IndexError):  # refined, or made by an integer program
             taken = ()
-        message = f"{Status.CRASHED.value} {self.simulations} simulations were reported. {self.job.message}"
+        message = (
+            f"{Status.CRASHED.value} {self.simulations} simulations were reported. "
+            f"{self.job.message}"
+        )
         return SearchResult(
-            plan, price(problem, plan), Status.CRASHED, trace, self.method, self.seed, self.simulations, elapsed_s,
-            taken, message,
-        )  # fmt: skip
+            plan,
+            price(problem, plan),
+            Status.CRASHED,
+            trace,
+            self.method,
+            self.seed,
+            self.simulations,
+            elapsed_s,
+            taken,
+            message,
+        )
 
     @functools.cached_property
     def _made(self) -> SearchResult:
@@ -200,13 +227,27 @@ class RunningSearch(Running):
         for array in (found.op_axis, found.value_axis):
             array.flags.writeable = False
         plan = ShardingPlan(
-            analysis.program, self.problem.mesh, found.op_axis, found.value_axis, found.actions, found.key,
+            analysis.program,
+            self.problem.mesh,
+            found.op_axis,
+            found.value_axis,
+            found.actions,
+            found.key,
             analysis.trees,
-        )  # fmt: skip
+        )
         return SearchResult(
-            plan, found.cost, Status[found.status], found.trace, self.method, self.seed, found.evaluations,
-            found.elapsed_s, found.taken, found.message, found.bound,
-        )  # fmt: skip
+            plan,
+            found.cost,
+            Status[found.status],
+            found.trace,
+            self.method,
+            self.seed,
+            found.evaluations,
+            found.elapsed_s,
+            found.taken,
+            found.message,
+            found.bound,
+        )
 
     def _began(self) -> bool:
         return self.simulations > 0
@@ -222,8 +263,15 @@ class RunningSearch(Running):
 
     def __repr__(self) -> str:
         best = self.best
-        found = f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB" if best is not None else ""
-        return f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} simulations{found}"
+        found = (
+            f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
+            if best is not None
+            else ""
+        )
+        return (
+            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} "
+            f"simulations{found}"
+        )
 
 
 class RunningRace(Running):
@@ -256,10 +304,14 @@ class RunningRace(Running):
     def best(self) -> Row | None:
         """The row of the best plan so far; None before the first."""
         found = [r for r in self.rows if r.score is not None]
-        return min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0), default=None)
+        return min(
+            found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0), default=None
+        )
 
     def result(self, timeout_s: float | None = None) -> Race:
-        """Wait for the end and give what ``race`` would have given.  An interrupt ends the race and is passed on.
+        """Wait for the end and give what ``race`` would have given.
+
+        An interrupt ends the race and is passed on.
 
         Raises:
             RunFailed: the race was cancelled.
@@ -281,7 +333,10 @@ class RunningRace(Running):
 
     def __repr__(self) -> str:
         through = sum(r.status != "runs" for r in self.rows)
-        return f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of {len(self.methods)} through"
+        return (
+            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of "
+            f"{len(self.methods)} through"
+        )
 
 
 def start_search(
@@ -300,7 +355,8 @@ def start_search(
         method: one of ``search.methods.METHODS``.
         seed: of the search.
         budget: seconds and/or evaluations (30 s by default), counted without preparing and pauses.
-        resume: trace (or its file) of an earlier search of the same problem; give its method and seed.
+        resume: trace (or its file) of an earlier search of the same problem; give its method and
+            seed.
         options: of the method; they are pickled.
 
     Raises:
@@ -311,11 +367,21 @@ def start_search(
     method_named(method).of(options)
     budget = budget or Budget()
     job = JOBS.start(
-        "search", f"{method} on {problem.describe()}", "toast_lab.app.worker:search_problem",
-        problem, method, seed, budget.seconds, budget.evaluations, dict(options),
-        controlled=True, time_limit_s=TIME_LIMIT_S, resume=resume, with_trace=True,
+        "search",
+        f"{method} on {problem.describe()}",
+        "toast_lab.app.worker:search_problem",
+        problem,
+        method,
+        seed,
+        budget.seconds,
+        budget.evaluations,
+        dict(options),
+        controlled=True,
+        time_limit_s=TIME_LIMIT_S,
+        resume=resume,
+        with_trace=True,
         brought=brought(),
-    )  # fmt: skip
+    )
     _end_with_us()
     return RunningSearch(problem, job, method, seed, options)
 
@@ -327,7 +393,9 @@ def start_race(
     seed: int = 0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RunningRace:
-    """``race`` in the background, one method after the other, each in a process of its own; gives a handle at once.
+    """``race`` in the background, one method after the other, each in a process of its own.
+
+    Gives a handle at once.
 
     Args:
         problem: program, mesh and machine.  It is pickled.
@@ -337,17 +405,25 @@ def start_race(
         options: by method.
 
     Raises:
-        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all are listed.
+        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
+            are listed.
         ToastError: four jobs run already.
     """
     _check_problem(problem, "start_race")
     check(methods, options)
     budget = budget or Budget()
     job = JOBS.start(
-        "race", f"racing {', '.join(methods)} on {problem.describe()}", worker.race_methods,
-        problem, tuple(methods), seed, budget.seconds, evaluations=budget.evaluations, options=options,
+        "race",
+        f"racing {', '.join(methods)} on {problem.describe()}",
+        worker.race_methods,
+        problem,
+        tuple(methods),
+        seed,
+        budget.seconds,
+        evaluations=budget.evaluations,
+        options=options,
         controlled=True,
-    )  # fmt: skip
+    )
     _end_with_us()
     return RunningRace(problem, job, tuple(methods), seed)
 
@@ -355,13 +431,17 @@ def start_race(
 def _check_problem(problem: object, who: str) -> None:
     if not isinstance(problem, Problem):
         raise InvalidInput(
-            f"{who} takes a Problem, not a {type(problem).__name__}: tl.{who}(tl.Problem(analysis, mesh=...))"
+            f"{who} takes a Problem, not a {type(problem).__name__}: "
+            f"tl.{who}(tl.Problem(analysis, mesh=...))"
         )
 
 
 @functools.cache
 def _end_with_us() -> None:
-    """At the interpreter's end, end what still runs; a process that is killed is missed by its children themselves."""
+    """At the interpreter's end, end what still runs.
+
+    A process that is killed is missed by its children themselves.
+    """
 
     def end() -> None:
         JOBS.cancel_all()

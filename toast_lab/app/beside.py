@@ -1,4 +1,7 @@
-"""What the search would do, beside the plan by hand: time, memory, the actions that differ, and its next one."""
+"""What the search would do, beside the plan by hand.
+
+Time, memory, the actions that differ, and its next one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ class BesidePane(pn.viewable.Viewer):
         super().__init__(**params)
         self.session = session
         self._head = look.text()
-        self._list = pn.pane.HTML("", stylesheets=[look.TEXT + LIST], sizing_mode="stretch_width", margin=0)
+        self._list = pn.pane.HTML(
+            "", stylesheets=[look.TEXT + LIST], sizing_mode="stretch_width", margin=0
+        )
         fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
         self.ask = look.button("Ask the search", width=124, **fixed)
         self.ask.on_click(lambda _: session.ask_search())
@@ -40,24 +45,46 @@ class BesidePane(pn.viewable.Viewer):
         job = session.job
         searching = job is not None and job.kind == "search" and job.running
         self.ask.disabled = session.busy
-        self.ask.name = f"searching, {job.elapsed_s:.0f} s" if searching and job is not None else "Ask the search"
+        self.ask.name = (
+            f"searching, {job.elapsed_s:.0f} s"
+            if searching and job is not None
+            else ("Ask the search")
+        )
         item = session.adviser()
         following = None if item is None else session.next_of(item)
         self.next.disabled = following is None
         if item is None:
-            self._head.object = h("p", "What would a search do? Ask it: a few seconds, beside the page.", cls="quiet")
+            self._head.object = h(
+                "p", "What would a search do? Ask it: a few seconds, beside the page.", cls="quiet"
+            )
             self._list.object = ""
             return
         have = session.manual_actions
         mine = session.taken()[-1]
         rows: list[Any] = []
         for text in item.plan.actions:
-            mark, note = ("✓", " by hand too") if text in have else ("→", " next") if text == following else ("+", "")
+            mark, note = (
+                ("✓", " by hand too")
+                if text in have
+                else ("→", " next")
+                if text == following
+                else ("+", "")
+            )
             rows.append(_line(mark, text, note))
-        rows += [_line("–", text, " by hand only") for text in have if text not in item.plan.actions]
+        rows += [
+            _line("–", text, " by hand only") for text in have if text not in item.plan.actions
+        ]
         ratio = mine.time_s / item.cost.time_s if item.cost.time_s else 1.0
-        words = "as fast as" if 0.995 < ratio < 1.005 else f"{ratio:.2f}× as fast as" if ratio > 1 else "slower than"
-        said = f"{seconds_text(item.cost.time_s)}, {bytes_text(item.cost.peak_bytes)}: {words} by hand"
+        words = (
+            "as fast as"
+            if 0.995 < ratio < 1.005
+            else f"{ratio:.2f}× as fast as"
+            if ratio > 1
+            else ("slower than")
+        )
+        said = (
+            f"{seconds_text(item.cost.time_s)}, {bytes_text(item.cost.peak_bytes)}: {words} by hand"
+        )
         self._head.object = h("p", h("b", item.name), f": {said}", title=f"{item.name}: {said}")
         self._list.object = h("ul", *rows, cls="differ")
 
@@ -71,7 +98,9 @@ class BesidePane(pn.viewable.Viewer):
 
 
 def _line(mark: str, text: str, note: str) -> Any:
-    return h("li", h("span", mark, cls="mark"), h("code", text), h("span", note, cls="quiet"), title=text)
+    return h(
+        "li", h("span", mark, cls="mark"), h("code", text), h("span", note, cls="quiet"), title=text
+    )
 
 
 LIST = """

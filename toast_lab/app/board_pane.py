@@ -1,4 +1,7 @@
-"""The conflict board on the page: a table of all resolutions, and the sides of the selected one to choose from."""
+"""The conflict board on the page.
+
+A table of all resolutions, and the sides of the selected one to choose from.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ AXIS_WIDTH = 134
 
 
 class BoardPane(pn.viewable.Viewer):
-    """Rows are sides of resolutions, columns mesh axes; below, one switch an axis for the selected resolution."""
+    """Rows are sides of resolutions, columns mesh axes.
+
+    Below, one switch an axis for the selected resolution.
+    """
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -35,7 +41,10 @@ class BoardPane(pn.viewable.Viewer):
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
         self.table = look.table(
-            board_frame(Board((), 0.0, 0.0)), height=64, sizing_mode="stretch_width", layout="fit_data_table"
+            board_frame(Board((), 0.0, 0.0)),
+            height=64,
+            sizing_mode="stretch_width",
+            layout="fit_data_table",
         )
         self.table.on_click(self._clicked)
         self._detail = look.text()
@@ -69,7 +78,7 @@ class BoardPane(pn.viewable.Viewer):
         below = 24 if self.row is None else 46 + 34 * max(1, len(self._axes()))
         return min(MAX_HEIGHT, 44 + int(self.table.height or 64) + below)
 
-    # -- showing ------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
         """Show the board of the session's problem, and what the plan by hand has chosen."""
         session = self.session
@@ -82,14 +91,18 @@ class BoardPane(pn.viewable.Viewer):
             self._resolutions = [sets[d.sets[0]].resolution for d in self.board.disputes]
             row_of = {r: i for i, r in enumerate(self._resolutions)}
             self._of_name = {
-                name: row_of[sets[c.set].resolution] for c in session.problem.analysis.conflicts for name in c.sides
+                name: row_of[sets[c.set].resolution]
+                for c in session.problem.analysis.conflicts
+                for name in c.sides
             }
             self.row = None
         problem = self._problem
         assert self.board is not None
         actions, axes = session.manual_actions, self._axes()
         chosen = {
-            (i, axis): side_on(problem, actions, r, axis) for i, r in enumerate(self._resolutions) for axis in axes
+            (i, axis): side_on(problem, actions, r, axis)
+            for i, r in enumerate(self._resolutions)
+            for axis in axes
         }
         frame = board_frame(self.board, chosen)
         if not frame.equals(self.table.value):
@@ -120,32 +133,44 @@ class BoardPane(pn.viewable.Viewer):
         if not self.board.disputes or analysis is None:
             return None
         for k in session.conflicts:
-            return self._resolutions.index(analysis.compatibility_sets[analysis.conflicts[k].set].resolution)
+            return self._resolutions.index(
+                analysis.compatibility_sets[analysis.conflicts[k].set].resolution
+            )
         return next((self._of_name[n] for n in session.names if n in self._of_name), None)
 
     def _show_detail(self) -> None:
         assert self.board is not None
         if not self.board.disputes:
-            words: Any = "No tensor of this program has two dims that would be sharded alike: nothing to settle."
+            words: Any = (
+                "No tensor of this program has two dims that would be sharded alike: "
+                "nothing to settle."
+            )
             self._detail.object = h("p", words, cls="quiet")
             return
         if self.row is None:
             self._detail.object = h(
-                "p", "Select a row, or a name in conflict, to choose its side on each axis.", cls="quiet"
+                "p",
+                "Select a row, or a name in conflict, to choose its side on each axis.",
+                cls="quiet",
             )
             return
         d = self.board.disputes[self.row]
         tensors = [
-            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, {line_text(t.where)}"
+            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, "
+            f"{line_text(t.where)}"
             for t in d.tensors
         ]
         more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
-        numbers = ", ".join(map(str, d.sets[:8])) + (f" and {len(d.sets) - 8} more" if len(d.sets) > 8 else "")
+        numbers = ", ".join(map(str, d.sets[:8])) + (
+            f" and {len(d.sets) - 8} more" if len(d.sets) > 8 else ""
+        )
         sets = f"set {numbers}" if len(d.sets) == 1 else f"sets {numbers}, settled alike"
         text = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
-        self._detail.object = h("p", text, cls="quiet", style="max-height: 38px; overflow: auto; margin: 4px 0")
+        self._detail.object = h(
+            "p", text, cls="quiet", style="max-height: 38px; overflow: auto; margin: 4px 0"
+        )
 
-    # -- choosing -----------------------------------------------------------------------------------
+    # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:
         session, problem = self.session, self.session.problem
         if self.row is None or problem is None:
@@ -166,14 +191,24 @@ class BoardPane(pn.viewable.Viewer):
         for axis, switch in self._switches.items():
             now = side_on(problem, actions, resolution, axis)
             texts = {_label(o): str(o.side) for o in options[axis] if not o.why_not}
-            switch.param.update(options={NOWHERE: "", **texts}, value="" if now is None else str(now))
+            switch.param.update(
+                options={NOWHERE: "", **texts}, value="" if now is None else str(now)
+            )
         self._quiet = False
 
     def _switch_row(self, axis: str, found: tuple[SideOption, SideOption]) -> Any:
         possible = [o for o in found if not o.why_not]
         if not possible:
             self._switches.pop(axis, None)
-            return look.text(h("p", h("b", axis), f"  {found[0].why_not}", cls="quiet one", title=found[0].why_not))
+            return look.text(
+                h(
+                    "p",
+                    h("b", axis),
+                    f"  {found[0].why_not}",
+                    cls="quiet one",
+                    title=found[0].why_not,
+                )
+            )
         switch = pn.widgets.RadioButtonGroup(
             options={NOWHERE: "", **{_label(o): str(o.side) for o in possible}},
             button_type="default",
@@ -193,7 +228,9 @@ class BoardPane(pn.viewable.Viewer):
 
     def _chosen(self, axis: str, event: Any) -> None:
         if not self._quiet and self.row is not None:
-            self.session.choose_side(self._resolutions[self.row], axis, int(event.new) if event.new else None)
+            self.session.choose_side(
+                self._resolutions[self.row], axis, int(event.new) if event.new else None
+            )
             self._show_choices()  # a refused choice goes back
 
     def _clicked(self, event: Any) -> None:
@@ -201,7 +238,9 @@ class BoardPane(pn.viewable.Viewer):
         if self.board is None or analysis is None or event.row // 2 >= len(self.board.disputes):
             return
         sets = self.board.disputes[event.row // 2].sets
-        self.session.select((), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts))
+        self.session.select(
+            (), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts)
+        )
 
     def __panel__(self) -> Any:
         return self._view
@@ -209,7 +248,9 @@ class BoardPane(pn.viewable.Viewer):
 
 def _label(option: SideOption) -> str:
     fit = "" if option.fits else " ✗"
-    return f"side {option.side}: {seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}{fit}"
+    return (
+        f"side {option.side}: {seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}{fit}"
+    )
 
 
 SWITCH = """

@@ -18,12 +18,16 @@ from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import ShardingPlan, no_effect
 from toast_lab.sharding.space import Action
 
-ASKED_S = 6.0  #: of a search that is asked for beside the plan by hand; most end sooner, since they converge
+#: of a search that is asked for beside the plan by hand; most end sooner, since they converge
+ASKED_S = 6.0
 MAX_MOVES = 16  #: settings of one colour's bits that are offered at once
 
 
 class ByHand:
-    """What a session does for the plan called ``manual``; every program and mesh has one, with a trail of its own."""
+    """What a session does for the plan called ``manual``.
+
+    Every program and mesh has one, with a trail of its own.
+    """
 
     problem: Any
     plans: Any
@@ -37,7 +41,7 @@ class ByHand:
     _add: Callable[..., PlanItem]
     _search: Callable[..., None]
 
-    # -- reading ------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
     @property
     def trail(self) -> Trail:
         """Versions of the plan by hand."""
@@ -47,7 +51,8 @@ class ByHand:
     def digest(self) -> str:
         """Digest of the program; the problem has to be there."""
         program = self.problem.analysis.program
-        if self._digest[0] is not program:  # 15 ms for thousands of ops, and the key is asked for at every turn
+        # 15 ms for thousands of ops, and the key is asked for at every turn
+        if self._digest[0] is not program:
             self._digest = (program, program.digest())
         return self._digest[1]
 
@@ -60,7 +65,9 @@ class ByHand:
         return self.trail.now
 
     def taken(self, actions: Actions | None = None) -> tuple[Taken, ...]:
-        """The unsharded program and each action of the plan by hand (or of another list) with what it made of it."""
+        """The unsharded program and each action of the plan by hand (or of another list) with what
+        it made of it.
+        """
         if self.problem is None:
             return ()
         problem: Problem = self.problem
@@ -69,7 +76,10 @@ class ByHand:
         return taken(problem, self.manual_actions if actions is None else actions, self._memo[1])
 
     def best_found(self) -> PlanItem | None:
-        """The best plan that a search found for this mesh and machine; those that fit come first."""
+        """The best plan that a search found for this mesh and machine.
+
+        Those that fit come first.
+        """
         return min(self._found(), key=lambda p: (not p.cost.fits, p.cost.time_s), default=None)
 
     def _found(self) -> list[PlanItem]:
@@ -77,11 +87,15 @@ class ByHand:
         return [
             p
             for p in self.plans
-            if p.origin == "search" and p.problem.mesh == problem.mesh and p.problem.machine == problem.machine
+            if p.origin == "search"
+            and p.problem.mesh == problem.mesh
+            and p.problem.machine == problem.machine
         ]
 
     def next_of(self, item: PlanItem) -> str | None:
-        """The first action of another plan that the plan by hand lacks and that would change it, if there is one."""
+        """The first action of another plan that the plan by hand lacks and that would change it, if
+        there is one.
+        """
         have = self.manual_actions
         for text in item.plan.actions:
             if "->" in text and text not in have:  # what is refined op by op is no action
@@ -95,7 +109,9 @@ class ByHand:
         with self.guarded():
             text = self.next_of(item)
             if text is None:
-                raise InvalidPlan(f"{item.name} has no action left that would change the plan by hand")
+                raise InvalidPlan(
+                    f"{item.name} has no action left that would change the plan by hand"
+                )
             self.take_by_hand([*self.manual_actions, text])
             self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
 
@@ -104,7 +120,10 @@ class ByHand:
         self._search(method="mcts", seconds=ASKED_S, evaluations=None, options={"refine": 0})
 
     def adviser(self) -> PlanItem | None:
-        """The best plan that a search found here and that is made of actions alone; failing that, the best one."""
+        """The best plan that a search found here and that is made of actions alone.
+
+        Failing that, the best one.
+        """
         problem = self.problem
         pure = [p for p in self._found() if all("->" in text for text in p.plan.actions)]
         if problem is None or not pure:
@@ -138,7 +157,9 @@ class ByHand:
                 if problem.mesh.sizes[a] > 1 and after.apply(Action(group, bits, a)):
                     quick = pricer.quick(after)
                     side = f", side {bits:0{n}b}" if n else ""
-                    rows.append(ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits))
+                    rows.append(
+                        ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits)
+                    )
         return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
 
     def why_no_action(self) -> str:
@@ -157,19 +178,24 @@ class ByHand:
         group, problem = self.selected_group, self.problem
         if group is None or problem is None or not problem.analysis.groups[group].shardable:
             return []
-        there, bits = {row.axis for row in offered}, problem.space.bits[problem.space.group == group]
+        there = {row.axis for row in offered}
+        bits = problem.space.bits[problem.space.group == group]
         return [
             no_effect(problem.space, Action(group, int(bits[0]), a))
-            for a, (axis, size) in enumerate(zip(problem.mesh.axes, problem.mesh.sizes, strict=True))
+            for a, (axis, size) in enumerate(
+                zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
+            )
             if size > 1 and axis not in there
         ]
 
-    # -- doing --------------------------------------------------------------------------------------
+    # -- doing -------------------------------------------------------------------------------------
     def add_action(self, axis: str, bits: int = 0) -> None:
         """Shard the selected colour along ``axis`` in the manual plan."""
         group, problem = self.selected_group, self.problem
         if group is None or problem is None:
-            self.say("Select a name or a conflict first: its colour is what an action shards.", "error")
+            self.say(
+                "Select a name or a conflict first: its colour is what an action shards.", "error"
+            )
             return
         with self.guarded():
             action = Action(group, bits, problem.mesh.axes.index(axis))
@@ -179,8 +205,8 @@ class ByHand:
     def choose_side(self, resolution: int, axis: str, side: int | None) -> None:
         """Settle a conflict on an axis: shard side 0 or 1 of it, or neither.
 
-        An action that stands in the list keeps its place; later ones that then change nothing are left out, and the
-        message says so.
+        An action that stands in the list keeps its place; later ones that then change nothing are
+        left out, and the message says so.
         """
         if self.problem is None:
             return
@@ -189,7 +215,10 @@ class ByHand:
             _, kept, left_out = replay(self.problem, wanted)
             self.take_by_hand(kept)
             words = f"manual plan: {', '.join(self.manual_actions) or 'no action'}"
-            self.say("; ".join([words, *(f"left out: {why}" for why in left_out)]), "info" if left_out else "good")
+            self.say(
+                "; ".join([words, *(f"left out: {why}" for why in left_out)]),
+                "info" if left_out else "good",
+            )
 
     def undo_action(self) -> None:
         """Take the last change of the manual plan back."""
@@ -200,20 +229,31 @@ class ByHand:
         self._move(self.trail.redo())
 
     def branch(self, name: str = "", at: int | None = None) -> None:
-        """Keep the plan by hand under a name, and go on from its first ``at`` actions (None: from all of them)."""
+        """Keep the plan by hand under a name, and go on from its first ``at`` actions (None: from
+        all of them).
+        """
         actions, problem = self.manual_actions, self.problem
         with self.guarded():
             if problem is None or not actions:
-                raise InvalidPlan("there is no plan by hand to keep yet: shard a colour on an axis first")
+                raise InvalidPlan(
+                    "there is no plan by hand to keep yet: shard a colour on an axis first"
+                )
             name = name.strip() or "by hand"
             if name in (MANUAL, "unsharded"):
                 raise InvalidPlan(f'"{name}" is taken; give the branch another name')
             with param.parameterized.batch_call_watchers(self):
-                item = self._add(name, "by hand", lambda: ShardingPlan.from_actions(problem, actions), replace=False)
+                item = self._add(
+                    name,
+                    "by hand",
+                    lambda: ShardingPlan.from_actions(problem, actions),
+                    replace=False,
+                )
                 rest = actions if at is None else actions[:at]
                 self.take_by_hand(list(rest))
             on = f"; going on from {', '.join(rest) or 'unsharded'}" if rest != actions else ""
-            self.say(f"Kept {item.name}: {', '.join(actions)}{on}. It is in the comparison now.", "good")
+            self.say(
+                f"Kept {item.name}: {', '.join(actions)}{on}. It is in the comparison now.", "good"
+            )
 
     def go_on_from(self, name: str) -> None:
         """Take the actions of another plan as the plan by hand; undo brings back what was there."""
@@ -221,7 +261,8 @@ class ByHand:
             item = next((p for p in self.branches() if p.name == name), None)
             if item is None:
                 raise InvalidPlan(
-                    f"{name} is not made of actions on {self.problem.mesh}, so nothing can be added to it"
+                    f"{name} is not made of actions on {self.problem.mesh}, so nothing can be "
+                    "added to it"
                 )
             self.take_by_hand(list(item.plan.actions))
             self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")

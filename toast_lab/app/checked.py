@@ -35,9 +35,14 @@ class Checked(pn.viewable.Viewer):
         super().__init__(**params)
         self._parse, self._on_value, self._on_check = parse, on_value, on_check
         self.input = pn.widgets.TextInput(
-            name=name, value=text, placeholder=placeholder, description=description, sizing_mode="stretch_width",
-            margin=(3, 0), stylesheets=[look.INPUT],
-        )  # fmt: skip
+            name=name,
+            value=text,
+            placeholder=placeholder,
+            description=description,
+            sizing_mode="stretch_width",
+            margin=(3, 0),
+            stylesheets=[look.INPUT],
+        )
         self._words = look.text(visible=False)
         self.value: Any = None
         self.error = ""
@@ -80,7 +85,9 @@ class Checked(pn.viewable.Viewer):
 def number(
     least: float, most: float, *, whole: bool = False, unit: str = "", empty: str | None = None
 ) -> Callable[[str], float | int | None]:
-    """A parser of numbers from ``least`` to ``most``; ``empty`` says what no number means, None: it is refused.
+    """A parser of numbers from ``least`` to ``most``; ``empty`` says what no number means, None.
+
+    It is refused.
 
     >>> number(0.5, 100, unit=" seconds")("20")
     20.0

@@ -39,7 +39,9 @@ class InCell:
         from toast_lab.app import frames
         from toast_lab.app.markup import h
 
-        words = h("p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here.")
+        words = h(
+            "p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here."
+        )
         return frames.html(self.url, CELL_HEIGHT, "TOAST Lab", words)
 
     def __repr__(self) -> str:
@@ -56,14 +58,17 @@ def explore(
     """Open the explorer.
 
     Args:
-        model: a Model, the name of a built-in one, a JAX function, or nothing to begin with the gallery.
+        model: a Model, the name of a built-in one, a JAX function, or nothing to begin with the
+            gallery.
         args: arguments of the function, arrays or shapes.
         port: where to serve; any free one by default.
         show: open a browser window, outside a notebook.
-        inline: in a notebook whose kernel runs elsewhere, give a Panel object that talks through the notebook.
+        inline: in a notebook whose kernel runs elsewhere, give a Panel object that talks through
+            the notebook.
 
     Returns:
-        Inside a notebook the explorer, to be shown by the cell; elsewhere it is served on 127.0.0.1 until interrupted.
+        Inside a notebook the explorer, to be shown by the cell; elsewhere it is served on 127.0.0.1
+            until interrupted.
     """
     import panel as pn
 
@@ -80,7 +85,8 @@ def explore(
         loaded = from_jax(model, *args)
     else:
         raise FrontendError(
-            f"explore takes a Model, a function or the name of a built-in model, not a {type(model).__name__}"
+            "explore takes a Model, a function or the name of a built-in model, not a "
+            f"{type(model).__name__}"
         )
     made = Loaded(loaded, analyse(loaded))
 

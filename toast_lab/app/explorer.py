@@ -32,7 +32,8 @@ TITLES = {
     "search": "4  Search",
     "compare": "5  Compare & run",
 }
-TICK_MS = 180  # curves have to come five times a second or more, and each time costs the search a little
+# Curves have to come five times a second or more, and each time costs the search a little
+TICK_MS = 180
 IDLE_MS = 250  #: while nothing runs; two dozen pages that tick for nothing cost a sixth of a core
 
 
@@ -40,7 +41,12 @@ class Explorer(pn.viewable.Viewer):
     """Everything, for a server page or a notebook cell."""
 
     def __init__(
-        self, session: Session | None = None, *, offered: str = "", refusal: str = "", height: int | None = None
+        self,
+        session: Session | None = None,
+        *,
+        offered: str = "",
+        refusal: str = "",
+        height: int | None = None,
     ) -> None:
         super().__init__()
         self.session = session or Session()
@@ -71,13 +77,19 @@ class Explorer(pn.viewable.Viewer):
         )
         self.cancel.on_click(lambda _: self.session.cancel_job())
         self.shell = Shell(framed=height is not None, commands=keys.table())
-        self.shell.param.watch(lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command")
+        self.shell.param.watch(
+            lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command"
+        )
         self.address = Address(self.session, self.shell)
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
-        tour_button = start_button(self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8))
+        tour_button = start_button(
+            self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
+        )
         tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
-        self._status = pn.pane.HTML("", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0)
+        self._status = pn.pane.HTML(
+            "", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0
+        )
         header = pn.Row(
             self._head,
             self.nav,
@@ -117,18 +129,23 @@ class Explorer(pn.viewable.Viewer):
         self.strip.refresh()
 
     def part(self, page: str, way: str) -> Any:
-        """A part of the frame ("") or of a page that was visited, by its attributes; None if there is none."""
+        """A part of the frame ("") or of a page that was visited, by its attributes.
+
+        None if there is none.
+        """
         found: Any = self._pages.get(page) if page else self
         for word in way.split("."):
             found = getattr(found, word, None)
         return found
 
-    # -- drawer -------------------------------------------------------------------------------------
+    # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
         self.listing = listing_pane()
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
-        self.conflicts.on_click(lambda e: self.session.select((), (int(self.conflicts.value["conflict"].iloc[e.row]),)))
+        self.conflicts.on_click(
+            lambda e: self.session.select((), (int(self.conflicts.value["conflict"].iloc[e.row]),))
+        )
         self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
         log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
@@ -172,7 +189,7 @@ class Explorer(pn.viewable.Viewer):
         if line is not None:
             self.session.select(line.names)
 
-    # -- showing ------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
     def show_step(self) -> None:
         """Bring a step to the front; its page is made on the first visit."""
         step = self.session.step
@@ -185,9 +202,16 @@ class Explorer(pn.viewable.Viewer):
                 "compare": lambda: ComparePage(self.session),
             }[step]()
             page = self._pages[step]
-            centre = pn.Column(page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE])
+            centre = pn.Column(
+                page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
+            )
             self._bodies[step] = pn.Row(
-                page.left, centre, page.right, sizing_mode="stretch_both", margin=0, stylesheets=[look.BODY]
+                page.left,
+                centre,
+                page.right,
+                sizing_mode="stretch_both",
+                margin=0,
+                stylesheets=[look.BODY],
             )
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
@@ -221,18 +245,25 @@ class Explorer(pn.viewable.Viewer):
         if s.model is not None:
             parts.append(h("span", h("b", s.model.name), cls="model", title=s.model.source))
         if s.problem is not None:
-            parts.append(h("span", f"mesh {s.problem.mesh} · {s.problem.machine.name}", cls="quiet"))
+            parts.append(
+                h("span", f"mesh {s.problem.mesh} · {s.problem.machine.name}", cls="quiet")
+            )
         self._head.object = h("div", *parts, cls="bar")
         job = s.job
         running = job is not None and job.running
         self.cancel.disabled = not running
         text = (
-            f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, {job.elapsed_s:.0f} s"
+            f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, "
+            f"{job.elapsed_s:.0f} s"
             if running and job is not None
             else "no job runs"
         )
         self._job.object = h(
-            "div", text, cls="quiet", style="text-align: right", title=job.title if job is not None else ""
+            "div",
+            text,
+            cls="quiet",
+            style="text-align: right",
+            title=job.title if job is not None else "",
         )
 
     def show_messages(self) -> None:
@@ -243,12 +274,19 @@ class Explorer(pn.viewable.Viewer):
             last = None
         words = last.text if last is not None else "" if found else "Choose a model to begin."
         self._status.object = h(
-            "div", words, cls=f"status {last.level if last else ''}", role="status", aria_live="polite"
+            "div",
+            words,
+            cls=f"status {last.level if last else ''}",
+            role="status",
+            aria_live="polite",
         )
         rows = [
-            h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level) for m in reversed(found)
+            h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level)
+            for m in reversed(found)
         ]
-        self._log.object = h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
+        self._log.object = (
+            h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
+        )
 
     def dismiss(self) -> bool:
         """Put the error under the header away; it stays in the log.  False: there is none."""
@@ -264,7 +302,9 @@ class Explorer(pn.viewable.Viewer):
         s, analysis = self.session, self.session.analysis
         if analysis is None:
             return
-        self.listing.chosen = sorted({int(o) for o in analysis.dims.op[list(s.names)]}) if s.names else []
+        self.listing.chosen = (
+            sorted({int(o) for o in analysis.dims.op[list(s.names)]}) if s.names else []
+        )
         met = s.conflicts or _conflicts_of(analysis, s.names)
         if list(self.conflicts.selection) != list(met):
             self.conflicts.selection = list(met)
@@ -307,9 +347,10 @@ class Explorer(pn.viewable.Viewer):
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
 
-        What changes after the browser fetched the document and before it rendered it is lost: widgets that are
-        told of it reach for elements that they do not have yet, and Panel drops changes of components of our own,
-        since it takes it that the document is still to be fetched.
+        What changes after the browser fetched the document and before it rendered it is lost:
+        widgets that are told of it reach for elements that they do not have yet, and Panel drops
+        changes of components of our own, since it takes it that the document is still to be
+        fetched.
         """
 
         def begin() -> None:
@@ -333,7 +374,8 @@ DOING = {
     "compile": "compiling",
     "export": "exporting",
 }
-HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"  # the pages say it again
+# The pages say it again
+HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }
 @media (max-width: 1100px) { .bk-btn { padding: 4px 8px; } }
@@ -341,7 +383,10 @@ NAV = """
 
 
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:
-    """Conflicts that have one of a few selected names for a side; of many it would be most of the table."""
+    """Conflicts that have one of a few selected names for a side.
+
+    Of many it would be most of the table.
+    """
     few = set(names) if len(names) <= MANY_SELECTED else set()
     return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []
 
@@ -349,7 +394,9 @@ def _conflicts_of(analysis: Any, names: Any) -> list[int]:
 def _no_conflicts() -> Any:
     import pandas as pd
 
-    return pd.DataFrame(columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"])
+    return pd.DataFrame(
+        columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"]
+    )
 
 
 __all__ = ["Explorer", "join"]

@@ -1,8 +1,11 @@
-"""Save a figure as PNG or SVG, in the browser: nothing is sent to the server or fetched from elsewhere.
+"""Save a figure as PNG or SVG, in the browser.
 
-BokehJS draws a view anew for an export, ``view.export("svg")`` into SVG elements, ``view.export("png")`` on a canvas,
-whatever the page draws on.  A picture is saved as it is on the page, with its size and zoom.  PNG files get a white
-ground; SVG files have none, like the figures themselves.
+Nothing is sent to the server or fetched from elsewhere.
+
+BokehJS draws a view anew for an export, ``view.export("svg")`` into SVG elements,
+``view.export("png")`` on a canvas, whatever the page draws on.  A picture is saved as it is on the
+page, with its size and zoom.  PNG files get a white ground; SVG files have none, like the figures
+themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ from toast_lab.app.look import FONT
 
 
 class FigureMenu(JSComponent):
-    """Two small buttons.  Of several visible figures of one name that one is meant which is nearest to them."""
+    """Two small buttons.
+
+    Of several visible figures of one name that one is meant which is nearest to them.
+    """
 
     figure = param.String(default="", doc="name of the Bokeh model that is saved")
     file = param.String(default="figure", doc="name of the file without its ending")
@@ -90,8 +96,8 @@ def figure_menu(figure_or_getter: Any, name: str, **kwargs: Any) -> FigureMenu:
     """Buttons that save a figure of the page.
 
     Args:
-        figure_or_getter: a Bokeh figure or layout with a name, a function that gives one, or the name itself; figures
-            that are drawn anew keep their name.
+        figure_or_getter: a Bokeh figure or layout with a name, a function that gives one, or the
+            name itself; figures that are drawn anew keep their name.
         name: of the file, without its ending.
         kwargs: for the component.
 

@@ -1,9 +1,12 @@
-"""Frames in a notebook: pages of one small server inside the kernel, and what is shown where there is no kernel.
+"""Frames in a notebook.
 
-Everything comes from this machine; rendered in the notebook's own page, Panel would fetch its scripts from a content
-delivery network.  The server has a thread of its own, so that frames answer while a cell runs.  A cell's output holds a
-static picture, and a script that puts the frame in its place if the server answers: a saved notebook that is opened
-without its kernel, or on a page that runs no scripts, shows the picture.
+Pages of one small server inside the kernel, and what is shown where there is no kernel.
+
+Everything comes from this machine; rendered in the notebook's own page, Panel would fetch its
+scripts from a content delivery network.  The server has a thread of its own, so that frames answer
+while a cell runs.  A cell's output holds a static picture, and a script that puts the frame in its
+place if the server answers: a saved notebook that is opened without its kernel, or on a page that
+runs no scripts, shows the picture.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ class FrameServer:
         if not self._ready.wait(START_S):
             raise RunFailed(f"the server of the views did not start within {START_S:g} s")
         if self._error is not None:
-            raise RunFailed(f"the server of the views did not start: {self._error}") from self._error
+            raise RunFailed(
+                f"the server of the views did not start: {self._error}"
+            ) from self._error
 
     def _run(self) -> None:
         try:
@@ -84,7 +89,11 @@ def _page() -> Any:
     """What a visitor gets: the page whose key the query has."""
     import panel as pn
 
-    asked = parse_qs((pn.state.location.search or "").lstrip("?")) if pn.state.location is not None else {}
+    asked = (
+        parse_qs((pn.state.location.search or "").lstrip("?"))
+        if pn.state.location is not None
+        else {}
+    )
     make = _PAGES.get(asked.get("frame", [""])[-1])
     if make is None:
         return pn.pane.Str("This view has ended.")
@@ -119,16 +128,27 @@ def free_port() -> int:
 
 
 def html(url: str, height: int, title: str, static: Safe) -> str:
-    """A cell's output: the static picture, and the script that replaces it by the frame if the server answers."""
+    """A cell's output.
+
+    The static picture, and the script that replaces it by the frame if the server answers.
+    """
     name = "toast-lab-" + secrets.token_hex(6)
     place = h("div", static, id=name, cls="toast-lab-view")
-    script = _SCRIPT % {"id": name, "url": url, "alive": url.replace("/?", f"{ALIVE}?"), "height": height}
+    script = _SCRIPT % {
+        "id": name,
+        "url": url,
+        "alive": url.replace("/?", f"{ALIVE}?"),
+        "height": height,
+    }
     return join([place, Safe(f"<script>{script.replace('TITLE', _js(title))}</script>")])
 
 
 def _js(text: str) -> str:
     """A text inside a quoted literal of a script."""
-    return "".join(c if c.isalnum() or c in " .,()-" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else "?" for c in text)
+    return "".join(
+        c if c.isalnum() or c in " .,()-" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else "?"
+        for c in text
+    )
 
 
 _SCRIPT = """(() => {

@@ -26,7 +26,9 @@ def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None
     if problem is not None:
         with session.guarded():
             plan = ShardingPlan.from_actions(problem, list(actions))
-            item = PlanItem(session.free_name(name), "search tree", plan, problem, price(problem, plan))
+            item = PlanItem(
+                session.free_name(name), "search tree", plan, problem, price(problem, plan)
+            )
             session.plans = [*session.plans, item]
             session.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
             session.step = "compare"
@@ -39,7 +41,9 @@ def path_to_graph(session: Session, actions: Sequence[str]) -> None:
         return
     with session.guarded():
         if problem.mesh != session.problem.mesh:
-            raise InvalidPlan(f"the search was on the mesh {problem.mesh}; the mesh is {session.problem.mesh} now")
+            raise InvalidPlan(
+                f"the search was on the mesh {problem.mesh}; the mesh is {session.problem.mesh} now"
+            )
         session.take_by_hand(list(actions))
         session.say(f"manual plan: {', '.join(session.manual_actions)}", "good")
         session.step = "graph"

@@ -1,4 +1,7 @@
-"""What the gallery tells of a model before it is loaded.  Written down, so that showing it loads none."""
+"""What the gallery tells of a model before it is loaded.
+
+Written down, so that showing it loads none.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,19 @@ CARDS = {
     "unet": Card(14514, 15316, 29202, 192, 3_595_652_355),
 }
 SOLVED = (
-    Solved("mlp", "mlp: examples on one axis, hidden units on the other", "data=4,model=2", ("B->data", "U->model")),
+    Solved(
+        "mlp",
+        "mlp: examples on one axis, hidden units on the other",
+        "data=4,model=2",
+        ("B->data", "U->model"),
+    ),
     Solved("xxt", "x @ x.T: one conflict, settled by a side", "data=4,model=2", ("S@0->data",)),
-    Solved("attention", "attention: five conflicts, one bit settles all", "data=4,model=2", ("S@1->data",)),
+    Solved(
+        "attention",
+        "attention: five conflicts, one bit settles all",
+        "data=4,model=2",
+        ("S@1->data",),
+    ),
     Solved(
         "transformer",
         "Transformer: data parallel with Megatron",
@@ -63,7 +76,10 @@ def card_text(name: str) -> str:
         return f"{name} — {text}"
     parts = [_parameters(card.parameters)] if card.parameters else []
     parts += [f"{card.ops:,} ops"]
-    parts += [f"{card.names:,} names", f"{card.conflicts or 'no'} conflict{'' if card.conflicts == 1 else 's'}"]
+    parts += [
+        f"{card.names:,} names",
+        f"{card.conflicts or 'no'} conflict{'' if card.conflicts == 1 else 's'}",
+    ]
     return f"{name} — {text}\n" + " · ".join(parts)
 
 

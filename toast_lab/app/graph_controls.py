@@ -23,12 +23,22 @@ class GraphControls(pn.viewable.Viewer):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
-        self.level = pn.widgets.Select(name="level", options={v: k for k, v in LEVELS.items()}, **common)
-        self.hue = pn.widgets.Select(name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **common)
+        common: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": (3, 0),
+            "stylesheets": [look.INPUT],
+        }
+        self.level = pn.widgets.Select(
+            name="level", options={v: k for k, v in LEVELS.items()}, **common
+        )
+        self.hue = pn.widgets.Select(
+            name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **common
+        )
         self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **common)
         self.find = pn.widgets.TextInput(
-            name="find a value, op, function or colour", placeholder="for instance dot_general", **common
+            name="find a value, op, function or colour",
+            placeholder="for instance dot_general",
+            **common,
         )
         self.regex = pn.widgets.Checkbox(name="as a regular expression", **common)
         self.found = look.text()
@@ -36,8 +46,12 @@ class GraphControls(pn.viewable.Viewer):
         self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
         # MultiChoice would run HTML in a name.
         self.lanes = pn.widgets.MultiSelect(name="only these colours", options={}, size=4, **common)
-        self.scopes = pn.widgets.MultiSelect(name="only these functions", options=[], size=4, **common)
-        self.hops = pn.widgets.IntSlider(name="hops around the selection", value=2, start=1, end=8, **common)
+        self.scopes = pn.widgets.MultiSelect(
+            name="only these functions", options=[], size=4, **common
+        )
+        self.hops = pn.widgets.IntSlider(
+            name="hops around the selection", value=2, start=1, end=8, **common
+        )
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
         self.colours = look.table(
@@ -69,7 +83,9 @@ class GraphControls(pn.viewable.Viewer):
         )
 
     def fill(self, analysis: Analysis, level: str = "") -> None:
-        """A new model: everything that there is to choose from, nothing chosen but a level that there is."""
+        """A new model: everything that there is to choose from, nothing chosen but a level that
+        there is.
+        """
         self.level.value = level if level in LEVELS else start_level(analysis)
         self.only.value = self.singles.value = False
         self.only.disabled = not analysis.conflicts
@@ -77,7 +93,9 @@ class GraphControls(pn.viewable.Viewer):
         groups = lane_groups(analysis)
         self.lanes.param.update(options={analysis.groups[g].name: g for g in groups}, value=[])
         self.scopes.param.update(options=scopes(analysis)[:MANY_SCOPES], value=[])
-        self.colours.value = colours_frame(analysis).drop(columns=["shardable", "group", "resolutions", "mirrored"])
+        self.colours.value = colours_frame(analysis).drop(
+            columns=["shardable", "group", "resolutions", "mirrored"]
+        )
         self.colours.height = look.rows_height(len(self.colours.value), 250)
 
     def mark_colour(self, name: str | None) -> None:
@@ -92,4 +110,6 @@ class GraphControls(pn.viewable.Viewer):
 
 def colours_frame_empty() -> Any:
     """The colour table before a model is loaded."""
-    return pd.DataFrame({k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")})
+    return pd.DataFrame(
+        {k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")}
+    )

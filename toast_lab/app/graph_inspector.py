@@ -1,4 +1,7 @@
-"""What is selected on the graph page, in words: facts, source line, chain, actions, the plan by hand, the legend."""
+"""What is selected on the graph page, in words.
+
+Facts, source line, chain, actions, the plan by hand, the legend.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,15 @@ class GraphInspector(pn.viewable.Viewer):
         self.undo.on_click(lambda _: self.session.undo_action())
         self._why = look.text()
         self._legend = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + LEGEND], sizing_mode="stretch_width", margin=0, name="legend"
+            "",
+            stylesheets=[look.TEXT + LEGEND],
+            sizing_mode="stretch_width",
+            margin=0,
+            name="legend",
         )
-        self.view = look.side(self._facts, self._why, self.actions, self._manual, self.undo, self._legend, width=330)
+        self.view = look.side(
+            self._facts, self._why, self.actions, self._manual, self.undo, self._legend, width=330
+        )
 
     def show_selection(self) -> None:
         """Facts of the selection."""
@@ -66,7 +75,9 @@ class GraphInspector(pn.viewable.Viewer):
             cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
             lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
         else:
-            lines.append(h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet"))
+            lines.append(
+                h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet")
+            )
         self._manual.object = join(lines)
         self.undo.visible = bool(session.trail.past)
 
@@ -76,22 +87,43 @@ class GraphInspector(pn.viewable.Viewer):
             k = session.conflicts[0]
             more = len(session.conflicts) - 1
             more_text = f" (and {more} more)" if more else ""
-            return join([h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))])
+            return join(
+                [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))]
+            )
         if len(session.names) == 1:
-            return join([h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))])
+            return join(
+                [h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))]
+            )
         if session.names:
-            return join([h("h2", f"{len(session.names):,} names"), facts(_names_facts(analysis, session.names))])
-        words = "Click a marker, a red conflict, a line of the listing or a row of the conflict table below."
+            return join(
+                [
+                    h("h2", f"{len(session.names):,} names"),
+                    facts(_names_facts(analysis, session.names)),
+                ]
+            )
+        words = (
+            "Click a marker, a red conflict, a line of the listing or a row of the conflict "
+            "table below."
+        )
         return join([h("h2", "nothing selected"), h("p", words, cls="quiet")])
 
     def _chain(self) -> Safe:
         analysis, names = self.session.analysis, self.chain()
         if not names:
             return Safe("")
-        steps = [h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}") for n in names]
+        steps = [
+            h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}")
+            for n in names
+        ]
         more = len(steps) - STEPS_SHOWN
         rest = h("p", f"… {more} more", cls="quiet") if more > 0 else ""
-        return join([h("h2", "why both dims have one colour"), h("ol", *steps[:STEPS_SHOWN], cls="chain mono"), rest])
+        return join(
+            [
+                h("h2", "why both dims have one colour"),
+                h("ol", *steps[:STEPS_SHOWN], cls="chain mono"),
+                rest,
+            ]
+        )
 
     def __panel__(self) -> Any:
         return self.view
@@ -107,7 +139,10 @@ def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
     if len(groups) == 1:
         return [*rows, *_group_facts(analysis, analysis.groups[next(iter(groups))])]
     words = [f"{analysis.groups[g].name} ({n:,})" for g, n in groups.most_common(6)]
-    return [*rows, ("colours", ", ".join(words) + (f" and {len(groups) - 6} more" if len(groups) > 6 else ""))]
+    return [
+        *rows,
+        ("colours", ", ".join(words) + (f" and {len(groups) - 6} more" if len(groups) > 6 else "")),
+    ]
 
 
 def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
@@ -121,7 +156,9 @@ def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
         ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
         (
             "arguments",
-            ", ".join(arguments[:3]) + (f" and {len(arguments) - 3} more" if len(arguments) > 3 else "") or "none",
+            ", ".join(arguments[:3])
+            + (f" and {len(arguments) - 3} more" if len(arguments) > 3 else "")
+            or "none",
         ),
         ("lane", "shown" if group.index in lane_groups(analysis) else "hidden"),
     ]

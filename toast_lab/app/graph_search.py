@@ -20,7 +20,10 @@ def texts(analysis: Analysis) -> tuple[list[str], list[str]]:
     scope = op_scopes(analysis)
     program = analysis.program
     return (
-        [f"{op_label(analysis, op)}  {program.kind[op]}  {scope[op]}" for op in range(program.n_ops)],
+        [
+            f"{op_label(analysis, op)}  {program.kind[op]}  {scope[op]}"
+            for op in range(program.n_ops)
+        ],
         list(analysis.name_text),
     )
 
@@ -35,11 +38,16 @@ def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
         matching(wanted, [])  # a wrong pattern is told at once
         try:
             hits = run_in_child(
-                "toast_lab.views.patterns:matching", wanted, ops + names, time_limit_s=PATTERN_LIMIT_S, what="searching"
+                "toast_lab.views.patterns:matching",
+                wanted,
+                ops + names,
+                time_limit_s=PATTERN_LIMIT_S,
+                what="searching",
             )
         except RunFailed:
             raise ToastError(
-                f"{wanted!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of repeats take that long; "
+                f"{wanted!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of "
+                "repeats take that long; "
                 "write it without them, or search for plain text."
             ) from None
     else:

@@ -1,4 +1,7 @@
-"""The plan by hand in words: what it costs beside other plans, its actions, undo, redo and branches."""
+"""The plan by hand in words.
+
+What it costs beside other plans, its actions, undo, redo and branches.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,14 @@ class HistoryPane(pn.viewable.Viewer):
         self.session = session
         self._quiet = False
         self._followed: tuple[str, ...] | None = None
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [look.INPUT]}
-        self.costs = pn.pane.HTML("", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0)
+        common: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": (2, 0),
+            "stylesheets": [look.INPUT],
+        }
+        self.costs = pn.pane.HTML(
+            "", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0
+        )
         self.table = look.table(
             taken_frame(()),
             height=138,
@@ -41,7 +50,9 @@ class HistoryPane(pn.viewable.Viewer):
         self.redo = look.button("Redo", description=keys.tip("redo"))
         self.undo.on_click(lambda _: session.undo_action())
         self.redo.on_click(lambda _: session.redo_action())
-        self.kept_name = pn.widgets.TextInput(placeholder="name of the kept plan", max_length=60, **common)
+        self.kept_name = pn.widgets.TextInput(
+            placeholder="name of the kept plan", max_length=60, **common
+        )
         self.branch = look.button("Keep a copy")
         self.branch.on_click(lambda _: self._branch())
         self.other = pn.widgets.Select(options=[NOTHING], **common)
@@ -54,7 +65,13 @@ class HistoryPane(pn.viewable.Viewer):
             self.table,
             self._detail,
             pn.Row(self.undo, pn.Spacer(width=6), self.redo, sizing_mode="stretch_width", margin=0),
-            pn.Row(self.kept_name, pn.Spacer(width=6), self.branch, sizing_mode="stretch_width", margin=0),
+            pn.Row(
+                self.kept_name,
+                pn.Spacer(width=6),
+                self.branch,
+                sizing_mode="stretch_width",
+                margin=0,
+            ),
             self.other,
             compare,
             sizing_mode="stretch_width",
@@ -91,12 +108,16 @@ class HistoryPane(pn.viewable.Viewer):
         steps, n = self.session.taken(), len(self.session.manual_actions)
         if self.at == 0:
             words: Any = (
-                "The unsharded program." if n else "Nothing yet. Take an action left, or choose a side on the board."
+                "The unsharded program."
+                if n
+                else "Nothing yet. Take an action left, or choose a side on the board."
             )
         else:
             sent = change(steps[self.at - 1].sent, steps[self.at].sent)
             words = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
-        self._detail.object = h("p", words, cls="quiet", style="max-height: 58px; overflow: auto; margin: 4px 0")
+        self._detail.object = h(
+            "p", words, cls="quiet", style="max-height: 58px; overflow: auto; margin: 4px 0"
+        )
         go_on = f"go on from {self.at}"
         self.branch.name = "Keep a copy" if self.at == n else f"Keep, {go_on}"
 
@@ -109,8 +130,15 @@ class HistoryPane(pn.viewable.Viewer):
         best = self.session.best_found()
         rows = costs_rows(steps[-1], steps[0], None if best is None else best.cost)
         head = ["", "by hand", "unsharded", "best found"]
-        body = [h("tr", h("th", name), *[h("td", cell or "–") for cell in cells]) for name, *cells in rows]
-        note = "" if best is not None else h("p", "No search has been run on this mesh yet.", cls="quiet one")
+        body = [
+            h("tr", h("th", name), *[h("td", cell or "–") for cell in cells])
+            for name, *cells in rows
+        ]
+        note = (
+            ""
+            if best is not None
+            else h("p", "No search has been run on this mesh yet.", cls="quiet one")
+        )
         title = h("h2", "plan by hand ", h("span", "estimated", cls="tag estimated"))
         table = h("table", h("tr", *[h("th", w) for w in head]), *body, cls="costs")
         return join([title, table, note])
@@ -123,7 +151,8 @@ class HistoryPane(pn.viewable.Viewer):
     def _branch(self) -> None:
         n = len(self.session.manual_actions)
         self.session.branch(
-            str(self.kept_name.value_input or self.kept_name.value or ""), None if self.at == n else self.at
+            str(self.kept_name.value_input or self.kept_name.value or ""),
+            None if self.at == n else self.at,
         )
         self.kept_name.value = ""
 

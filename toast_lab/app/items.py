@@ -44,9 +44,14 @@ class PlanItem(NamedTuple):
 
     def entry(self, number: int = 0, shown: bool = True) -> Entry:
         """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
-        return Entry(self.name, self.plan.actions, self.cost, self.run, self.compiled, shown, number)
+        return Entry(
+            self.name, self.plan.actions, self.cost, self.run, self.compiled, shown, number
+        )
 
     @property
     def made(self) -> Any:
-        """What was made of the plan by a compiler: compiled ahead of time, or else for an execution; or None."""
+        """What was made of the plan by a compiler.
+
+        Compiled ahead of time, or else for an execution; or None.
+        """
         return self.run if self.compiled is None or self.compiled.fits is False else self.compiled

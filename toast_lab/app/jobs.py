@@ -1,12 +1,12 @@
 """Jobs: work in child processes that pages watch, pause, step, stop and cancel.
 
-A job outlives the page that started it.  Its event log only grows, so a page reads on from where it was, and a
-second page that asks later sees the same.  A worker that crashes, hangs or runs out of memory ends its job with a
-message; the registry and every page go on.
+A job outlives the page that started it.  Its event log only grows, so a page reads on from where it
+was, and a second page that asks later sees the same.  A worker that crashes, hangs or runs out of
+memory ends its job with a message; the registry and every page go on.
 
 The control of a running search is one small file that the child reads between simulations: ``run``,
-``pause N`` (stand still once N simulations are shown; a step is N + 1), ``round N`` (show the round of what comes
-after N simulations to its end, then stand still) or ``stop``.
+``pause N`` (stand still once N simulations are shown; a step is N + 1), ``round N`` (show the round
+of what comes after N simulations to its end, then stand still) or ``stop``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Job:
         self._folder = folder
         self._write("run")
 
-    # -- reading ------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
     @property
     def running(self) -> bool:
         """Is the child still at work, paused or not?"""
@@ -99,7 +99,7 @@ class Job:
         """Is there a trace that the search can be resumed from?"""
         return not self.running and self.trace_path is not None and self.trace_path.exists()
 
-    # -- control ------------------------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------------
     def cancel(self) -> None:
         """Kill the child; it is gone within a second."""
         self._cancel.set()
@@ -127,7 +127,10 @@ class Job:
             self._write("run")
 
     def stop(self) -> None:
-        """Ask for what was found so far.  A child that does not answer is killed by ``Registry``."""
+        """Ask for what was found so far.
+
+        A child that does not answer is killed by ``Registry``.
+        """
         self._write("stop")
 
     def _write(self, text: str) -> None:
@@ -171,13 +174,14 @@ class Registry:
         about: Any = None,
         **kwargs: Any,
     ) -> Job:
-        """Run ``package.module:function`` in a child, or a function that makes its own child in a thread.
+        """Run ``package.module:function`` in a child, or a function that makes its own child in a
+        thread.
 
         Args:
             kind: "load", "search", "race" or "run".
             title: what people read.
-            target: function of the installed package; or a callable that takes ``on_event`` and ``cancel`` and
-                gives them to the child that it starts.
+            target: function of the installed package; or a callable that takes ``on_event`` and
+                ``cancel`` and gives them to the child that it starts.
             args: pickled.
             time_limit_s: the child is killed after that.
             on_end: called in the job's thread when it ended, however it ended.
@@ -200,7 +204,9 @@ class Registry:
             job = Job(kind, title, folder)
             job.about = about
             self._jobs[job.id] = job
-            for old in [j for j in self._jobs.values() if not j.running][: max(0, len(self._jobs) - MAX_KEPT)]:
+            for old in [j for j in self._jobs.values() if not j.running][
+                : max(0, len(self._jobs) - MAX_KEPT)
+            ]:
                 del self._jobs[old.id]
             if leaves_trace:
                 job.trace_path = self.keep_file(job.id)
@@ -223,18 +229,18 @@ class Registry:
                         **watch,
                         **kwargs,
                     )
-                job.state, job.message = JobState.DONE, f"{title}: done in {time.monotonic() - job.started:.1f} s"
+                job.state = JobState.DONE
+                job.message = f"{title}: done in {time.monotonic() - job.started:.1f} s"
             except isolate.Cancelled:
-                job.state, job.message = (
-                    JobState.CANCELLED,
-                    f"{title}: cancelled after {time.monotonic() - job.started:.1f} s",
-                )
+                job.state = JobState.CANCELLED
+                job.message = f"{title}: cancelled after {time.monotonic() - job.started:.1f} s"
             except ToastError as error:
                 job.error = error
                 job.state, job.message = JobState.FAILED, str(error)
             except Exception as error:  # a worker must never take the page down
                 job.error = error
-                job.state, job.message = JobState.FAILED, f"{title}: {type(error).__name__}: {error}"
+                job.state = JobState.FAILED
+                job.message = f"{title}: {type(error).__name__}: {error}"
             finally:
                 job.ended = time.monotonic()
                 shutil.rmtree(folder, ignore_errors=True)
@@ -246,7 +252,9 @@ class Registry:
         return job
 
     def keep_file(self, name: str) -> Path:
-        """Path of a new file that lives as long as the server, or until ``MAX_TRACES`` newer ones are there."""
+        """Path of a new file that lives as long as the server, or until ``MAX_TRACES`` newer ones
+        are there.
+        """
         if self._kept is None:
             self._kept = tempfile.TemporaryDirectory(prefix="toast-lab-traces-")
         folder = Path(self._kept.name)

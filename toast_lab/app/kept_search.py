@@ -74,7 +74,16 @@ def search(
         method, seed, options = str(earlier.about["method"]), int(earlier.about["seed"]), {}
         begin = functools.partial(recall, trace=earlier)
     found = search_problem(
-        problem, method, seed, seconds, evaluations, options, control, resume=earlier, keep=keep, begin=begin
+        problem,
+        method,
+        seed,
+        seconds,
+        evaluations,
+        options,
+        control,
+        resume=earlier,
+        keep=keep,
+        begin=begin,
     )
     return Kept(found, method, seed)
 
@@ -96,7 +105,8 @@ def read_trace(path: str) -> Trace:
     """The trace in a file that somebody gave.
 
     Raises:
-        InvalidProblem: it is none, is damaged or unpacks to too much; where it was put here is not said.
+        InvalidProblem: it is none, is damaged or unpacks to too much; where it was put here is not
+            said.
     """
     try:
         return Trace.load(path)

@@ -1,4 +1,7 @@
-"""The one table of commands: what a key does, what the sheet of keys shows and what a button's tip says."""
+"""The one table of commands.
+
+What a key does, what the sheet of keys shows and what a button's tip says.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,23 @@ COMMANDS = (
     Command("run", ("Space",), "run the search, pause it, go on", "search"),
     Command("step", ("s",), "one simulation, then stand still", "search"),
     Command("stop", ("x",), "stop and keep the best", "search"),
-    Command("cancel", ("Esc",), "close a message or table, leave a field, cancel what runs", "everywhere"),
+    Command(
+        "cancel",
+        ("Esc",),
+        "close a message or table, leave a field, cancel what runs",
+        "everywhere",
+    ),
     Command("theme", ("t",), "theme: as the system, light or dark", "everywhere"),
     Command("link", ("l",), "copy a link to this view", "everywhere"),
     Command("help", ("?",), "this table", "everywhere"),
 )
-_PAGES = {"load": "load", "graph": "graph", "hand": "hand", "search_page": "search", "compare": "compare"}
+_PAGES = {
+    "load": "load",
+    "graph": "graph",
+    "hand": "hand",
+    "search_page": "search",
+    "compare": "compare",
+}
 HERE = ("theme", "link", "help")  #: the browser does these by itself
 
 

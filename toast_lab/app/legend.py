@@ -1,4 +1,7 @@
-"""The legend of the dimension graph: every mark drawn as it is in the picture, and what it means."""
+"""The legend of the dimension graph.
+
+Every mark drawn as it is in the picture, and what it means.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,43 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
     one, two = style(0), style(1)
     rows = [
         (_dots(one.hue, two.hue), _node_words(folded)),
-        (_lane(one.hue), "a lane is a colour: dims that are cut alike. Its marker's shape stands before its name"),
-        (_line(one.hue), "a thin line is M: the dim goes on from one op to the next. Program order runs down"),
+        (
+            _lane(one.hue),
+            "a lane is a colour: dims that are cut alike. Its marker's shape stands "
+            "before its name",
+        ),
+        (
+            _line(one.hue),
+            "a thin line is M: the dim goes on from one op to the next. Program order runs down",
+        ),
         (
             _line(CONFLICT, "6 3", 2.2),
-            "a red dashed line, without direction, is a conflict: two dims of one colour on one tensor. There the lane "
+            "a red dashed line, without direction, is a conflict: two dims of one colour on one "
+            "tensor. There the lane "
             "splits into side 0 (left) and side 1 (right), and joins again where the conflict ends",
         ),
         (_box(), "an outline is a compatibility set: conflicts that one bit settles together"),
-        (_times(), "×18 after a row or a colour: code that ran 18 times, or as many mirrored colours, shown as one"),
+        (
+            _times(),
+            "×18 after a row or a colour: code that ran 18 times, or as many mirrored "
+            "colours, shown as one",
+        ),
         (_ring(one.hue), "a blue ring marks what is selected"),
-        (_line(ACCENT, "", 7, 0.4), "a broad blue line is the shortest chain that gives both dims of a conflict "
-         "one colour"),
-    ]  # fmt: skip
+        (
+            _line(ACCENT, "", 7, 0.4),
+            "a broad blue line is the shortest chain that gives both dims of a conflict one colour",
+        ),
+    ]
     if overlay is not None:
-        rows[0] = (_dots(overlay.key[0][0] if overlay.key else NEUTRAL, NEUTRAL), _node_words(folded))
+        rows[0] = (
+            _dots(overlay.key[0][0] if overlay.key else NEUTRAL, NEUTRAL),
+            _node_words(folded),
+        )
     table = h("dl", *[join([h("dt", mark), h("dd", words)]) for mark, words in rows], cls="legend")
     tip = h(
         "p",
-        "Click a marker or a red line to select it; click a row's marker twice to unfold the row, or fold it back.",
+        "Click a marker or a red line to select it; click a row's marker twice to unfold the "
+        "row, or fold it back.",
         cls="quiet",
     )
     scale: list[object] = []
@@ -49,7 +70,9 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
 
 def _node_words(folded: bool) -> str:
     if folded:
-        return "a marker is all names of a colour in a row; the number counts them, none is one name"
+        return (
+            "a marker is all names of a colour in a row; the number counts them, none is one name"
+        )
     return "a marker is one dimension name; the number tells names of a colour apart"
 
 
@@ -59,7 +82,9 @@ def _svg(*children: Safe) -> Safe:
 
 def _dots(hue: str, other: str = "") -> Safe:
     first = h("circle", cx="10", cy="8", r="5", fill=hue)
-    return _svg(first, h("rect", x="19", y="3", width="10", height="10", fill=other) if other else Safe(""))
+    return _svg(
+        first, h("rect", x="19", y="3", width="10", height="10", fill=other) if other else Safe("")
+    )
 
 
 def _lane(hue: str) -> Safe:
@@ -69,15 +94,32 @@ def _lane(hue: str) -> Safe:
 def _line(hue: str, dash: str = "", width: float = 1.5, opacity: float = 1.0) -> Safe:
     more = {"stroke_dasharray": dash} if dash else {}
     return _svg(
-        h("path", d="M2 8 L32 8", stroke=hue, stroke_width=str(width), stroke_opacity=str(opacity), fill="none", **more)
+        h(
+            "path",
+            d="M2 8 L32 8",
+            stroke=hue,
+            stroke_width=str(width),
+            stroke_opacity=str(opacity),
+            fill="none",
+            **more,
+        )
     )
 
 
 def _box() -> Safe:
     return _svg(
-        h("rect", x="3", y="2", width="28", height="12", fill=CONFLICT, fill_opacity="0.06", stroke=CONFLICT,
-          stroke_dasharray="2 3")
-    )  # fmt: skip
+        h(
+            "rect",
+            x="3",
+            y="2",
+            width="28",
+            height="12",
+            fill=CONFLICT,
+            fill_opacity="0.06",
+            stroke=CONFLICT,
+            stroke_dasharray="2 3",
+        )
+    )
 
 
 def _times() -> Safe:

@@ -2,9 +2,10 @@
 
 ``model=attention&sequence=128&mesh=data=4,model=2&machine=tpu-v5e&step=graph&level=names&names=3-5&conflicts=0&act=...``
 
-A link never names code or a file, whatever is in it: ``model`` is looked up among the built-in models and nowhere
-else, and a size has to be one of that model's, of its type and within bounds.  What is refused is said and left out.
-Selection and plan hold for one program, so ``program`` has the beginning of its digest; for another they are left out.
+A link never names code or a file, whatever is in it: ``model`` is looked up among the built-in
+models and nowhere else, and a size has to be one of that model's, of its type and within bounds.
+What is refused is said and left out.  Selection and plan hold for one program, so ``program`` has
+the beginning of its digest; for another they are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,18 @@ LARGEST_SIZE = 2**20
 MOST_REPEATS = 256  #: layers, steps, blocks: what makes a program long, and its loading slow
 REPEATS = ("layers", "steps", "blocks", "hidden_layers")
 OURS = ("state", "job")  #: read by the server before the link is
-KNOWN = ("step", "level", "mesh", "machine", "memory", "program", "names", "conflicts", "act", "model")
+KNOWN = (
+    "step",
+    "level",
+    "mesh",
+    "machine",
+    "memory",
+    "program",
+    "names",
+    "conflicts",
+    "act",
+    "model",
+)
 
 
 class View(NamedTuple):
@@ -48,7 +60,7 @@ class View(NamedTuple):
     actions: tuple[str, ...] = ()
 
 
-# -- writing -----------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def ranges_text(numbers: Iterable[int]) -> str:
@@ -72,7 +84,9 @@ def write(session: Any) -> list[tuple[str, str]]:
     if session.which:
         out.append(("model", session.which))
         known = registry.sizes(session.which)
-        out += [(k, _size_text(v)) for k, v in session.sizes.items() if k in known and v != known[k]]
+        out += [
+            (k, _size_text(v)) for k, v in session.sizes.items() if k in known and v != known[k]
+        ]
     if session.problem is not None:
         out.append(("mesh", str(session.problem.mesh)))
         if session.machine in MACHINES:
@@ -104,7 +118,7 @@ def _size_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# -- reading -----------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
@@ -116,7 +130,10 @@ def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
     """
     text = text.lstrip("?")
     if len(text) > MAX_QUERY:
-        return View(), [f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: nothing of it is read"]
+        return View(), [
+            f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: "
+            "nothing of it is read"
+        ]
     try:
         pairs = parse_qsl(text, max_num_fields=200, errors="replace")
     except ValueError:
@@ -129,7 +146,10 @@ def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
     last = {k: v[-1] for k, v in given.items()}
     model = last.get("model", "")
     if model and model not in registry.MODELS:
-        refused.append(f"model={_short(model)}: a link opens built-in models only ({', '.join(registry.MODELS)})")
+        refused.append(
+            f"model={_short(model)}: a link opens built-in models only "
+            f"({', '.join(registry.MODELS)})"
+        )
         model = ""
     values["model"] = model
     known = registry.sizes(model) if model else {}
@@ -216,7 +236,9 @@ def _memory(text: str) -> float:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    if len(text) > MAX_NAMES_TEXT or not re.fullmatch(r"\d{1,7}(-\d{1,7})?(\.\d{1,7}(-\d{1,7})?)*", text):
+    if len(text) > MAX_NAMES_TEXT or not re.fullmatch(
+        r"\d{1,7}(-\d{1,7})?(\.\d{1,7}(-\d{1,7})?)*", text
+    ):
         raise ValueError("numbers and ranges, as in 3-5.9")
     found: list[int] = []
     for part in text.split("."):
@@ -235,16 +257,24 @@ def _word(text: str) -> str:
 
 
 _TAKE: dict[str, Any] = {
-    "mesh": _mesh, "machine": _machine, "memory": _memory, "level": _word, "program": _word, "names": _numbers,
+    "mesh": _mesh,
+    "machine": _machine,
+    "memory": _memory,
+    "level": _word,
+    "program": _word,
+    "names": _numbers,
     "conflicts": _numbers,
-}  # fmt: skip
+}
 
 
-# -- opening -----------------------------------------------------------------------------------------
+# -- opening ---------------------------------------------------------------------------------------
 
 
 def open_view(session: Any, view: View) -> None:
-    """Bring a session to a view; the model comes first if it is another one, and the rest when it is there."""
+    """Bring a session to a view.
+
+    The model comes first if it is another one, and the rest when it is there.
+    """
     if view.model and (view.model, dict(view.sizes)) != (session.which, _own(session)):
         session.load(view.model, dict(view.sizes), then=lambda loaded: _apply(loaded, view))
     else:
@@ -268,17 +298,22 @@ def _apply(session: Any, view: View) -> None:
         session.level = view.level
     if view.program and view.program != session.digest[: len(view.program)]:
         session.say(
-            "The link's selection and plan are of another program and are left out: a link carries built-in models "
+            "The link's selection and plan are of another program and are left out: a link "
+            "carries built-in models "
             "only. Load its model and open the link again."
             if not view.model
-            else "The link's selection and plan are of another version of this model and are left out.",
+            else "The link's selection and plan are of another version of this model and are "
+            "left out.",
             "error",
         )
     elif view.program:
         if len(view.program) < 12:
             return
         n_names, n_conflicts = session.analysis.dims.n, len(session.analysis.conflicts)
-        session.select(tuple(n for n in view.names if n < n_names), tuple(k for k in view.conflicts if k < n_conflicts))
+        session.select(
+            tuple(n for n in view.names if n < n_names),
+            tuple(k for k in view.conflicts if k < n_conflicts),
+        )
         if view.actions and view.actions != session.manual_actions and session.problem is not None:
             with session.guarded():
                 session.take_by_hand(list(view.actions))

@@ -1,7 +1,8 @@
 """The program listing as a component: coloured dims, selection both ways, no HTML from names.
 
-Only the lines in view are in the page, so that a listing of ten thousand lines costs no more than one of fifty; the
-text travels as one string of JSON, since a model of nested lists is checked element by element on its way.
+Only the lines in view are in the page, so that a listing of ten thousand lines costs no more than
+one of fifty; the text travels as one string of JSON, since a model of nested lists is checked
+element by element on its way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class ListingPane(JSComponent):
     packed = param.String(default="[]", doc="JSON of [[op, [[text, hue], ...], where], ...]")
     chosen = param.List(default=[], doc="ops that are selected")
     picked = param.List(default=[], doc="[op, counter] of the last click")
-    kind: Any = param.Selector(default="listing", objects=["listing", "source"], doc="what the lines are")
+    kind: Any = param.Selector(
+        default="listing", objects=["listing", "source"], doc="what the lines are"
+    )
 
     _esm = """
 const ROW = 20, SPARE = 24
@@ -151,7 +154,8 @@ export function render({ model }) {
     ]
 
     def _handle_msg(self, data: Any) -> None:
-        self.picked = list(data)  # at once and in order with other clicks, as a change of the parameter is not
+        # At once and in order with other clicks, as a change of the parameter is not
+        self.picked = list(data)
 
     def put(self, lines: Iterable[tuple[int, Sequence[Segment], str]]) -> None:
         """Show lines: (number that a click reports, pieces of text, source line)."""
@@ -164,7 +168,10 @@ export function render({ model }) {
 
 
 def prepared(analysis: Analysis) -> tuple[list[Line], str]:
-    """The lines of a program, and as ``ListingPane.packed`` takes them; half a second for ten thousand ops."""
+    """The lines of a program, and as ``ListingPane.packed`` takes them.
+
+    Half a second for ten thousand ops.
+    """
     found = program_lines(analysis)
     return found, pack((line.op, line.segments, line.where) for line in found)
 

@@ -57,7 +57,9 @@ class Loading:
     show: Callable[..., None]
     _start: Callable[..., None]
 
-    def load(self, which: str, sizes: dict[str, Any] | None = None, then: Then | None = None) -> None:
+    def load(
+        self, which: str, sizes: dict[str, Any] | None = None, then: Then | None = None
+    ) -> None:
         """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed).
 
         ``then`` is called with the session once the model is there, which for a large one is later.
@@ -76,14 +78,32 @@ class Loading:
                 self._start("load", f"loading {which}", taken, worker.load_own, which, sizes)
             else:
                 registry.maker(which)
-                self._start("load", f"loading {which}", taken, "toast_lab.app.worker:load_model", which, sizes)
+                self._start(
+                    "load",
+                    f"loading {which}",
+                    taken,
+                    "toast_lab.app.worker:load_model",
+                    which,
+                    sizes,
+                )
 
     def load_file(self, name: str, content: bytes) -> None:
-        """Read a file that was dropped on the page: StableHLO or a jax.export artefact, in a child, never as Python."""
+        """Read a file that was dropped on the page.
+
+        StableHLO or a jax.export artefact, in a child, never as Python.
+        """
         with self.guarded():
             refuse_file(name, len(content))
             taken = functools.partial(self._loaded, "", {}, None)
-            self._start("load", f"reading {name}", taken, worker.read_file, name, bytes(content), READ_LIMIT_S)
+            self._start(
+                "load",
+                f"reading {name}",
+                taken,
+                worker.read_file,
+                name,
+                bytes(content),
+                READ_LIMIT_S,
+            )
 
     def _loaded(self, which: str, sizes: dict[str, Any], then: Then | None, job: Job) -> None:
         self.show(job.result, which, sizes)
@@ -91,7 +111,10 @@ class Loading:
             then(self)
 
     def keep_machine(self, machine: Machine) -> Machine:
-        """Offer a machine of one's own; gives it under the name that it has here, no built-in one's."""
+        """Offer a machine of one's own.
+
+        Gives it under the name that it has here, no built-in one's.
+        """
         if machine.name in MACHINES:
             machine = dataclasses.replace(machine, name=f"{machine.name} (own)")
         kept = {**self.own_machines, machine.name: machine}
@@ -103,13 +126,17 @@ def refuse_file(name: str, nbytes: int) -> None:
     """Refuse what can be seen to be wrong before it is read.  Raises FrontendError."""
     if name.casefold().endswith((".py", ".ipynb", ".pyc", ".so")):
         raise FrontendError(
-            f"{name} is code, and a file dropped here is never run. Give your own model to the server that you start: "
-            "toast-lab serve my.module:make. Or export it first, with jax.export.export(f)(*args).serialize()"
+            f"{name} is code, and a file dropped here is never run. Give your own model to the "
+            "server that you start: "
+            "toast-lab serve my.module:make. Or export it first, with "
+            "jax.export.export(f)(*args).serialize()"
         )
     if nbytes > MAX_UPLOAD_BYTES:
         raise FrontendError(
-            f"{name} has {nbytes / 2**20:.1f} MiB, and at most {MAX_UPLOAD_BYTES / 2**20:.0f} MiB are taken here. "
-            "Mostly such a file holds weights as constants: export the program with its parameters as arguments. "
+            f"{name} has {nbytes / 2**20:.1f} MiB, and at most {MAX_UPLOAD_BYTES / 2**20:.0f} "
+            "MiB are taken here. "
+            "Mostly such a file holds weights as constants: export the program with its "
+            "parameters as arguments. "
             "Or read it with tl.from_stablehlo(path) and tl.explore(model)."
         )
     if not nbytes:

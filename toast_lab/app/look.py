@@ -1,4 +1,7 @@
-"""Style sheets and small layout helpers of the explorer; fonts are the system's, nothing is fetched."""
+"""Style sheets and small layout helpers of the explorer.
+
+Fonts are the system's, nothing is fetched.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,8 @@ TABLE = f"""
 def later(change: Callable[..., Any], *args: Any) -> None:
     """Change Bokeh models of a page that is shown already, once its document is free to be changed.
 
-    Panel runs the events of some components outside the document's lock, where Bokeh refuses changes.
+    Panel runs the events of some components outside the document's lock, where Bokeh refuses
+    changes.
     """
     pn.state.execute(functools.partial(change, *args), schedule=True)
 
@@ -252,4 +256,11 @@ def rows_height(n_rows: int, at_most: int) -> int:
 
 def side(*objects: Any, width: int) -> pn.Column:
     """A column of controls or facts beside the canvas."""
-    return pn.Column(*objects, width=width, sizing_mode="stretch_height", stylesheets=[SIDE], margin=0, scroll=False)
+    return pn.Column(
+        *objects,
+        width=width,
+        sizing_mode="stretch_height",
+        stylesheets=[SIDE],
+        margin=0,
+        scroll=False,
+    )

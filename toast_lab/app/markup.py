@@ -1,6 +1,7 @@
 """Build HTML that cannot be broken into: every string is escaped unless this module made it.
 
-Names, paths and error texts come from the user's code, and Panel's HTML panes execute what they are given.
+Names, paths and error texts come from the user's code, and Panel's HTML panes execute what they are
+given.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
     """
     if cls:
         attributes = {"class": cls, **attributes}
-    words = "".join(f' {k.rstrip("_").replace("_", "-")}="{html.escape(str(v))}"' for k, v in attributes.items())
+    words = "".join(
+        f' {k.rstrip("_").replace("_", "-")}="{html.escape(str(v))}"' for k, v in attributes.items()
+    )
     return Safe(f"<{tag}{words}>{join(children)}</{tag}>")
 
 

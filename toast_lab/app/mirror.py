@@ -1,7 +1,7 @@
 """The trace of a search that runs in a child, kept up to date on the page's side.
 
-The child cuts what is new out of its trace's columns a few times a second; ``Mirror`` appends it to a trace of its
-own, which belongs to the job: all pages that watch the job look at the same one.
+The child cuts what is new out of its trace's columns a few times a second; ``Mirror`` appends it to
+a trace of its own, which belongs to the job: all pages that watch the job look at the same one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.search.trace_places import Places
 
 EVERY_S = 0.25
-MOST = 1_000_000  #: simulations that are mirrored, some 150 MB; what comes after shows in the curves alone
+#: simulations that are mirrored, some 150 MB; what comes after shows in the curves alone
+MOST = 1_000_000
 
 
 class Chunk(NamedTuple):
-    """What a trace has had since the last chunk, as columns; ``own`` are whole columns of what the method counted."""
+    """What a trace has had since the last chunk, as columns.
+
+    ``own`` are whole columns of what the method counted.
+    """
 
     row: dict[str, np.ndarray]
     action: dict[str, np.ndarray]
@@ -52,10 +56,16 @@ class Sender:
         until = min(trace.row.n, MOST)
         if until == row and not last:
             return
-        ends = [int(trace.row.array[k][until - 1]) if until else 0 for k in ("action_end", "node_end")]
+        ends = [
+            int(trace.row.array[k][until - 1]) if until else 0 for k in ("action_end", "node_end")
+        ]
         n_nodes = trace.node.n if until == trace.row.n or until > row else node
         self._sent = (until, ends[0], ends[1], n_nodes, len(trace.vocabulary))
-        own = {k: trace.node[k][:n_nodes].copy() for k in ("visits", "value", "score")} if last else {}
+        own = (
+            {k: trace.node[k][:n_nodes].copy() for k in ("visits", "value", "score")}
+            if last
+            else {}
+        )
         self.send(
             Chunk(
                 {k: trace.row[k][row:until].copy() for k in trace.row.array},

@@ -12,9 +12,14 @@ from toast_lab.views.side_by_side import Pair
 
 
 class PairPane(JSComponent):
-    """Lines of two plans in two columns that scroll together; lines that differ are marked and carry a sign."""
+    """Lines of two plans in two columns that scroll together.
 
-    rows = param.List(default=[], doc="[op, left, right, differs, where], or [number of lines left out]")
+    Lines that differ are marked and carry a sign.
+    """
+
+    rows = param.List(
+        default=[], doc="[op, left, right, differs, where], or [number of lines left out]"
+    )
     chosen = param.List(default=[], doc="ops that are selected")
     picked = param.List(default=[], doc="[op, counter] of the last click")
 
@@ -105,8 +110,9 @@ export function render({ model }) {
     def fill(self, pairs: list[Pair | int]) -> None:
         """Show rows; a number stands for lines left out."""
         self.rows = [
-            [p] if isinstance(p, int) else [p.op, p.left, p.right, p.differs, p.where] for p in pairs
-        ]  # fmt: skip
+            [p] if isinstance(p, int) else [p.op, p.left, p.right, p.differs, p.where]
+            for p in pairs
+        ]
 
 
 def pair_pane(**kwargs: Any) -> PairPane:

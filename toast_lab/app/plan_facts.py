@@ -1,4 +1,7 @@
-"""What is worked out of a plan that somebody looks at, in a thread: prices on the way to it, and what could follow."""
+"""What is worked out of a plan that somebody looks at, in a thread.
+
+Prices on the way to it, and what could follow.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,19 @@ class PlanFacts(NamedTuple):
 
 
 def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
-    """Price a plan and each step to it; ``legal`` are the actions that the tree search takes up there."""
+    """Price a plan and each step to it.
+
+    ``legal`` are the actions that the tree search takes up there.
+    """
     try:
         taken = [parse_action(problem.analysis, problem.mesh, text) for text in actions]
         cost = price(problem, ShardingPlan.from_actions(problem, taken))
     except ToastError as error:
         odd = next((text for text in actions if "->" not in text), None)
         why = f"it has {odd!r}" if odd is not None else str(error)
-        return PlanFacts(f"Not made of actions alone, so its steps cannot be priced one by one: {why}.", (), ())
+        return PlanFacts(
+            f"Not made of actions alone, so its steps cannot be priced one by one: {why}.", (), ()
+        )
     pricer, state, steps = problem.pricer(), State(problem.space), []
     for action in taken:
         state.apply(action)

@@ -1,4 +1,6 @@
-"""Mesh and machine, checked with every key that is pressed, before anything is asked to work with them."""
+"""Mesh and machine, checked with every key that is pressed, before anything is asked to work with
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,17 @@ class ProblemPane(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
-        self.mesh = pn.widgets.TextInput(name="axes and sizes", value=session.mesh, max_length=200, **common)
-        self.machine = pn.widgets.Select(name="hardware", options=[*MACHINES, OWN], value=session.machine, **common)
+        common: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": (3, 0),
+            "stylesheets": [look.INPUT],
+        }
+        self.mesh = pn.widgets.TextInput(
+            name="axes and sizes", value=session.mesh, max_length=200, **common
+        )
+        self.machine = pn.widgets.Select(
+            name="hardware", options=[*MACHINES, OWN], value=session.machine, **common
+        )
         self.toml = pn.widgets.TextAreaInput(
             name="TOML of the hardware",
             rows=9,
@@ -61,7 +71,9 @@ class ProblemPane(pn.viewable.Viewer):
         """Show what is in force."""
         session = self.session
         names = [*MACHINES, *session.own_machines, OWN]
-        self.machine.param.update(options=names, value=session.machine if session.machine in names else names[0])
+        self.machine.param.update(
+            options=names, value=session.machine if session.machine in names else names[0]
+        )
         # Both, or emptying the field would be no change: what is typed starts out as empty.
         self.mesh.param.update(value=session.mesh, value_input=session.mesh)
         self.check(mesh=session.mesh)
@@ -70,7 +82,9 @@ class ProblemPane(pn.viewable.Viewer):
         """Say what is right and wrong; ``mesh`` and ``toml`` as they are being typed."""
         own = self.machine.value == OWN
         typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
-        self._checked_machine = check_machine(typed) if own else Checked(True, (), machine=self._named())
+        self._checked_machine = (
+            check_machine(typed) if own else Checked(True, (), machine=self._named())
+        )
         text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
         self._checked_mesh = check_mesh(text, self.session.analysis, self._checked_machine.machine)
         self._mesh_said.object = words(self._checked_mesh)
@@ -78,12 +92,20 @@ class ProblemPane(pn.viewable.Viewer):
         self._machine_said.visible = self.toml.visible = own
         good = self._checked_mesh.good and self._checked_machine.good
         found, session = self._checked_mesh.mesh, self.session
-        same = good and not own and str(found) == session.mesh and self.machine.value == session.machine
+        same = (
+            good
+            and not own
+            and str(found) == session.mesh
+            and self.machine.value == session.machine
+        )
         self.take.disabled = not good or same
         self.take.button_type = "default" if self.take.disabled else "primary"
 
     def drop(self, name: str, content: bytes) -> None:
-        """A machine file that was dropped on the page: it goes into the field, to be looked at first."""
+        """A machine file that was dropped on the page.
+
+        It goes into the field, to be looked at first.
+        """
         try:
             text = content[: MAX_MACHINE_TEXT + 1].decode()
         except UnicodeDecodeError:
@@ -92,7 +114,9 @@ class ProblemPane(pn.viewable.Viewer):
         self.machine.value = OWN
         self.toml.param.update(value=text, value_input=text)
         self.check(toml=text)
-        self.session.say(f"{name} is in the field on the right; use it once nothing is wrong with it.")
+        self.session.say(
+            f"{name} is in the field on the right; use it once nothing is wrong with it."
+        )
 
     def _named(self) -> Machine | None:
         name = str(self.machine.value)
@@ -122,7 +146,11 @@ class ProblemPane(pn.viewable.Viewer):
             machine = self.session.keep_machine(machine)
         self.session.set_problem(mesh=str(mesh), machine=machine.name)
         problem = self.session.problem
-        if problem is not None and str(problem.mesh) == str(mesh) and problem.machine.name == machine.name:
+        if (
+            problem is not None
+            and str(problem.mesh) == str(mesh)
+            and problem.machine.name == machine.name
+        ):
             self.session.say(f"Mesh {mesh}, {machine.name}.", "good")
 
     def __panel__(self) -> Any:
@@ -138,4 +166,7 @@ def words(checked: Checked) -> Safe:
     return join([first, *(h("p", line, cls="quiet") for line in checked.lines[1:])])
 
 
-MONOSPACED = f"textarea.bk-input {{ font-family: {look.MONO}; font-size: 11px; white-space: pre; overflow: auto; }}"
+MONOSPACED = (
+    f"textarea.bk-input {{ font-family: {look.MONO}; font-size: 11px; white-space: pre; "
+    f"overflow: auto; }}"
+)

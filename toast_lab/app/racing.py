@@ -24,7 +24,9 @@ class RaceState:
         changes: counts up with everything that arrives.
     """
 
-    def __init__(self, problem: Problem | None = None, methods: tuple[str, ...] = (), seed: int = 0) -> None:
+    def __init__(
+        self, problem: Problem | None = None, methods: tuple[str, ...] = (), seed: int = 0
+    ) -> None:
         self.problem, self.methods, self.seed = problem, methods, seed
         self.points: dict[str, list[Point]] = {m: [] for m in methods}
         self.outcomes: dict[str, Outcome] = {}
@@ -59,7 +61,18 @@ class RaceState:
         """The table so far, one row for each method."""
         return rows(
             self.outcomes.get(m)
-            or Outcome(m, self.status(m), "", tuple(p), None, p[-1].elapsed_s if p else 0.0, None, None, (), None)
+            or Outcome(
+                m,
+                self.status(m),
+                "",
+                tuple(p),
+                None,
+                p[-1].elapsed_s if p else 0.0,
+                None,
+                None,
+                (),
+                None,
+            )
             for m, p in self.points.items()
         )
 
@@ -80,10 +93,13 @@ class RaceState:
         """The best plan of each method, for the comparison."""
         if self.found is None or self.problem is None:
             return []
-        from toast_lab.app.items import PlanItem  # tables and pictures, which a race in the background does not need
+        # Tables and pictures, which a race in the background does not need
+        from toast_lab.app.items import PlanItem
 
         plans: dict[str, Any] = self.found.race.plans
         return [
-            PlanItem(f"{m} (race, seed {self.seed})", "race", plan, self.problem, self.found.costs[m])
+            PlanItem(
+                f"{m} (race, seed {self.seed})", "race", plan, self.problem, self.found.costs[m]
+            )
             for m, plan in plans.items()
         ]

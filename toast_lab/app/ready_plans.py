@@ -1,4 +1,7 @@
-"""Plans that come without a search: the batch dimension on every axis, and what is left of a search that died."""
+"""Plans that come without a search.
+
+The batch dimension on every axis, and what is left of a search that died.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from toast_lab.sharding.space import Action, parse_action
 
 
 def data_parallel(problem: Problem) -> list[Action]:
-    """The batch dimension along every mesh axis that divides it.  Raises InvalidPlan if there is none."""
+    """The batch dimension along every mesh axis that divides it.
+
+    Raises InvalidPlan if there is none.
+    """
     analysis = problem.analysis
     group = batch_group(analysis)
     taken: list[Action] = []
@@ -25,7 +31,8 @@ def data_parallel(problem: Problem) -> list[Action]:
     if not taken:
         size = analysis.groups[group].size
         raise InvalidPlan(
-            f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides"
+            f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of "
+            f"{problem.mesh} divides"
         )
     return taken
 
@@ -33,8 +40,8 @@ def data_parallel(problem: Problem) -> list[Action]:
 def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[ShardingPlan, str]:
     """The best plan that a search which died had reported, and a note on it.
 
-    What was refined has been lost with the process; the actions that it began with have not.  Raises ToastError if no
-    actions are left.
+    What was refined has been lost with the process; the actions that it began with have not.
+    Raises ToastError if no actions are left.
     """
     actions = [text for text in reported if "->" in text]
     try:
@@ -66,4 +73,6 @@ def batch_group(analysis: Analysis) -> int:
             found = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
             if found.shardable and found.n_names > 1:
                 return found.index
-    raise InvalidPlan("no dimension looks like a batch; type an action list instead, for instance batch->data")
+    raise InvalidPlan(
+        "no dimension looks like a batch; type an action list instead, for instance batch->data"
+    )

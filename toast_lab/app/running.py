@@ -1,4 +1,7 @@
-"""What is done with plans after they were found: compile, execute, write as code.  A part of the session."""
+"""What is done with plans after they were found: compile, execute, write as code.
+
+A part of the session.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +51,33 @@ class Running(param.Parameterized):
             raise ToastError("Select a plan in the table first.")
         return found
 
-    # -- execute ------------------------------------------------------------------------------------
-    def start_run(self, name: str, devices: str = "cpu", repeats: int = 10, warmup: int = 2) -> None:
+    # -- execute -----------------------------------------------------------------------------------
+    def start_run(
+        self, name: str, devices: str = "cpu", repeats: int = 10, warmup: int = 2
+    ) -> None:
         """Execute one plan on virtual or attached devices."""
         self.start_runs([name], devices, repeats, warmup)
 
-    def start_runs(self, names: Sequence[str], devices: str = "cpu", repeats: int = 10, warmup: int = 2) -> None:
+    def start_runs(
+        self, names: Sequence[str], devices: str = "cpu", repeats: int = 10, warmup: int = 2
+    ) -> None:
         """Execute plans in turns, beside the unsharded program; rows are kept in the store."""
         with self.guarded():
             items = self._named(names)
             title = items[0].name if len(items) == 1 else f"{len(items)} plans in turns"
             self._start(
-                "run", f"executing {title} on {devices}", functools.partial(self._executed, tuple(items)),
-                after_plan.execute, self.model, {p.name: p.plan for p in items}, items[0].problem, devices, repeats,
-                warmup, RUN_LIMIT_S,
-            )  # fmt: skip
+                "run",
+                f"executing {title} on {devices}",
+                functools.partial(self._executed, tuple(items)),
+                after_plan.execute,
+                self.model,
+                {p.name: p.plan for p in items},
+                items[0].problem,
+                devices,
+                repeats,
+                warmup,
+                RUN_LIMIT_S,
+            )
 
     def _executed(self, items: tuple[PlanItem, ...], job: Job) -> None:
         found = job.result
@@ -85,51 +100,73 @@ class Running(param.Parameterized):
         kept = f" Kept as {'rows' if len(found.stored_as) > 1 else 'row'} {rows}." if rows else ""
         names = ", ".join(r.name for r in went_well)
         lines = [f"{names}: executed on {r.devices}.{kept}" for r in went_well[:1]]
-        lines += [f"{r.name}: {r.status}: {r.message} What was measured before stays." for r in others]
-        level = "good" if not others else "info" if all(r.status == "cancelled" for r in others) else "error"
+        lines += [
+            f"{r.name}: {r.status}: {r.message} What was measured before stays." for r in others
+        ]
+        level = (
+            "good"
+            if not others
+            else "info"
+            if all(r.status == "cancelled" for r in others)
+            else "error"
+        )
         self.say("\n".join([*lines, *found.notes]), level)
 
-    # -- compile ------------------------------------------------------------------------------------
+    # -- compile -----------------------------------------------------------------------------------
     def start_compile(self, name: str, topology: str = "") -> None:
         """Compile a plan for virtual devices, attached GPUs, or a TPU slice that need not be there."""
         with self.guarded():
             item = self._named([name])[0]
             topology = topology or f"cpu:{item.problem.mesh.n_devices}"
             self._start(
-                "compile", f"compiling {name} for {topology}", functools.partial(self._compiled, item),
-                after_plan.compile_one, self.model, item.plan, topology,
-            )  # fmt: skip
+                "compile",
+                f"compiling {name} for {topology}",
+                functools.partial(self._compiled, item),
+                after_plan.compile_one,
+                self.model,
+                item.plan,
+                topology,
+            )
 
     def _compiled(self, item: PlanItem, job: Job) -> None:
         made = job.result
         note = "" if made.fits else f"refused by the compiler: {made.refusal[:300]}"
         self.plans = [
-            p._replace(compiled=made, note=note) if p.name == item.name and p.plan.key == item.plan.key else p
+            p._replace(compiled=made, note=note)
+            if p.name == item.name and p.plan.key == item.plan.key
+            else p
             for p in self.plans
         ]
         how = "taken from the cache" if made.cached else f"in {made.compile_s:.1f} s"
         words = f"{item.name}: compiled for {made.topology}, {how}."
         self.say(words if made.fits else f"{item.name}: {note}", "good" if made.fits else "error")
 
-    # -- export -------------------------------------------------------------------------------------
+    # -- export ------------------------------------------------------------------------------------
     def start_export(self, name: str, kind: str) -> None:
         """Write a plan as one of ``after_plan.EXPORTS``; it ends up in ``exported``."""
         with self.guarded():
             if kind not in after_plan.EXPORTS.values():
                 raise InvalidProblem(
-                    f"no export is called {kind!r}; there are {', '.join(after_plan.EXPORTS.values())}"
+                    f"no export is called {kind!r}; there are "
+                    f"{', '.join(after_plan.EXPORTS.values())}"
                 )
             item = self._named([name])[0]
             self._start(
-                "export", f"exporting {name}: {kind}", self._export_made, after_plan.export, self.model, item.plan,
-                name, kind,
-            )  # fmt: skip
+                "export",
+                f"exporting {name}: {kind}",
+                self._export_made,
+                after_plan.export,
+                self.model,
+                item.plan,
+                name,
+                kind,
+            )
 
     def _export_made(self, job: Job) -> None:
         self.exported = job.result
         self.say("\n".join([f"Made {job.result.file}.", *job.result.words]), "good")
 
-    # -- questions ----------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
     def ask_why(self, name: str, number: int) -> Future[list[Reason]] | None:
         """Why a plan has a collective of its price, worked out in a thread."""
         item = self.plan_named(name)

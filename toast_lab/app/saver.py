@@ -46,7 +46,9 @@ def saver() -> Saver:
     return Saver(width=0, height=0, margin=0, sizing_mode="fixed", styles={"position": "absolute"})
 
 
-def csv_button(save: Saver, name: Callable[[], str], frame: Callable[[], Any], say: Callable[..., None]) -> Any:
+def csv_button(
+    save: Saver, name: Callable[[], str], frame: Callable[[], Any], say: Callable[..., None]
+) -> Any:
     """A small button that saves a table as CSV, with all rows, in SI units.
 
     Args:
@@ -63,9 +65,13 @@ def csv_button(save: Saver, name: Callable[[], str], frame: Callable[[], Any], s
             say(str(error), "error")
 
     button = look.button(
-        "CSV", sizing_mode="fixed", width=46, height=26, margin=(2, 4),
+        "CSV",
+        sizing_mode="fixed",
+        width=46,
+        height=26,
+        margin=(2, 4),
         description="save this table as CSV, all rows, in SI units",
-    )  # fmt: skip
+    )
     button.stylesheets = [look.BUTTON + SMALL]
     button.on_click(press)
     return button

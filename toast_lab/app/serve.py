@@ -1,9 +1,11 @@
-"""Serve the explorer: ``toast-lab serve``, ``python -m toast_lab.app.serve``, or inside ``panel serve``.
+"""Serve the explorer.
 
-The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes websockets from its own
-pages only, and offers the user's own model only where nobody else can reach it.  No URL parameter loads or runs
-code or a file: a link shows a view of a built-in model (``link``), and the key of this page's own state makes a reload
-keep everything.
+``toast-lab serve``, ``python -m toast_lab.app.serve``, or inside ``panel serve``.
+
+The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes
+websockets from its own pages only, and offers the user's own model only where nobody else can reach
+it.  No URL parameter loads or runs code or a file: a link shows a view of a built-in model
+(``link``), and the key of this page's own state makes a reload keep everything.
 """
 
 from __future__ import annotations
@@ -68,17 +70,23 @@ def read_origin(text: str) -> str:
     >>> read_origin("Lab.example.org:5006")
     'lab.example.org:5006'
     """
-    match = re.fullmatch(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]):([0-9]{1,5})", text.strip().lower())
+    match = re.fullmatch(
+        r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]):([0-9]{1,5})", text.strip().lower()
+    )
     if not match or not 1 <= int(match.group(3)) <= 65535:
         raise InvalidInput(
-            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address that browsers open, such "
+            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address "
+            "that browsers open, such "
             'as "lab.example.org:5006" (443 for https without a port, 80 for http)'
         )
     return f"{match.group(1)}:{int(match.group(3))}"
 
 
 def bound_address(argv: list[str] | None = None) -> str:
-    """The address that ``panel serve`` was told to listen on; empty (all interfaces) if none was given."""
+    """The address that ``panel serve`` was told to listen on.
+
+    Empty (all interfaces) if none was given.
+    """
     words = sys.orig_argv if argv is None else argv
     for i, word in enumerate(words):
         if word.startswith("--address="):
@@ -97,18 +105,23 @@ def warm(model: str | None = None) -> None:
     from toast_lab.app.session import Session
 
     session = Session()
-    session.load("transformer")  # kept for all sessions, as are the others that are traced without a child
+    # Kept for all sessions, as are the others that are traced without a child
+    session.load("transformer")
     session.load("attention")
     explorer.Explorer(session)
     if model is not None:
         session.load(model)
-    # What is there now stays: looking through all of JAX for garbage takes a fifth of a second, and a page waits.
+    # What is there now stays: looking through all of JAX for garbage takes a fifth of a second, and
+    # a page waits.
     gc.collect()
     gc.freeze()
 
 
 def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Callable[[], Any]:
-    """The function that makes one page session; ``origins`` are further names that it is served under."""
+    """The function that makes one page session.
+
+    ``origins`` are further names that it is served under.
+    """
     built_in = model if model and ":" not in model else ""
     offered, refusal = own_model(address, None if built_in else model, origins)
 
@@ -124,7 +137,8 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         host = str((pn.state.headers or {}).get("Host", ""))
         known = is_loopback(_host(host)) or _is_among(host, origins)
         if is_loopback(address) and host and not known:
-            return pn.pane.Str("Not served under this name.")  # a foreign name was made to point here
+            # A foreign name was made to point here
+            return pn.pane.Str("Not served under this name.")
         location = pn.state.location
         asked = _query(location)
         kept = _KEPT.get(asked.get("state", ""))
@@ -141,10 +155,14 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             session.step = view.step or session.step
         else:
             if session.analysis is None and not view.model:
-                session.load(offered or built_in or "attention", then=lambda loaded: link.open_view(loaded, view))
+                session.load(
+                    offered or built_in or "attention",
+                    then=lambda loaded: link.open_view(loaded, view),
+                )
             else:
                 link.open_view(session, view)
-            if session.analysis is None:  # what takes a worker takes seconds; show something meanwhile
+            # What takes a worker takes seconds; show something meanwhile
+            if session.analysis is None:
                 session.load("attention")
         if refused:
             session.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
@@ -176,11 +194,12 @@ def serve(
 
     Args:
         port: where to listen.
-        address: 127.0.0.1 by default; on any other than a loopback address only built-in models are offered.
+        address: 127.0.0.1 by default; on any other than a loopback address only built-in models are
+            offered.
         model: a built-in model or ``package.module:make`` to begin with.
         show: open a browser window.
-        origins: further ``host:port`` from which pages may connect; where one is no name of this machine alone, only
-            built-in models are offered.
+        origins: further ``host:port`` from which pages may connect; where one is no name of this
+            machine alone, only built-in models are offered.
 
     Raises:
         InvalidInput: a port or an origin that is none.
@@ -196,7 +215,9 @@ def serve(
         raise ToastError(f"--address {address}: {refusal}")
     port = checks.whole("port", port, 1, 65535, InvalidInput)
     start_early()
-    print(f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True)
+    print(
+        f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True
+    )
     if refusal:
         print(refusal, flush=True)
     prepare_kernels("price")
@@ -223,21 +244,28 @@ def hosts(address: str, port: int, origins: tuple[str, ...] = ()) -> list[str]:
 
 
 def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
-    """What is said at the start: the addresses that work in a browser, and what is missing for others."""
+    """What is said at the start.
+
+    The addresses that work in a browser, and what is missing for others.
+    """
     first = hosts(address, port)[0]
     text = f"TOAST Lab on http://{first} (stop with Ctrl-C)"
     if origins:
         text += "".join(f"\nalso as {o}" for o in origins)
     elif is_wildcard(address):
         text += (
-            "\nIt listens on all interfaces, but pages open on this machine only: say under which name others reach "
+            "\nIt listens on all interfaces, but pages open on this machine only: say under "
+            "which name others reach "
             f"it, for instance --allow-origin {socket.gethostname()}:{port}"
         )
     return text
 
 
 def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
-    """Is ``host`` or ``host:port`` of a request among those allowed?  Without a port it is that of its scheme."""
+    """Is ``host`` or ``host:port`` of a request among those allowed?
+
+    Without a port it is that of its scheme.
+    """
     host = host.lower()
     ports = {"http": (80,), "https": (443,)}.get(scheme, (80, 443))
     whole = [host] if re.search(r":[0-9]+$", host) else [f"{host}:{port}" for port in ports]
@@ -245,12 +273,18 @@ def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
 
 
 def prepare(
-    make: Callable[[], Any], port: int, address: str, *, show: bool = False, origins: tuple[str, ...] = ()
+    make: Callable[[], Any],
+    port: int,
+    address: str,
+    *,
+    show: bool = False,
+    origins: tuple[str, ...] = (),
 ) -> Any:
     """A server, not yet started, of what ``make`` gives to each visitor.
 
-    A request has to name us as ``hosts`` says, and a websocket has to come from a page of that name: a foreign name
-    that was made to point here (DNS rebinding) is refused, and so is a websocket that hides its origin.
+    A request has to name us as ``hosts`` says, and a websocket has to come from a page of that
+    name: a foreign name that was made to point here (DNS rebinding) is refused, and so is a
+    websocket that hides its origin.
     """
     import panel as pn
     from tornado.routing import Matcher, Rule
@@ -277,8 +311,12 @@ def prepare(
         show=show,
         start=False,
         title="TOAST Lab",
-        # Bokeh takes 80 for the port of any origin without one; what is let through was looked at above.
-        websocket_origin=[*allowed, *(o.removesuffix(":443") + ":80" for o in allowed if o.endswith(":443"))],
+        # Bokeh takes 80 for the port of any origin without one; what is let through was looked at
+        # above.
+        websocket_origin=[
+            *allowed,
+            *(o.removesuffix(":443") + ":80" for o in allowed if o.endswith(":443")),
+        ],
         verbose=False,
     )
     server._tornado.default_router.rules.insert(0, Rule(Stranger(), Refuse))
@@ -286,7 +324,12 @@ def prepare(
 
 
 def start(
-    make: Callable[[], Any], port: int, address: str, *, show: bool = False, origins: tuple[str, ...] = ()
+    make: Callable[[], Any],
+    port: int,
+    address: str,
+    *,
+    show: bool = False,
+    origins: tuple[str, ...] = (),
 ) -> None:
     """Serve what ``make`` gives to each visitor, until interrupted."""
     server = prepare(make, port, address, show=show, origins=origins)
@@ -313,7 +356,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args(argv)
     try:
-        serve(options.port, options.address, options.model, options.show, tuple(options.allow_origin))
+        serve(
+            options.port, options.address, options.model, options.show, tuple(options.allow_origin)
+        )
     except (ToastError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,8 +1,8 @@
 """The explorer's state, free of any GUI: what is loaded, selected, planned and running.
 
-Pages read the parameters and call the methods; nothing here knows that there are pages.  Work that can take long
-runs as a job; ``tick`` brings in what jobs have reported, in the caller's thread.  No method raises a
-``ToastError``: it becomes a message, and everything done before stays.
+Pages read the parameters and call the methods; nothing here knows that there are pages.  Work that
+can take long runs as a job; ``tick`` brings in what jobs have reported, in the caller's thread.  No
+method raises a ``ToastError``: it becomes a message, and everything done before stays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from toast_lab.views.search_curves import Point, point
 
 STEPS = ("load", "graph", "hand", "search", "compare")
 MAX_ACTIONS_TYPED = 64
-MAX_POINTS = 20_000  #: of a search's curve; beyond that every second one goes that was no improvement
+#: of a search's curve; beyond that every second one goes that was no improvement
+MAX_POINTS = 20_000
 
 
 class Session(Loading, ByHand, Running, param.Parameterized):
@@ -46,12 +47,16 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     step: Any = param.Selector(default="load", objects=list(STEPS))
     model: Any = param.Parameter(default=None, doc="Model")
     analysis: Any = param.Parameter(default=None, doc="Analysis")
-    which: Any = param.String(default="", doc="the built-in model that is loaded; empty for any other")
+    which: Any = param.String(
+        default="", doc="the built-in model that is loaded; empty for any other"
+    )
     sizes: Any = param.Dict(default={}, doc="sizes that it was asked for")
     problem: Any = param.Parameter(default=None, doc="Problem")
     names = param.Parameter(default=(), doc="selected dimension names")
     conflicts = param.Parameter(default=(), doc="selected conflicts")
-    level = param.String(default="", doc="level of detail of the graph; empty: the one that suits the model")
+    level = param.String(
+        default="", doc="level of detail of the graph; empty: the one that suits the model"
+    )
     plans = param.List(default=[])
     messages = param.List(default=[])
     mesh = param.String(default="data=4,model=2")
@@ -61,8 +66,12 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     seed = param.Integer(default=0)
     options = param.Dict(default={}, doc="options of the method")
     seconds = param.Number(default=20.0, allow_None=True)
-    evaluations = param.Integer(default=None, allow_None=True, doc="budget of distinct shardings; None: no limit")
-    memory_gib = param.Number(default=None, allow_None=True, doc="limit a device; the machine's own if None")
+    evaluations = param.Integer(
+        default=None, allow_None=True, doc="budget of distinct shardings; None: no limit"
+    )
+    memory_gib = param.Number(
+        default=None, allow_None=True, doc="limit a device; the machine's own if None"
+    )
     job = param.Parameter(default=None, doc="the job that runs, or the last one")
     job_changes = param.Integer(default=0, doc="counts up whenever something about the job changed")
     simulations = param.Integer(default=0, doc="simulations of the last search")
@@ -86,7 +95,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self._search_job: Job | None = None
         self.race = RaceState()
 
-    # -- messages -----------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
     def say(self, text: str, level: str = "info") -> None:
         """Add a message."""
         self.messages = [*self.messages[-49:], Message(level, text, time.time())]
@@ -99,8 +108,10 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         except (ToastError, ValueError, OverflowError) as error:
             self.say(str(error), "error")
 
-    # -- loading ------------------------------------------------------------------------------------
-    def show(self, loaded: worker.Loaded, which: str = "", sizes: dict[str, Any] | None = None) -> None:
+    # -- loading -----------------------------------------------------------------------------------
+    def show(
+        self, loaded: worker.Loaded, which: str = "", sizes: dict[str, Any] | None = None
+    ) -> None:
         """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one."""
         if self.analysis is not None:
             self._shelf[self.analysis.program.digest()] = self.plans
@@ -113,31 +124,41 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()
 
-    # -- problem ------------------------------------------------------------------------------------
+    # -- problem -----------------------------------------------------------------------------------
     def set_problem(self, **settings: Any) -> None:
         """Apply mesh, machine and memory limit; a wrong one is refused and the old ones stay."""
         if self.analysis is None:
             self.param.update(**settings)
             return
-        wanted = {"mesh": self.mesh, "machine": self.machine, "memory_gib": self.memory_gib, **settings}
+        wanted = {
+            "mesh": self.mesh,
+            "machine": self.machine,
+            "memory_gib": self.memory_gib,
+            **settings,
+        }
         with self.guarded():
             limit = wanted["memory_gib"] * 2**30 if wanted["memory_gib"] else None
             machine = self.own_machines.get(wanted["machine"], wanted["machine"])
             problem = Problem(self.analysis, wanted["mesh"], machine, memory_limit_bytes=limit)
             if problem.mesh.n_devices > 4096:
-                raise InvalidPlan(f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most 4096 here")
+                raise InvalidPlan(
+                    f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most 4096 here"
+                )
             self.param.update(**wanted, problem=problem)
             self._add("unsharded", "every device does everything", lambda: replicated(problem))
             self._renew_manual()
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
-        """Take in what was made elsewhere, as it is: a notebook's analysis, and its problem with pins and machine."""
+        """Take in what was made elsewhere, as it is.
+
+        A notebook's analysis, and its problem with pins and machine.
+        """
         self.param.update(analysis=analysis)
         if problem is not None:
             self.param.update(mesh=str(problem.mesh), machine=problem.machine.name, problem=problem)
             self._add("unsharded", "every device does everything", lambda: replicated(problem))
 
-    # -- selection ----------------------------------------------------------------------------------
+    # -- selection ---------------------------------------------------------------------------------
     def select(self, names: Sequence[int] = (), conflicts: Sequence[int] = ()) -> None:
         """Select names and conflicts; conflicts bring their names with them."""
         if self.analysis is None:
@@ -157,12 +178,14 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             else None
         )
 
-    # -- plans --------------------------------------------------------------------------------------
+    # -- plans -------------------------------------------------------------------------------------
     def plan_named(self, name: str) -> PlanItem | None:
         """A plan by its name."""
         return next((p for p in self.plans if p.name == name), None)
 
-    def _add(self, name: str, origin: str, make: Callable[[], ShardingPlan], *, replace: bool = True) -> PlanItem:
+    def _add(
+        self, name: str, origin: str, make: Callable[[], ShardingPlan], *, replace: bool = True
+    ) -> PlanItem:
         problem = self.problem
         assert problem is not None
         plan = make()
@@ -178,7 +201,11 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         item = PlanItem(name, origin, plan, problem, price(problem, plan))
         if old is not None and same:
             item = item._replace(run=old.run, compiled=old.compiled, note=old.note)
-        self.plans = [item if p.name == name else p for p in self.plans] if old is not None else [*self.plans, item]
+        self.plans = (
+            [item if p.name == name else p for p in self.plans]
+            if old is not None
+            else [*self.plans, item]
+        )
         return item
 
     def free_name(self, name: str, between: str = " ") -> str:
@@ -193,14 +220,23 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         problem = self.problem
         if problem is None:
             return
-        items = [part.strip() for part in text.replace("\n", ",").replace(";", ",").split(",") if part.strip()]
+        items = [
+            part.strip()
+            for part in text.replace("\n", ",").replace(";", ",").split(",")
+            if part.strip()
+        ]
         with self.guarded():
             if not items:
-                raise InvalidPlan('type actions as "colour->axis", separated by commas; for instance batch->data')
+                raise InvalidPlan(
+                    'type actions as "colour->axis", separated by commas; for instance batch->data'
+                )
             if len(items) > MAX_ACTIONS_TYPED:
                 raise InvalidPlan(f"{len(items)} actions, at most {MAX_ACTIONS_TYPED}")
             item = self._add(
-                name.strip() or "typed", "typed", lambda: ShardingPlan.from_actions(problem, items), replace=False
+                name.strip() or "typed",
+                "typed",
+                lambda: ShardingPlan.from_actions(problem, items),
+                replace=False,
             )
             self.say(f"Added the plan {item.name}: {', '.join(item.plan.actions)}", "good")
 
@@ -211,7 +247,11 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             return
         with self.guarded():
             taken = data_parallel(problem)
-            self._add("data parallel", "batch dimension", lambda: ShardingPlan.from_actions(problem, taken))
+            self._add(
+                "data parallel",
+                "batch dimension",
+                lambda: ShardingPlan.from_actions(problem, taken),
+            )
 
     def remove_plan(self, name: str) -> None:
         """Forget a plan."""
@@ -219,7 +259,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self._trails.pop(self._trail_key(), None)
         self.plans = [p for p in self.plans if p.name != name]
 
-    # -- jobs ---------------------------------------------------------------------------------------
+    # -- jobs --------------------------------------------------------------------------------------
     @property
     def busy(self) -> bool:
         """Does a job of this page run?"""
@@ -238,7 +278,13 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         return problem
 
     def _start(
-        self, kind: str, title: str, on_result: Callable[[Job], None], target: Any, *args: Any, **kwargs: Any
+        self,
+        kind: str,
+        title: str,
+        on_result: Callable[[Job], None],
+        target: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         self._check_idle()
         self._seen, self._settled, self._on_result = 0, False, on_result
@@ -256,16 +302,27 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self._launch_search(self._free_for_a_job(), settings=settings)
 
     def resume_search(self) -> None:
-        """Go on where the last search ended, for another budget; it may have been stopped, or have ended by itself."""
+        """Go on where the last search ended, for another budget.
+
+        It may have been stopped, or have ended by itself.
+        """
         job, problem = self._search_job, self.search_problem
         with self.guarded():
             self._check_idle()
             if job is None or problem is None or not job.left_trace:
-                raise ToastError("There is no search to go on from: run one first, or choose the file of a saved one.")
-            self._launch_search(problem, job.trace_path, {k: job.about[k] for k in ("method", "seed", "options")})
+                raise ToastError(
+                    "There is no search to go on from: run one first, or choose the "
+                    "file of a saved one."
+                )
+            self._launch_search(
+                problem, job.trace_path, {k: job.about[k] for k in ("method", "seed", "options")}
+            )
 
     def resume_saved(self, file: bytes) -> None:
-        """Go on from the file of a trace; it is read in the search's own process, and refused if it does not fit."""
+        """Go on from the file of a trace.
+
+        It is read in the search's own process, and refused if it does not fit.
+        """
         with self.guarded():
             problem = self._free_for_a_job()
             path = self.jobs.keep_file(secrets.token_hex(8))
@@ -277,22 +334,46 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     ) -> None:
         about = {**self._about(problem), **(settings or {})}
         self._start(
-            "search", f"{about['method']} on {problem.describe()}{', resumed' if resume else ''}", self._searched,
-            "toast_lab.app.kept_search:search", problem.analysis, str(problem.mesh), problem.machine,
-            about["method"], about["seed"], about["seconds"], about["evaluations"], dict(about["options"]),
-            limit_bytes=problem.memory_limit_bytes, resume=None if resume is None else str(resume),
-            brought=brought(), controlled=True,
-            leaves_trace=True, time_limit_s=24 * 3600.0, about=about,
-        )  # fmt: skip
+            "search",
+            f"{about['method']} on {problem.describe()}{', resumed' if resume else ''}",
+            self._searched,
+            "toast_lab.app.kept_search:search",
+            problem.analysis,
+            str(problem.mesh),
+            problem.machine,
+            about["method"],
+            about["seed"],
+            about["seconds"],
+            about["evaluations"],
+            dict(about["options"]),
+            limit_bytes=problem.memory_limit_bytes,
+            resume=None if resume is None else str(resume),
+            brought=brought(),
+            controlled=True,
+            leaves_trace=True,
+            time_limit_s=24 * 3600.0,
+            about=about,
+        )
         self._forget_search()  # only now: a search that could not be started takes nothing away
         self.search_problem, self._search_job = problem, self.job
         self.job_changes += 1
 
     def _about(self, problem: Problem) -> dict[str, Any]:
         settings = (
-            "model", "analysis", "which", "sizes", "mesh", "machine", "own_machines", "memory_gib", "method", "seed",
-            "seconds", "evaluations", "options",
-        )  # fmt: skip
+            "model",
+            "analysis",
+            "which",
+            "sizes",
+            "mesh",
+            "machine",
+            "own_machines",
+            "memory_gib",
+            "method",
+            "seed",
+            "seconds",
+            "evaluations",
+            "options",
+        )
         return {**{k: getattr(self, k) for k in settings}, "problem": problem}
 
     def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
@@ -302,17 +383,28 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             check(methods)
             self.race = RaceState(problem, tuple(methods), seed)
             self._start(
-                "race", f"racing {', '.join(methods)} on {problem.describe()}", self._raced, worker.race_methods,
-                problem, tuple(methods), seed, seconds, controlled=True,
+                "race",
+                f"racing {', '.join(methods)} on {problem.describe()}",
+                self._raced,
+                worker.race_methods,
+                problem,
+                tuple(methods),
+                seed,
+                seconds,
+                controlled=True,
                 about={**self._about(problem), "race": self.race},
-            )  # fmt: skip
+            )
 
     def _raced(self, job: Job) -> None:
         self.race.found = job.result
         self.say(f"The race is over: {self.race.verdict()}", "good")
 
     def _forget_search(self) -> None:
-        self.points, self.best_actions, self.search_note, self.search_gap, self.simulations = [], (), "", None, 0
+        self.points = []
+        self.best_actions = ()
+        self.search_note = ""
+        self.search_gap = None
+        self.simulations = 0
         self._search_job = None
 
     @property
@@ -341,7 +433,9 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self.search_note = f"{found.message} {gap_text(found.gap)}".rstrip()
         self._keep_search(plan, found.cost, problem, job.result.method, job.result.seed)
 
-    def _keep_search(self, plan: ShardingPlan, cost: Cost, problem: Problem, method: str, seed: int) -> None:
+    def _keep_search(
+        self, plan: ShardingPlan, cost: Cost, problem: Problem, method: str, seed: int
+    ) -> None:
         name = self.free_name(f"{method} (seed {seed})", " #")
         self.plans = [*self.plans, PlanItem(name, "search", plan, problem, cost)]
         self.say(f"{name}: {self.search_note} It is in the comparison now.", "good")
@@ -386,11 +480,15 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self.job_changes += 1
 
     def tick(self) -> list[Point]:
-        """Bring in what the job reported since the last call; gives the new points of the search curves."""
+        """Bring in what the job reported since the last call.
+
+        Gives the new points of the search curves.
+        """
         job = self.job
         if job is None or self._settled:
             return []
-        ended = job.finished.is_set()  # read first: whatever was logged before the end is in the log by now
+        # Read first: whatever was logged before the end is in the log by now
+        ended = job.finished.is_set()
         events = job.since(self._seen)
         self._seen += len(events)
         new: list[Point] = []
@@ -405,7 +503,11 @@ class Session(Loading, ByHand, Running, param.Parameterized):
                         self.best_actions = simulation.actions
         self.points.extend(new)
         if len(self.points) > MAX_POINTS:
-            self.points = [p for i, p in enumerate(self.points) if p.improved or i % 2 or i + 1 == len(self.points)]
+            self.points = [
+                p
+                for i, p in enumerate(self.points)
+                if p.improved or i % 2 or i + 1 == len(self.points)
+            ]
         if ended:
             self._settle(job)
         if events or ended:
@@ -425,9 +527,12 @@ class Session(Loading, ByHand, Running, param.Parameterized):
                 plan, self.search_note = rescue(problem, method, self.best_actions)
                 self._keep_search(plan, price(problem, plan), problem, method, seed)
 
-    # -- reloading a page ---------------------------------------------------------------------------
+    # -- reloading a page --------------------------------------------------------------------------
     def adopt(self, job: Job) -> bool:
-        """Watch a search or a race that another page started, from its beginning; False: it is neither."""
+        """Watch a search or a race that another page started, from its beginning; False.
+
+        It is neither.
+        """
         about = job.about
         if job.kind not in ("search", "race") or about is None:
             return False
@@ -437,7 +542,9 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self.set_problem()
         self.job, self._seen, self._settled = job, 0, False
         if job.kind == "search":
-            self._search_job, self.search_problem, self._on_result = job, about["problem"], self._searched
+            self._search_job = job
+            self.search_problem = about["problem"]
+            self._on_result = self._searched
         else:
             self.race, self._on_result = about["race"].fresh(), self._raced
         self.job_changes += 1
@@ -447,7 +554,9 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         """A session of its own that starts from this one's state and watches the same job."""
         kept = {k: v for k, v in self.param.values().items() if k not in ("name",)}
         new = Session(jobs=self.jobs, **kept)
-        new.points, new.best_actions, new.search_note = list(self.points), self.best_actions, self.search_note
+        new.points = list(self.points)
+        new.best_actions = self.best_actions
+        new.search_note = self.search_note
         new.search_gap = self.search_gap
         new._shelf, new.search_problem = dict(self._shelf), self.search_problem
         new._trails = dict(self._trails)

@@ -1,4 +1,7 @@
-"""What surrounds the five pages: theme, keys, the address bar.  The browser's half is ``shell.js``."""
+"""What surrounds the five pages: theme, keys, the address bar.
+
+The browser's half is ``shell.js``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ class Shell(JSComponent):
 
     commands = param.List(default=[], doc="[id, [key, ...], words, group]")
     query = param.List(default=[], doc="[query text, whether it is a step that back undoes]")
-    framed = param.Boolean(default=False, doc="inside a page that is not ours: keys are taken inside the explorer only")
+    framed = param.Boolean(
+        default=False, doc="inside a page that is not ours: keys are taken inside the explorer only"
+    )
     command = param.List(default=[], doc="[id, counter] of the last key")
     arrived = param.List(default=[], doc="[query text, counter] after back or forward")
 
@@ -50,5 +55,11 @@ kbd {{ font-family: {MONO}; font-size: 11.5px; border: 1px solid var(--tl-edge, 
     ]
 
     def __init__(self, **params: Any) -> None:
-        params = {"width": 102, "height": 32, "sizing_mode": "fixed", "margin": (2, 0, 0, 8), **params}
+        params = {
+            "width": 102,
+            "height": 32,
+            "sizing_mode": "fixed",
+            "margin": (2, 0, 0, 8),
+            **params,
+        }
         super().__init__(**params)

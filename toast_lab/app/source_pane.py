@@ -1,4 +1,7 @@
-"""The source code of a program, with the selected lines marked; a click on a line selects what it computes."""
+"""The source code of a program, with the selected lines marked.
+
+A click on a line selects what it computes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.views import source_lines
 from toast_lab.views.program_table import Segment
 
-OPS = "#1a7f8c"  #: the number of a line that computes something; so does the number of its ops on the right
+#: the number of a line that computes something; so does the number of its ops on the right
+OPS = "#1a7f8c"
 
 
 class SourcePane(pn.viewable.Viewer):
@@ -46,7 +50,9 @@ class SourcePane(pn.viewable.Viewer):
         if analysis is not self._analysis:
             self._analysis, self._file = analysis, ""
             self._ops = source_lines.ops_of_lines(analysis.program)
-        ops = sorted({int(o) for o in analysis.dims.op[list(session.names)]}) if session.names else []
+        ops = (
+            sorted({int(o) for o in analysis.dims.op[list(session.names)]}) if session.names else []
+        )
         frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
         wanted = frames[0].file if frames else self._file or self._first()
         if wanted != self._file:
@@ -61,15 +67,22 @@ class SourcePane(pn.viewable.Viewer):
         self._file = file
         text, ops = source_lines.file_lines(file), self._ops.get(file, {})
         if not text:
-            words = f"{file or 'The source'} cannot be read here; the listing says which line an op comes from."
+            words = (
+                f"{file or 'The source'} cannot be read here; the listing says which line an "
+                "op comes from."
+            )
             self._title.object = h("p", words, cls="quiet one")
         else:
-            self._title.object = h("p", h("b", file), f"  {sum(map(len, ops.values())):,} ops", cls="quiet one")
+            self._title.object = h(
+                "p", h("b", file), f"  {sum(map(len, ops.values())):,} ops", cls="quiet one"
+            )
         lines = []
         for number, line in enumerate(text, 1):
             mine = len(ops.get(number, ()))
             where = f"{mine} op{'s' if mine > 1 else ''}" if mine else ""
-            lines.append((number, (Segment(f"{number:>5}  ", OPS if mine else ""), Segment(line)), where))
+            lines.append(
+                (number, (Segment(f"{number:>5}  ", OPS if mine else ""), Segment(line)), where)
+            )
         self.lines.put(lines)
 
     def _picked(self, picked: list[int]) -> None:

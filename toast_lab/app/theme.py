@@ -1,8 +1,11 @@
-"""Light and dark: the colours of the page as CSS custom properties, and how a page comes to have one of the two.
+"""Light and dark.
 
-Style sheets name a property with its light value as fallback, ``var(--tl-ink, #1c2430)``, so that a view that stands
-alone in a notebook looks right too.  The browser decides: what was chosen last (kept in its local storage), else what
-the system prefers.  A served page does so in its head, before anything is drawn.
+The colours of the page as CSS custom properties, and how a page comes to have one of the two.
+
+Style sheets name a property with its light value as fallback, ``var(--tl-ink, #1c2430)``, so that a
+view that stands alone in a notebook looks right too.  The browser decides: what was chosen last
+(kept in its local storage), else what the system prefers.  A served page does so in its head,
+before anything is drawn.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ DARK = {
 _BORROWED = """--design-background-color: var(--tl-card); --design-background-text-color: var(--tl-ink);
   --design-surface-color: var(--tl-soft); --design-surface-text-color: var(--tl-ink);
   --design-primary-color: var(--tl-accent); --design-primary-text-color: #fff; --bokeh-icon-color: var(--tl-quiet);"""
-# Tooltips of Bokeh hang on the body or on their figure, and bring their own colours along unless these are stronger.
+# Tooltips of Bokeh hang on the body or on their figure, and bring their own colours along unless
+# these are stronger.
 TOOLTIP = """.bk-Tooltip {
   --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
   --tooltip-color: var(--tl-card, #fff) !important; --tooltip-text: var(--tl-ink, #18191d) !important;
@@ -105,7 +109,8 @@ html, body {{ margin: 0; background: var(--tl-page); color: var(--tl-ink); heigh
 <script>{DECIDE}</script>
 {{% endblock %}}"""
 
-#: For the page's root inside a notebook, whose head is not ours; the script puts the attribute there.
+#: For the page's root inside a notebook, whose head is not ours; the script puts the attribute
+#: there.
 HOST = sheet(":host", ":host([data-tl-theme=dark])")
 
 

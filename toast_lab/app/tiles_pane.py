@@ -1,4 +1,7 @@
-"""Device tiles on the page: which part of a chosen tensor each device holds under the plan by hand."""
+"""Device tiles on the page.
+
+Which part of a chosen tensor each device holds under the plan by hand.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,21 @@ from toast_lab.views.tiles import MAX_DRAWN, MAX_ROWS, TilesPlot, dim_texts, par
 MAX_TENSORS = 60
 
 
-def tensors_of(analysis: Analysis, names: tuple[int, ...], conflicts: tuple[int, ...] = ()) -> list[int]:
-    """Values on which names stand, those that conflicts are on first: what the ops of the names make, or else read.
+def tensors_of(
+    analysis: Analysis, names: tuple[int, ...], conflicts: tuple[int, ...] = ()
+) -> list[int]:
+    """Values on which names stand, those that conflicts are on first.
+
+    What the ops of the names make, or else read.
 
     Without names the arguments.  At most ``MAX_TENSORS``.
     """
     program = analysis.program
     if not names:
         return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
-    found = dict.fromkeys(place.value for k in conflicts[:MAX_TENSORS] for place in analysis.conflicts[k].places)
+    found = dict.fromkeys(
+        place.value for k in conflicts[:MAX_TENSORS] for place in analysis.conflicts[k].places
+    )
     first = len(found)
     for name in names:
         op = int(analysis.dims.op[name])
@@ -44,7 +53,9 @@ def tensors_of(analysis: Analysis, names: tuple[int, ...], conflicts: tuple[int,
 
 
 class TilesPane(pn.viewable.Viewer):
-    """The picture left, its table twin right, above them the tensor and the two dims that are drawn."""
+    """The picture left, its table twin right, above them the tensor and the two dims that are
+    drawn.
+    """
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -60,12 +71,22 @@ class TilesPane(pn.viewable.Viewer):
         self.across = pn.widgets.Select(options={}, width=100, **common)
         self._words = look.text()
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=150)
-        self.table = look.table(parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False)
+        self.table = look.table(
+            parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False
+        )
         for widget in (self.tensor, self.down, self.across):
             widget.param.watch(lambda _: None if self._quiet else self.draw(), "value")
         menu = figure_menu("device tiles", "device tiles")
         self._view = pn.Column(
-            pn.Row(self.tensor, self.down, self.across, menu, sizing_mode="stretch_width", margin=(4, 0), height=30),
+            pn.Row(
+                self.tensor,
+                self.down,
+                self.across,
+                menu,
+                sizing_mode="stretch_width",
+                margin=(4, 0),
+                height=30,
+            ),
             self._words,
             pn.Row(self._pane, self.table, sizing_mode="stretch_both", margin=0),
             sizing_mode="stretch_both",
@@ -79,18 +100,29 @@ class TilesPane(pn.viewable.Viewer):
             return
         program = analysis.program
         found = tensors_of(analysis, tuple(self.session.names), tuple(self.session.conflicts))
-        options = {f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in found}
+        options = {
+            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in found
+        }
         if options != self.tensor.options:
             self._quiet = True
-            value = self.tensor.value if self.tensor.value in found else (found[0] if found else None)
+            value = (
+                self.tensor.value if self.tensor.value in found else (found[0] if found else None)
+            )
             self.tensor.param.update(options=options, value=value)
             self._quiet = False
         self.draw()
 
     def spec(self) -> tuple[tuple[int, ...], Spec] | None:
-        """(shape, mesh axes of each dim) of the chosen tensor in the plan by hand; None without a tensor."""
+        """(shape, mesh axes of each dim) of the chosen tensor in the plan by hand.
+
+        None without a tensor.
+        """
         session, value = self.session, self.tensor.value
-        if session.problem is None or value is None or value >= session.problem.analysis.program.n_values:
+        if (
+            session.problem is None
+            or value is None
+            or value >= session.problem.analysis.program.n_values
+        ):
             return None
         shape = session.problem.analysis.program.dims(int(value))
         item = session.plan_named(MANUAL)
@@ -121,18 +153,32 @@ class TilesPane(pn.viewable.Viewer):
         rows = parts(problem.mesh, shape, spec)
         self.table.value = parts_frame(problem.mesh, rows[:MAX_ROWS])
         words = "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
-        more = f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn" if len(rows) > MAX_DRAWN else ""
+        more = (
+            f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn"
+            if len(rows) > MAX_DRAWN
+            else ""
+        )
         self._words.object = h("p", words + more, cls="quiet one", title=words)
 
     def _offer_dims(self, rank: int) -> None:
-        """Dims down and across; a vector has one only, and two different ones are drawn of anything larger."""
+        """Dims down and across.
+
+        A vector has one only, and two different ones are drawn of anything larger.
+        """
         self._quiet = True
         every = {str(d): d for d in range(rank)}
         for widget, word, first in ((self.down, "down", 0), (self.across, "across", 1)):
-            options = {f"{word} {k}": d for k, d in every.items()} if rank > 1 or (rank and word == "across") else {}
+            options = (
+                {f"{word} {k}": d for k, d in every.items()}
+                if rank > 1 or (rank and word == "across")
+                else {}
+            )
             if options != widget.options:
                 keep = widget.value if widget.value in options.values() else None
-                widget.param.update(options=options, value=min(first, rank - 1) if keep is None and options else keep)
+                widget.param.update(
+                    options=options,
+                    value=min(first, rank - 1) if keep is None and options else keep,
+                )
             widget.visible = bool(options)
         if rank > 1 and self.down.value == self.across.value:
             self.across.value = (int(self.down.value or 0) + 1) % rank

@@ -1,4 +1,7 @@
-"""The tour on the page: a strip between the status line and the body, which covers nothing, and its outline."""
+"""The tour on the page.
+
+A strip between the status line and the body, which covers nothing, and its outline.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Butto
 
 
 class TourStrip(pn.viewable.Viewer):
-    """Place and title left, text and question in the middle, buttons right; the index opens below them."""
+    """Place and title left, text and question in the middle, buttons right.
+
+    The index opens below them.
+    """
 
     def __init__(self, tour: Tour, find: Callable[[str, str], Any], **params: Any) -> None:
         """``find(page, way)`` gives an object of the page that is shown, or None."""
@@ -77,18 +83,42 @@ class TourStrip(pn.viewable.Viewer):
         self._options: list[str] = []
         self._quiet = False
         self._place = pn.pane.HTML("", stylesheets=[look.TEXT + PLACE], width=212, margin=0)
-        self._text = pn.pane.HTML("", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_width", margin=0)
+        self._text = pn.pane.HTML(
+            "", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_width", margin=0
+        )
         self.quiz = pn.widgets.RadioButtonGroup(
-            options=["-"], value=None, button_type="default", height=28, margin=(2, 0, 0, 0), visible=False,
-            sizing_mode="stretch_width", max_width=620, stylesheets=[look.BUTTON + QUIZ],
-        )  # fmt: skip
-        self.quiz.param.watch(lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value")
+            options=["-"],
+            value=None,
+            button_type="default",
+            height=28,
+            margin=(2, 0, 0, 0),
+            visible=False,
+            sizing_mode="stretch_width",
+            max_width=620,
+            stylesheets=[look.BUTTON + QUIZ],
+        )
+        self.quiz.param.watch(
+            lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value"
+        )
         self._code = pn.pane.HTML("", stylesheets=[look.TEXT], margin=0)
         self.code_box = pn.Column(
-            self._code, width=430, height=128, scroll=True, margin=(0, 0, 0, 8), visible=False,
-            styles={"background": "var(--tl-soft, #eef3f9)", "border-radius": "6px", "padding": "4px 8px"},
-        )  # fmt: skip
-        small: dict[str, Any] = {"sizing_mode": "stretch_width", "height": 28, "margin": (0, 2, 4, 2)}
+            self._code,
+            width=430,
+            height=128,
+            scroll=True,
+            margin=(0, 0, 0, 8),
+            visible=False,
+            styles={
+                "background": "var(--tl-soft, #eef3f9)",
+                "border-radius": "6px",
+                "padding": "4px 8px",
+            },
+        )
+        small: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "height": 28,
+            "margin": (0, 2, 4, 2),
+        }
         self.back = look.button("← Back", **small)
         self.forward = look.button("Next →", button_type="primary", **small)
         self.do = look.button("Do it for me", **small)
@@ -112,9 +142,15 @@ class TourStrip(pn.viewable.Viewer):
             margin=(0, 0, 0, 8),
         )
         words = pn.Column(self._text, self.quiz, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
-        upper = pn.Row(self._place, words, self.code_box, buttons, sizing_mode="stretch_width", margin=0)
+        upper = pn.Row(
+            self._place, words, self.code_box, buttons, sizing_mode="stretch_width", margin=0
+        )
         self.figures = look.table(
-            _index(), sizing_mode="stretch_width", height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
+            _index(),
+            sizing_mode="stretch_width",
+            height=INDEX_HEIGHT - 24,
+            visible=False,
+            layout="fit_data_stretch",
         )
         self.figures.on_click(lambda e: self._jump(int(e.row)))
         self._root = pn.Column(
@@ -127,7 +163,7 @@ class TourStrip(pn.viewable.Viewer):
         )
         tour.param.watch(lambda *_: self.refresh(), "changes")
 
-    # -- showing ------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
         """Show the step as it stands."""
         tour, step = self.tour, self.tour.step
@@ -138,13 +174,17 @@ class TourStrip(pn.viewable.Viewer):
             return
         chapter, chapters, n, of = tour.place
         done = (step.task is not None or step.quiz is not None) and tour.done
-        bar = h("div", h("div", "", style=f"width:{100 * n / of:.0f}%"), cls="bar", role="presentation")
-        self._place.object = join([
-            h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
-            h("div", step.title, cls="title"),
-            h("div", h("span", step.paper, cls="tag"), f" step {n} of {of}", cls="quiet one"),
-            bar,
-        ])  # fmt: skip
+        bar = h(
+            "div", h("div", "", style=f"width:{100 * n / of:.0f}%"), cls="bar", role="presentation"
+        )
+        self._place.object = join(
+            [
+                h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
+                h("div", step.title, cls="title"),
+                h("div", h("span", step.paper, cls="tag"), f" step {n} of {of}", cls="quiet one"),
+                bar,
+            ]
+        )
         self._show_words(done)
         wide = step.code is not None and tour.there
         if wide and step.code is not None:
@@ -164,7 +204,9 @@ class TourStrip(pn.viewable.Viewer):
         assert step is not None
         parts: list[Any] = []
         if tour.preparing:
-            parts.append(h("p", f"One moment: {step.scene.model} is traced and analysed.", cls="quiet"))
+            parts.append(
+                h("p", f"One moment: {step.scene.model} is traced and analysed.", cls="quiet")
+            )
         elif tour.away:
             parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:
@@ -174,7 +216,15 @@ class TourStrip(pn.viewable.Viewer):
         if tour.there and step.quiz is not None:
             parts.append(h("p", "? ", step.quiz.question, cls="ask"))
         if tour.said:
-            parts.append(h("p", "✓ " if done else "", rich(tour.said), cls="said" if done else "away", role="status"))
+            parts.append(
+                h(
+                    "p",
+                    "✓ " if done else "",
+                    rich(tour.said),
+                    cls="said" if done else "away",
+                    role="status",
+                )
+            )
         self._text.object = h("div", *parts, cls="words")
 
     def _show_quiz(self, done: bool) -> None:
@@ -192,7 +242,9 @@ class TourStrip(pn.viewable.Viewer):
 
     def _set_height(self) -> None:
         step = self.tour.step
-        tall = step is not None and (step.code is not None or step.quiz is not None or step.task is not None)
+        tall = step is not None and (
+            step.code is not None or step.quiz is not None or step.task is not None
+        )
         sheets = [STRIP % (ROOMY if tall else LOW)]
         if self._root.stylesheets != sheets:
             self._root.stylesheets = sheets
@@ -210,15 +262,18 @@ class TourStrip(pn.viewable.Viewer):
 
     def _outline(self, objects: list[Any]) -> None:
         for thing in self._outlined:
-            thing.styles = {**thing.styles, "outline": "none"}  # a style that is left out stays on the page
+            # A style that is left out stays on the page
+            thing.styles = {**thing.styles, "outline": "none"}
         self._outlined = []
         for thing in objects:
             if thing is not None:
                 self._outlined.append(thing)
-                inside = any(look.CANVAS in str(x) or look.SIDE in str(x) for x in thing.stylesheets)
+                inside = any(
+                    look.CANVAS in str(x) or look.SIDE in str(x) for x in thing.stylesheets
+                )
                 thing.styles = {**thing.styles, **(OUTLINE if inside else AROUND)}
 
-    # -- doing --------------------------------------------------------------------------------------
+    # -- doing -------------------------------------------------------------------------------------
     def _do(self) -> None:
         self._seen = None
         if self.tour.away:
@@ -266,15 +321,21 @@ def _show_tensor(tiles: Any, name: str) -> None:
 
 
 def _index() -> pd.DataFrame:
-    title = {s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps}
-    rows = [{"in the paper": f.figure, "what it shows": f.shows, "step of the tour": title[f.step]} for f in FIGURES]
+    title = {
+        s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps
+    }
+    rows = [
+        {"in the paper": f.figure, "what it shows": f.shows, "step of the tour": title[f.step]}
+        for f in FIGURES
+    ]
     assert all(f.step in BY_KEY for f in FIGURES)
     return pd.DataFrame(rows)
 
 
 OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "-3px"}
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
-LOW, ROOMY = 112, 146  #: least heights; a step with a task has room for what is said when it is done
+#: least heights; a step with a task has room for what is said when it is done
+LOW, ROOMY = 112, 146
 STRIP = """
 :host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb); border-radius: 8px;
   padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto; height: auto;

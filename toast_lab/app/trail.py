@@ -21,7 +21,10 @@ class Trail(NamedTuple):
     future: tuple[Actions, ...] = ()  #: the one that was left last stands last
 
     def to(self, actions: Actions) -> Trail:
-        """Go on to another version; what was taken back is forgotten.  The same version again changes nothing."""
+        """Go on to another version; what was taken back is forgotten.
+
+        The same version again changes nothing.
+        """
         return self if actions == self.now else Trail(actions, (*self.past, self.now)[-MAX_PAST:])
 
     def undo(self) -> Trail:
@@ -30,4 +33,8 @@ class Trail(NamedTuple):
 
     def redo(self) -> Trail:
         """One version on again, if there is one."""
-        return Trail(self.future[-1], (*self.past, self.now), self.future[:-1]) if self.future else self
+        return (
+            Trail(self.future[-1], (*self.past, self.now), self.future[:-1])
+            if self.future
+            else self
+        )

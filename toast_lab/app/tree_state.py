@@ -1,4 +1,7 @@
-"""What a page looks at in the tree of a search: as of which simulation, from where, which place; free of any GUI."""
+"""What a page looks at in the tree of a search.
+
+As of which simulation, from where, which place; free of any GUI.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class Place(NamedTuple):
     best_score: float
     plan: tuple[str, ...]
     prior: tuple[int, float] | None  #: visits and mean C(s) of its action wherever it was taken
-    own: tuple[int, float] | None  #: visits and mean reward as the method itself counted, after its end
+    #: visits and mean reward as the method itself counted, after its end
+    own: tuple[int, float] | None
 
 
 class TreeState:
@@ -82,11 +86,15 @@ class TreeState:
         return self.there if self.at is None else min(self.at, self.there)
 
     def count(self, *, now: bool = False) -> bool:
-        """Count anew if more is to be shown and the last time is long enough ago; did anything change?"""
+        """Count anew if more is to be shown and the last time is long enough ago.
+
+        Did anything change?
+        """
         mirror, n = self.mirror, self.shown
         if mirror is None or not n or n == self.counted:
             return False
-        # Counting takes milliseconds for 100,000 simulations; for more, it may take a fifth of the time at most.
+        # Counting takes milliseconds for 100,000 simulations; for more, it may take a fifth of the
+        # time at most.
         if not now and time.monotonic() < self._counted_at:
             return False
         began = time.monotonic()
@@ -106,7 +114,7 @@ class TreeState:
         """The best plan as of what is shown."""
         return self.mirror.best(self.shown) if self.mirror is not None else None
 
-    # -- pictures -----------------------------------------------------------------------------------
+    # -- pictures ----------------------------------------------------------------------------------
     def scene(self, kind: str = "best_score", widest: int = 8) -> Scene | None:
         """The blocks to draw."""
         mirror, tally = self.mirror, self.tally
@@ -115,9 +123,13 @@ class TreeState:
         with mirror.lock:
             places = mirror.places
             blocks = icicle(
-                places.place["parent"][: len(tally.visits)], tally.visits, self.root, LEVELS, widest,
+                places.place["parent"][: len(tally.visits)],
+                tally.visits,
+                self.root,
+                LEVELS,
+                widest,
                 opened=[p for p in self.opened if p < len(tally.visits)],
-            )  # fmt: skip
+            )
             labels = [
                 fold_label(n) if n else places.label(p)
                 for p, n in zip(blocks.place.tolist(), blocks.folded.tolist(), strict=True)
@@ -134,10 +146,12 @@ class TreeState:
         return Steering(**{k: float(v) for k, v in options.items() if k in Steering._fields})
 
     def action_rows(self, legal: tuple[str, ...] = ()) -> tuple[list[int], list[ActionRow]]:
-        """The actions at the selected place and the place each leads to, -1 for those of ``legal`` that were not tried.
+        """The actions at the selected place and the place each leads to, -1 for those of ``legal``
+        that were not tried.
 
-        The scores are the tree search's formula on what is counted here: the mean over the widths of reward that its
-        walks take in turn.  Trajectories that vary the best ones do not walk the tree and count at the root alone.
+        The scores are the tree search's formula on what is counted here: the mean over the widths
+        of reward that its walks take in turn.  Trajectories that vary the best ones do not walk the
+        tree and count at the root alone.
         """
         mirror, tally, actions = self.mirror, self.tally, self.actions
         if mirror is None or tally is None or actions is None:
@@ -148,17 +162,27 @@ class TreeState:
             labels = [mirror.places.label(int(p)) for p in found]
             known = set(labels)
             untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(found)]
-            elsewhere = {text: w for w, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])}
+            elsewhere = {
+                text: w for w, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
+            }
         prior = priors(actions.mean_reward)
-        word_of = [int(w) if 0 <= w < len(prior) else elsewhere.get(t, -1) for w, t in zip(words, labels, strict=True)]
+        word_of = [
+            int(w) if 0 <= w < len(prior) else elsewhere.get(t, -1)
+            for w, t in zip(words, labels, strict=True)
+        ]
         word_of += [elsewhere.get(t, -1) for t in untried]
         mine = np.array([prior[w] if w >= 0 else 1.0 for w in word_of])
         none = np.zeros(len(untried))
         visits = np.concatenate([tally.visits[found], none])
-        mean, top = (np.concatenate([column[found], none]) for column in (tally.mean_reward, tally.best_reward))
+        mean, top = (
+            np.concatenate([column[found], none])
+            for column in (tally.mean_reward, tally.best_reward)
+        )
         scores = upper_bounds(visits, mean, top, mine, float(tally.best_reward[0]), self.steering)
         nan = none * np.nan
-        scores_mean, best = (np.concatenate([column[found], nan]) for column in (tally.mean_score, tally.best_score))
+        scores_mean, best = (
+            np.concatenate([column[found], nan]) for column in (tally.mean_score, tally.best_score)
+        )
         above = max(int(tally.visits[self.selected]), 1)
         rows = [
             ActionRow(text, int(n), n / above, float(q), float(low), float(p), float(score))
@@ -180,17 +204,27 @@ class TreeState:
             own = mirror.own
         known = p and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
         return Place(
-            label, int(places.place["depth"][p]), int(tally.visits[p]), int(tally.ended[p]),
-            float(tally.mean_score[p]), float(tally.best_score[p]), plan,
-            (int(self.actions.visits[word]), float(self.actions.mean_score[word])) if known else None,
+            label,
+            int(places.place["depth"][p]),
+            int(tally.visits[p]),
+            int(tally.ended[p]),
+            float(tally.mean_score[p]),
+            float(tally.best_score[p]),
+            plan,
+            (int(self.actions.visits[word]), float(self.actions.mean_score[word]))
+            if known
+            else None,
             (int(own["visits"][node]), float(own["value"][node]))
             if self.at is None and own and node < len(own["visits"]) and own["visits"][node] > 0
             else None,
-        )  # fmt: skip
+        )
 
-    # -- moving about -------------------------------------------------------------------------------
+    # -- moving about ------------------------------------------------------------------------------
     def tap(self, scene: Scene, block: int) -> None:
-        """Select a block; the selected one becomes the root, the root gives way to the one above it; unfold a fold."""
+        """Select a block.
+
+        The selected one becomes the root, the root gives way to the one above it; unfold a fold.
+        """
         place = int(scene.blocks.place[block])
         if scene.blocks.folded[block]:
             self.opened.add(place)
@@ -215,9 +249,11 @@ class TreeState:
         self.root = 0
         self.opened = set()
 
-    # -- trajectories -------------------------------------------------------------------------------
+    # -- trajectories ------------------------------------------------------------------------------
     def trajectories(self, kind: str, most: int = 100) -> list[Simulation]:
-        """The "improvements", the "last" or the "best" ones of what is shown, the best or newest first."""
+        """The "improvements", the "last" or the "best" ones of what is shown, the best or newest
+        first.
+        """
         mirror, n = self.mirror, self.shown
         if mirror is None or not n:
             return []
@@ -247,7 +283,9 @@ class TreeState:
 
 
 def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
-    """Rows of the ``most`` best of different price: those that fit first, then the lower score, then the earlier.
+    """Rows of the ``most`` best of different price.
+
+    Those that fit first, then the lower score, then the earlier.
 
     >>> best_rows(np.array([3.0, 1.0, 2.0, 2.0]), np.array([True, False, True, True]), 9)
     array([2, 0, 1])

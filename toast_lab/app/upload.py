@@ -1,4 +1,7 @@
-"""A place to drop a file on.  The browser's half is ``upload.js``; what comes is bytes, and stays bytes here."""
+"""A place to drop a file on.
+
+The browser's half is ``upload.js``; what comes is bytes, and stays bytes here.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ MAX_NAME = 120
 
 
 class Upload(JSComponent):
-    """``on_file(name, content)`` gets a whole file, ``on_refused(name, size)`` one that is empty or too large."""
+    """``on_file(name, content)`` gets a whole file, ``on_refused(name, size)`` one that is empty or
+    too large.
+    """
 
     limit = param.Integer(default=MAX_UPLOAD_BYTES)
     piece = param.Integer(default=PIECE_BYTES)
@@ -41,7 +46,10 @@ button {{ font: inherit; align-self: start; color: var(--tl-ink, #1c2430); backg
     ]
 
     def __init__(
-        self, on_file: Callable[[str, bytes], None], on_refused: Callable[[str, int], None], **params: Any
+        self,
+        on_file: Callable[[str, bytes], None],
+        on_refused: Callable[[str, int], None],
+        **params: Any,
     ) -> None:
         super().__init__(sizing_mode="stretch_width", margin=(3, 0), **params)
         self._on_file, self._on_refused = on_file, on_refused

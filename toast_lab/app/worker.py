@@ -1,7 +1,9 @@
-"""What runs in child processes: load a model, search, race (what is done with a plan is in ``after_plan``).
+"""What runs in child processes.
 
-Every function takes and gives plain data or frozen results, since both are pickled.  Progress goes through
-``isolate.report``, at most some twenty messages a second while nobody steps.
+Load a model, search, race (what is done with a plan is in ``after_plan``).
+
+Every function takes and gives plain data or frozen results, since both are pickled.  Progress goes
+through ``isolate.report``, at most some twenty messages a second while nobody steps.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from toast_lab.search.search_child import PlanSender
 from toast_lab.search.trace import Simulations
 
 POLL_EVERY_S = 0.02
-SHOWN_AT_ONCE = 20  #: of what a search on all cores tries between two reports, a page shows a sample
+#: of what a search on all cores tries between two reports, a page shows a sample
+SHOWN_AT_ONCE = 20
 
 
 class Loaded(NamedTuple):
@@ -34,7 +37,10 @@ class Loaded(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Simulations since the last report: what is better than all before, the last one, and a sample of the others."""
+    """Simulations since the last report.
+
+    What is better than all before, the last one, and a sample of the others.
+    """
 
     simulations: tuple[Any, ...]
     done: int  #: simulations so far, those that are left out included
@@ -54,14 +60,16 @@ class Found(NamedTuple):
     elapsed_s: float
     gap: float | None
     bound: float | None = None
-    taken: tuple[Any, ...] = ()  #: the actions as ``Action``s, without those that the problem has pinned
+    #: the actions as ``Action``s, without those that the problem has pinned
+    taken: tuple[Any, ...] = ()
     trace: Any = None  #: what is needed to go on later, where it was asked for
 
 
 def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
     """Load and analyse a model.
 
-    Whatever wants its function later makes it again in a process of its own: the page's is not to trace anything.
+    Whatever wants its function later makes it again in a process of its own: the page's is not to
+    trace anything.
     """
     from toast_lab import frontends
     from toast_lab.frontends import stages
@@ -82,8 +90,8 @@ def analyse(model: Model) -> Analysis:
 class Control:
     """The child's side of pause, step and stop.
 
-    A search tells of several simulations at a time; ``hand_on`` keeps back those that nobody has asked for yet, so
-    that a step shows one, whatever the search has done since.
+    A search tells of several simulations at a time; ``hand_on`` keeps back those that nobody has
+    asked for yet, so that a step shows one, whatever the search has done since.
     """
 
     def __init__(self, path: str, send: Callable[[Any], None]) -> None:
@@ -117,13 +125,17 @@ class Control:
         return self.read()[0] == "stop"
 
     def hand_on(self, simulations: Iterable[Any]) -> None:
-        """Send simulations as the orders allow; gives once all are sent and the search may go on."""
+        """Send simulations as the orders allow.
+
+        Gives once all are sent and the search may go on.
+        """
         if isinstance(simulations, Simulations):
             self.plans.hand_on(simulations)
         if isinstance(simulations, Simulations):
             running = self.read(force=self.words[0] != "run")[0] not in ("pause", "round")
             self.sender.hand_on(simulations, now=not running)
-            if running and not self._waiting:  # decoding all of them would be a burden on the search
+            # Decoding all of them would be a burden on the search
+            if running and not self._waiting:
                 self.done += len(simulations)
                 sample = simulations.sample(max(1, len(simulations) // SHOWN_AT_ONCE))
                 self.send(Batch(tuple(sample), self.done))
@@ -136,7 +148,9 @@ class Control:
         self._stand_still(None)
 
     def _stand_still(self, coming: Any) -> None:
-        """Wait until ``coming`` may be shown, or until the search may go on if nothing is there to be shown."""
+        """Wait until ``coming`` may be shown, or until the search may go on if nothing is there to
+        be shown.
+        """
         if self._allowed(coming, force=self.words[0] in ("pause", "round")):
             return
         self._flush()
@@ -151,7 +165,8 @@ class Control:
             return self.done < int(rest[0])
         if order == "round" and coming is not None:
             if self._round is None:
-                self._round = max(coming.round, 1)  # the unsharded start, of round 0, belongs to the first one
+                # The unsharded start, of round 0, belongs to the first one
+                self._round = max(coming.round, 1)
             return bool(coming.round <= self._round)
         return True
 
@@ -162,7 +177,12 @@ class Control:
             return
         every = max(1, len(found) // SHOWN_AT_ONCE)
         last = len(found) - 1
-        self.send(Batch(tuple(s for i, s in enumerate(found) if s.improved or i % every == 0 or i == last), self.done))
+        self.send(
+            Batch(
+                tuple(s for i, s in enumerate(found) if s.improved or i % every == 0 or i == last),
+                self.done,
+            )
+        )
 
 
 def search_problem(
@@ -207,7 +227,14 @@ def search_problem(
     budget = contract.Budget(seconds, evaluations)
     isolate.report("searching")
     result = contract.search(
-        problem, method, seed, budget, orders.hand_on, lambda: orders.stopped, resume=resume, **options
+        problem,
+        method,
+        seed,
+        budget,
+        orders.hand_on,
+        lambda: orders.stopped,
+        resume=resume,
+        **options,
     )
     orders.sender.trace(result.trace, last=True)
     if keep is not None:
@@ -215,13 +242,23 @@ def search_problem(
             result.trace.save(keep)
     plan = result.plan
     return Found(
-        plan.op_axis, plan.value_axis, plan.key, plan.actions, result.cost, result.status.name, result.message,
-        result.evaluations, result.elapsed_s, result.gap, result.bound, result.actions,
+        plan.op_axis,
+        plan.value_axis,
+        plan.key,
+        plan.actions,
+        result.cost,
+        result.status.name,
+        result.message,
+        result.evaluations,
+        result.elapsed_s,
+        result.gap,
+        result.bound,
+        result.actions,
         result.trace if with_trace else None,
-    )  # fmt: skip
+    )
 
 
-# -- called in a thread: these make their own child, whose progress and end are theirs to handle ------
+# -- called in a thread: these make their own child, whose progress and end are theirs to handle ---
 
 
 def load_own(which: str, sizes: dict[str, Any], *, on_event: Any, cancel: Any) -> Loaded:
@@ -230,24 +267,38 @@ def load_own(which: str, sizes: dict[str, Any], *, on_event: Any, cancel: Any) -
 
     model = frontends.load(which, on_event=on_event, cancel=cancel, **sizes)
     analysis = isolate.run_in_child(
-        "toast_lab.app.worker:analyse", model, on_event=on_event, cancel=cancel, what=f"analysing {which}"
+        "toast_lab.app.worker:analyse",
+        model,
+        on_event=on_event,
+        cancel=cancel,
+        what=f"analysing {which}",
     )
     return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
 
 
-def read_file(name: str, content: bytes, time_limit_s: float, *, on_event: Any, cancel: Any) -> Loaded:
+def read_file(
+    name: str, content: bytes, time_limit_s: float, *, on_event: Any, cancel: Any
+) -> Loaded:
     """Read and analyse StableHLO or a jax.export artefact, each in a child."""
     from toast_lab import frontends
 
     on_event("reading")
     model = frontends.from_stablehlo(
-        content, name=name.rpartition(".")[0] or name, what=name, time_limit_s=time_limit_s, cancel=cancel
+        content,
+        name=name.rpartition(".")[0] or name,
+        what=name,
+        time_limit_s=time_limit_s,
+        cancel=cancel,
     )
     on_event("analysing")
     analysis = isolate.run_in_child(
-        "toast_lab.app.worker:analyse", model, time_limit_s=time_limit_s, on_event=on_event, cancel=cancel,
+        "toast_lab.app.worker:analyse",
+        model,
+        time_limit_s=time_limit_s,
+        on_event=on_event,
+        cancel=cancel,
         what=f"analysing {name}",
-    )  # fmt: skip
+    )
     return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
 
 
@@ -283,7 +334,10 @@ def race_methods(
     evaluations: int | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Raced:
-    """Race methods, each in a child of its own, one after the other; held, it stands still before the next one."""
+    """Race methods, each in a child of its own, one after the other.
+
+    Held, it stands still before the next one.
+    """
     from toast_lab.cost.problem import price
     from toast_lab.search.contract import Budget
     from toast_lab.search.race import Race, not_started, race
@@ -307,10 +361,14 @@ def race_methods(
         else:
             on_event(f"{method} starts")
             outcomes += race(
-                problem, [method], Budget(seconds, evaluations), seed, cancel=stopped,
+                problem,
+                [method],
+                Budget(seconds, evaluations),
+                seed,
+                cancel=stopped,
                 options={m: o for m, o in (options or {}).items() if m == method},
                 on_progress=lambda method, point: on_event(RacePoint(method, point)),
-            ).outcomes  # fmt: skip
+            ).outcomes
         on_event(RaceEnd(outcomes[-1]))
     found = Race(problem, seed, tuple(outcomes))
     return Raced(found, {method: price(problem, plan) for method, plan in found.plans.items()})

@@ -1,15 +1,17 @@
 """``plan.jit(fn)``: the user's function, sharded as the plan says.
 
-    step = plan.jit(train_step)                   # or with donate_argnums=(0,)
-    params, loss = step(params, batch)            # arrays, pytrees and modules as ``train_step`` takes them
+    step = plan.jit(train_step)                   # or with donate_argnums=(0,) params, loss =
+    step(params, batch)            # arrays, pytrees and modules as ``train_step`` takes them
 
-What is compiled is the annotated program of ``tl.annotate``, whole: shardings of arguments, results and everything
-between are the plan's, with nothing left to propagation.  On its first call the function is traced once and compared
-with the plan's program; a function whose program is another one is refused.
+What is compiled is the annotated program of ``tl.annotate``, whole: shardings of arguments, results
+and everything between are the plan's, with nothing left to propagation.  On its first call the
+function is traced once and compared with the plan's program; a function whose program is another
+one is refused.
 
-Under ``jax.grad``, ``jax.vjp`` and ``jax.jvp`` the values come from the planned program and the derivatives from ``fn``
-itself, traced by JAX with the plan's argument shardings and no constraint inside: a plan says nothing of a derivative
-that was not part of its program.  Whoever trains should plan the whole step.
+Under ``jax.grad``, ``jax.vjp`` and ``jax.jvp`` the values come from the planned program and the
+derivatives from ``fn`` itself, traced by JAX with the plan's argument shardings and no constraint
+inside: a plan says nothing of a derivative that was not part of its program.  Whoever trains should
+plan the whole step.
 
 Start reading at ``jit``.
 """
@@ -47,10 +49,13 @@ class _Traced(NamedTuple):
 class Sharded:
     """A function that runs a plan.  Called like the one that it was made of.
 
-    ``mesh`` is the ``jax.sharding.Mesh``, ``argument_shardings`` and ``result_shardings`` the NamedShardings by path.
+    ``mesh`` is the ``jax.sharding.Mesh``, ``argument_shardings`` and ``result_shardings`` the
+    NamedShardings by path.
     """
 
-    def __init__(self, fn: Callable[..., Any], plan: ShardingPlan, mesh: Any, donate_argnums: Sequence[int]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], plan: ShardingPlan, mesh: Any, donate_argnums: Sequence[int]
+    ) -> None:
         self.fn, self.plan, self.mesh, self.donate_argnums = fn, plan, mesh, tuple(donate_argnums)
         self.argument_shardings = _named(plan.argument_specs(), mesh)
         self.result_shardings = _named(plan.result_specs(), mesh)
@@ -69,18 +74,24 @@ class Sharded:
         lowered: Any = traced.run.lower(*map(_to_array, taken.leaves))  # type: ignore[attr-defined]
         return lowered
 
-    def _prepare(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[arguments.Arguments, _Traced]:
+    def _prepare(
+        self, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[arguments.Arguments, _Traced]:
         taken = arguments.take_apart(self.fn, args, self.donate_argnums, keywords)
         key = (taken.structure, tuple(map(calls.type_of, taken.leaves)))
         if key not in self._traced:
             self._traced[key] = self._trace(args, keywords, taken)
         return taken, self._traced[key]
 
-    def _trace(self, args: tuple[Any, ...], keywords: dict[str, Any], taken: arguments.Arguments) -> _Traced:
+    def _trace(
+        self, args: tuple[Any, ...], keywords: dict[str, Any], taken: arguments.Arguments
+    ) -> _Traced:
         import jax
 
         plan, name = self.plan, function_name(self.fn)
-        model = build(trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}")
+        model = build(
+            trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}"
+        )
         if model.program.digest() != plan.program.digest():
             raise InvalidPlan(different(plan, model))
         structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))
@@ -90,12 +101,16 @@ class Sharded:
         ins = [self.argument_shardings[p] for p in paths]
         kept = plan.value_specs()
         outs = [_sharding(kept[int(v)], self.mesh) for v in plan.program.outputs]
-        callee = program_call.Callee(model.name, annotate(model, plan), plan.mesh, [data_struct(s) for s in structs])
+        callee = program_call.Callee(
+            model.name, annotate(model, plan), plan.mesh, [data_struct(s) for s in structs]
+        )
         given_tree = jax.tree_util.tree_structure(taken.given)
         call = taken.call
 
         def plain(*leaves: Any) -> list[Any]:
-            held = [jax.lax.with_sharding_constraint(x, s) for x, s in zip(leaves, ins, strict=True)]
+            held = [
+                jax.lax.with_sharding_constraint(x, s) for x, s in zip(leaves, ins, strict=True)
+            ]
             return jax.tree_util.tree_leaves(call(*jax.tree_util.tree_unflatten(given_tree, held)))
 
         @jax.custom_jvp
@@ -130,12 +145,14 @@ def jit(
     Args:
         plan: of the program that ``fn`` traces to with the arguments that it will be called with.
         fn: the user's function, jitted or not.
-        mesh: a ``jax.sharding.Mesh`` with the axes and sizes of the plan's; made of ``devices`` if not given.
+        mesh: a ``jax.sharding.Mesh`` with the axes and sizes of the plan's; made of ``devices`` if
+            not given.
         devices: as many as the mesh has; the first of ``jax.devices()`` if not given.
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
 
     Raises:
-        InvalidPlan: mesh or devices are not those of the plan; on the first call also if ``fn`` is another program.
+        InvalidPlan: mesh or devices are not those of the plan; on the first call also if ``fn`` is
+            another program.
     """
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     return Sharded(fn, plan, jax_mesh(plan, mesh, devices), donate)
@@ -155,7 +172,9 @@ def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None
         if devices is not None:
             raise InvalidPlan("give a mesh or devices, not both")
         if dict(mesh.shape) != wanted or tuple(mesh.axis_names) != plan.mesh.axes:
-            raise InvalidPlan(f"this plan is for the mesh {wanted}, the one given is {dict(mesh.shape)}")
+            raise InvalidPlan(
+                f"this plan is for the mesh {wanted}, the one given is {dict(mesh.shape)}"
+            )
         return mesh
     found = list(jax.devices() if devices is None else devices)
     n = plan.mesh.n_devices
@@ -163,7 +182,8 @@ def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None
         raise InvalidPlan(
             f"this plan is for {n} devices ({plan.mesh}), here are {len(found)}"
             + (f" ({found[0].platform})" if found else "")
-            + f'. For virtual ones start Python with XLA_FLAGS="--xla_force_host_platform_device_count={n}".'
+            + ". For virtual ones start Python with "
+            f'XLA_FLAGS="--xla_force_host_platform_device_count={n}".'
         )
     return jax.sharding.Mesh(np.asarray(found[:n]).reshape(plan.mesh.sizes), plan.mesh.axes)
 
@@ -186,26 +206,42 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
 
 
 def different(plan: ShardingPlan, model: Model) -> str:
-    """How the program of a function differs from the plan's, as far as arguments and results show it."""
+    """How the program of a function differs from the plan's, as far as arguments and results show
+    it.
+    """
     ours, theirs = plan.program, model.program
-    text = f"this plan shards {ours.name} ({ours.digest()}), the function is {theirs.name} ({theirs.digest()})"
+    text = (
+        f"this plan shards {ours.name} ({ours.digest()}), the function is {theirs.name} "
+        f"({theirs.digest()})"
+    )
     rows = []
     mine = {ours.value_name[a]: (*ours.dims(a),) for a in range(ours.n_arguments)}
     given = {theirs.value_name[a]: (*theirs.dims(a),) for a in range(theirs.n_arguments)}
     for path in dict.fromkeys([*mine, *given]):
         if mine.get(path) != given.get(path):
-            rows.append(f"{path}: {_shape(mine.get(path))} in the plan, {_shape(given.get(path))} here")
+            rows.append(
+                f"{path}: {_shape(mine.get(path))} in the plan, {_shape(given.get(path))} here"
+            )
     if rows:
         more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
         return f"{text}. Arguments differ: {'; '.join(rows[:10])}{more}."
     donated = [{path for path, d in zip(mine, p.donated, strict=True) if d} for p in (ours, theirs)]
     if donated[0] != donated[1]:
         lost, added = sorted(donated[0] - donated[1]), sorted(donated[1] - donated[0])
-        said = [f"{what} {', '.join(some[:10])}{' ...' if len(some) > 10 else ''}"
-                for what, some in (("only in the plan", lost), ("only here", added)) if some]  # fmt: skip
+        said = [
+            f"{what} {', '.join(some[:10])}{' ...' if len(some) > 10 else ''}"
+            for what, some in (("only in the plan", lost), ("only here", added))
+            if some
+        ]
         return f"{text}. Donated {'; '.join(said)}: give the same donate_argnums."
-    counts = f"{ours.n_ops - ours.n_arguments} ops in the plan's, {theirs.n_ops - theirs.n_arguments} here"
-    return f"{text}. Their arguments are alike; {counts}. Was it planned with the same code and versions?"
+    counts = (
+        f"{ours.n_ops - ours.n_arguments} ops in the plan's, "
+        f"{theirs.n_ops - theirs.n_arguments} here"
+    )
+    return (
+        f"{text}. Their arguments are alike; {counts}. Was it planned with the same code and "
+        "versions?"
+    )
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
@@ -248,4 +284,6 @@ def _implementation(dtype: Any) -> str:
     for kind in kinds:
         if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:
             return kind
-    raise InvalidPlan(f"results of type {dtype} are random keys of a kind that is none of {', '.join(kinds)}")
+    raise InvalidPlan(
+        f"results of type {dtype} are random keys of a kind that is none of {', '.join(kinds)}"
+    )

@@ -1,10 +1,14 @@
-"""The annotated program as one primitive: under any ``jax.jit`` it becomes a call of exactly that StableHLO.
+"""The annotated program as one primitive.
 
-``jax.export`` can call a module, too, but takes only what its own serialisation lets through, which drops donations
-and shardings of ordinary ops.  Here the text is parsed into the module that is being built, with its mesh written into
-every sharding, as JAX itself does while it lowers; JAX then collects meshes of one shape and name under one symbol.
+Under any ``jax.jit`` it becomes a call of exactly that StableHLO.
 
-Outside ``jit`` the primitive has no meaning and says so.  Derivatives and batching are not its business: see ``jit``.
+``jax.export`` can call a module, too, but takes only what its own serialisation lets through, which
+drops donations and shardings of ordinary ops.  Here the text is parsed into the module that is
+being built, with its mesh written into every sharding, as JAX itself does while it lowers; JAX then
+collects meshes of one shape and name under one symbol.
+
+Outside ``jit`` the primitive has no meaning and says so.  Derivatives and batching are not its
+business: see ``jit``.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from toast_lab.ir import fourier
 from toast_lab.lowering.annotate import MESH_NAME
 from toast_lab.sharding.mesh import Mesh
 
-_INTERFACE = ("arg_attrs", "res_attrs")  # donations and shardings of @main: those of the caller count
+# Donations and shardings of @main: those of the caller count
+_INTERFACE = ("arg_attrs", "res_attrs")
 
 
 class Callee:
@@ -95,7 +100,9 @@ def _lower(ctx: Any, *arguments: Any, callee: Callee) -> Any:
     target.module.body.append(main)
     symbol = target.symbol_table.insert(main)  # made unique
     types = [r.type for r in list(main.operation.regions[0].blocks[0].operations)[-1].operands]
-    called = func.CallOp(types, ir.FlatSymbolRefAttr.get(ir.StringAttr(symbol).value), list(arguments))
+    called = func.CallOp(
+        types, ir.FlatSymbolRefAttr.get(ir.StringAttr(symbol).value), list(arguments)
+    )
     return list(called.results)
 
 

@@ -1,5 +1,8 @@
-"""The paper's evaluation (section 5) by one command: step times, search times, scaling, and what compilers say.
+"""The paper's evaluation (section 5) by one command.
 
-Takes: a folder, and which parts, methods and machines. Gives: rows that a second run does not make again, tables as
-CSV, charts as SVG and a page in Markdown, all computed from the rows. Start reading at `cases.py`, then `paper.py`.
+Step times, search times, scaling, and what compilers say.
+
+Takes: a folder, and which parts, methods and machines. Gives: rows that a second run does not make
+again, tables as CSV, charts as SVG and a page in Markdown, all computed from the rows. Start
+reading at `cases.py`, then `paper.py`.
 """

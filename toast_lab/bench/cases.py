@@ -1,8 +1,10 @@
-"""What is searched for each table and figure of section 5, at which sizes and meshes, and why these.
+"""What is searched for each table and figure of section 5, at which sizes and meshes, and why
+these.
 
-The paper gives neither batch sizes nor meshes.  Its hardware is a "set of" A100, P100 and TPU v3.  All three get one
-mesh of 32 devices, 8 (data) by 4 (model): on TPU v3 a slice of 4x4 chips with two cores each, on GPUs four hosts of 8.
-Batches are chosen so that memory decides: the unsharded program fits on no device, and some plan fits on each.
+The paper gives neither batch sizes nor meshes.  Its hardware is a "set of" A100, P100 and TPU v3.
+All three get one mesh of 32 devices, 8 (data) by 4 (model): on TPU v3 a slice of 4x4 chips with two
+cores each, on GPUs four hosts of 8.  Batches are chosen so that memory decides: the unsharded
+program fits on no device, and some plan fits on each.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from toast_lab.search.methods import METHODS
 from toast_lab.sweep.task import Task
 
 OURS = "mcts"
-METHODS_COMPARED = ("mcts", "manual", "automap", "alpa", "beam")  #: those of the paper and one more, where they exist
+#: those of the paper and one more, where they exist
+METHODS_COMPARED = ("mcts", "manual", "automap", "alpa", "beam")
 MACHINES = ("a100", "p100", "tpu-v3")
 MESH = "data=8,model=4"
 SECONDS = 20.0
@@ -55,49 +58,106 @@ class Cell(NamedTuple):
 
 CASES = (
     Case(
-        "GNS", "gns", {"edges": 65536},
+        "GNS",
+        "gns",
+        {"edges": 65536},
         {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
         {"edges": 65536, "steps": 1, "hidden_layers": 1},
-        "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its range, and the only "
+        "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its "
+        "range, and the only "
         "one at which no device holds the unsharded step (80 GiB and more).",
     ),
     Case(
-        "UNet", "unet", {},
-        {"channels": 32, "multipliers": [1, 2], "blocks": 1, "heads": 2, "groups": 8, "batch": 8, "image": 16},
+        "UNet",
+        "unet",
+        {},
+        {
+            "channels": 32,
+            "multipliers": [1, 2],
+            "blocks": 1,
+            "heads": 2,
+            "groups": 8,
+            "batch": 8,
+            "image": 16,
+        },
         {"channels": 256, "multipliers": [1], "blocks": 1, "heads": 8, "batch": 64},
-        "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs 117 GiB unsharded.",
+        "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs 117 "
+        "GiB unsharded.",
     ),
     Case(
-        "ITX", "itx", {"batch": 128},
-        {"layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "key_size": 16, "vocab": 64, "batch": 8, "prompt": 16,
-         "sequence": 16},
+        "ITX",
+        "itx",
+        {"batch": 128},
+        {
+            "layers": 1,
+            "d_model": 32,
+            "hidden": 64,
+            "heads": 4,
+            "key_size": 16,
+            "vocab": 64,
+            "batch": 8,
+            "prompt": 16,
+            "sequence": 16,
+        },
         {"batch": 128, "layers": 2},
-        "one decoding step, as the paper's sizes with a KV cache of 1024 + 1024 positions; with batch 128 the cache "
+        "one decoding step, as the paper's sizes with a KV cache of 1024 + 1024 positions; with "
+        "batch 128 the cache "
         "makes 83 GiB unsharded, with batch 32 an A100 would hold it whole.",
     ),
     Case(
-        "T2B 16k", "t2b", {"sequence": 16384, "batch": 8, "remat": True},
-        {"layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "key_size": 8, "vocab": 128, "batch": 8, "sequence": 64,
-         "remat": True},
+        "T2B 16k",
+        "t2b",
+        {"sequence": 16384, "batch": 8, "remat": True},
+        {
+            "layers": 1,
+            "d_model": 32,
+            "hidden": 64,
+            "heads": 4,
+            "key_size": 8,
+            "vocab": 128,
+            "batch": 8,
+            "sequence": 64,
+            "remat": True,
+        },
         {"sequence": 16384, "batch": 8, "remat": True, "layers": 1},
-        "16,384 positions as in the paper, one example a data shard. Layers keep their inputs only (the model's own "
-        "remat, not XLA's): without it no plan found fits TPU v3 or P100 (31 to 60 GiB); with it plans that cut the "
+        "16,384 positions as in the paper, one example a data shard. Layers keep their inputs "
+        "only (the model's own "
+        "remat, not XLA's): without it no plan found fits TPU v3 or P100 (31 to 60 GiB); with it "
+        "plans that cut the "
         "sequence do.",
     ),
     Case(
-        "T7B 2k", "t7b", {"sequence": 2048, "batch": 32, "remat": True},
-        {"layers": 1, "d_model": 32, "hidden": 64, "heads": 4, "kv_heads": 4, "key_size": 8, "vocab": 128, "batch": 8,
-         "sequence": 32, "remat": True},
+        "T7B 2k",
+        "t7b",
+        {"sequence": 2048, "batch": 32, "remat": True},
+        {
+            "layers": 1,
+            "d_model": 32,
+            "hidden": 64,
+            "heads": 4,
+            "kv_heads": 4,
+            "key_size": 8,
+            "vocab": 128,
+            "batch": 8,
+            "sequence": 32,
+            "remat": True,
+        },
         {"sequence": 2048, "batch": 32, "remat": True, "layers": 1},
-        "2048 positions as in the paper, 4 examples a data shard; with the model's own remat plans fit all three "
+        "2048 positions as in the paper, 4 examples a data shard; with the model's own remat "
+        "plans fit all three "
         "machines (9 to 12 GiB), without it and batch 16 none fits TPU v3 or P100 (21 to 33 GiB).",
     ),
-)  # fmt: skip
+)
 
-#: Batch x Seq x Model up to the paper's 2x32x2 at 32k; each step doubles positions and devices of "seq" together, so
-#: every seq shard has 1024 positions.  Batch 8: 4 examples a data shard.
+#: Batch x Seq x Model up to the paper's 2x32x2 at 32k; each step doubles positions and devices of
+#: "seq" together, so every seq shard has 1024 positions.  Batch 8: 4 examples a data shard.
 SCALING = tuple(
-    Scale(f"2x{n}x2, {n}k", {"sequence": 1024 * n, "batch": 8, "remat": True}, f"data=2,seq={n},model=2", 4 * n)
+    Scale(
+        f"2x{n}x2, {n}k",
+        {"sequence": 1024 * n, "batch": 8, "remat": True},
+        f"data=2,seq={n},model=2",
+        4 * n,
+    )
     for n in (2, 4, 8, 16, 32)
 )
 SCALING_MACHINE = "tpu-v3"
@@ -111,17 +171,23 @@ DEPTHS = tuple(
 DEVICES = tuple(
     Scale(mesh, {"sequence": 4096, "batch": 256, "remat": True}, mesh, n)
     for n, mesh in (
-        (4, "a=4"), (16, "a=4,b=4"), (64, "a=4,b=4,c=4"), (256, "a=8,b=8,c=4"), (1024, "a=8,b=8,c=4,d=4"),
+        (4, "a=4"),
+        (16, "a=4,b=4"),
+        (64, "a=4,b=4,c=4"),
+        (256, "a=8,b=8,c=4"),
+        (1024, "a=8,b=8,c=4,d=4"),
         (4096, "a=8,b=8,c=8,d=8"),
     )
-)  # fmt: skip
+)
 LARGE_MACHINE = "tpu-v4"  # a torus of 4096 chips in one pod
-#: Depth and devices are of the tree search over colour actions alone, as the paper has it, which ends by itself:
-#: refinement and integer programs use whatever time there is.
+#: Depth and devices are of the tree search over colour actions alone, as the paper has it, which
+#: ends by itself: refinement and integer programs use whatever time there is.
 PAPER_ONLY = {"refine": 0}
 
 #: The target of 10 seconds on 4x4.
-FOUR_BY_FOUR = Scale("T2B on 4x4", {"sequence": 2048, "batch": 16, "remat": True}, "data=4,model=4", 16)
+FOUR_BY_FOUR = Scale(
+    "T2B on 4x4", {"sequence": 2048, "batch": 16, "remat": True}, "data=4,model=4", 16
+)
 FOUR_BY_FOUR_MACHINE = "tpu-v5e"
 
 #: Programs small enough to prove the optimum of.
@@ -129,19 +195,30 @@ SMALL: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("mlp", "mlp", {}, "2x2"),
     ("attention", "attention", {}, "2x2"),
     (
-        "1-layer block", "transformer",
-        {"layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "batch": 8,
-         "sequence": 32, "mode": "forward"},
+        "1-layer block",
+        "transformer",
+        {
+            "layers": 1,
+            "d_model": 64,
+            "hidden": 128,
+            "heads": 4,
+            "key_size": 16,
+            "vocab": 256,
+            "batch": 8,
+            "sequence": 32,
+            "mode": "forward",
+        },
         "2x2",
     ),
-)  # fmt: skip
+)
 SMALL_MACHINE = "tpu-v5e"
 
 PARTS = ("models", "scaling", "goals", "depth", "devices")
 COMPILED = "compiled"  #: the part that needs a compiler, run when asked for
-SLICES = (("tpu-v3", "tpu:v3:4x4"), ("tpu-v5e", "tpu:v5e:4x8"))  #: of the compiled table, 32 devices each
-#: AutoMap is given longer on the two models on which the paper needed 25 times its own time for it, or a factor of 25
-#: could not show within the budget.
+#: of the compiled table, 32 devices each
+SLICES = (("tpu-v3", "tpu:v3:4x4"), ("tpu-v5e", "tpu:v5e:4x8"))
+#: AutoMap is given longer on the two models on which the paper needed 25 times its own time for it,
+#: or a factor of 25 could not show within the budget.
 LONGER = {("automap", "gns"): 3.0, ("automap", "unet"): 3.0}
 
 
@@ -174,8 +251,14 @@ class Choice(NamedTuple):
             InvalidProblem: listing every unknown part, model, machine and method.
         """
         known = {c.model: c for c in CASES}
-        wrong = [_unknown("part", p, (*PARTS, COMPILED)) for p in parts or () if p not in (*PARTS, COMPILED)]
-        wrong += [_unknown("model of the evaluation", m, known) for m in models or () if m not in known]
+        wrong = [
+            _unknown("part", p, (*PARTS, COMPILED))
+            for p in parts or ()
+            if p not in (*PARTS, COMPILED)
+        ]
+        wrong += [
+            _unknown("model of the evaluation", m, known) for m in models or () if m not in known
+        ]
         for name in machines or ():
             try:
                 find_machine(name)
@@ -195,17 +278,28 @@ class Choice(NamedTuple):
         )
 
     def everything(self) -> Choice:
-        """All parts, models, machines and methods, with these settings: of which rows may be there already."""
-        full = Choice.make(seconds=self.seconds, quick=self.quick, compile_seconds=self.compile_seconds)
-        return full._replace(seed=self.seed, methods=tuple(dict.fromkeys((*full.methods, *METHODS))),
-                             machines=tuple(dict.fromkeys((*full.machines, *self.machines))))  # fmt: skip
+        """All parts, models, machines and methods, with these settings.
+
+        Of which rows may be there already.
+        """
+        full = Choice.make(
+            seconds=self.seconds, quick=self.quick, compile_seconds=self.compile_seconds
+        )
+        return full._replace(
+            seed=self.seed,
+            methods=tuple(dict.fromkeys((*full.methods, *METHODS))),
+            machines=tuple(dict.fromkeys((*full.machines, *self.machines))),
+        )
 
     def cells(self) -> list[Cell]:
         """Every search of the chosen parts, those of one model together."""
         makers = {
-            "models": self._models, "scaling": self._scaling, "goals": self._goals, "depth": self._depth,
+            "models": self._models,
+            "scaling": self._scaling,
+            "goals": self._goals,
+            "depth": self._depth,
             "devices": self._devices,
-        }  # fmt: skip
+        }
         return [cell for part in PARTS if part in self.parts for cell in makers[part]()]
 
     def _models(self) -> Iterator[Cell]:
@@ -216,31 +310,60 @@ class Choice(NamedTuple):
     def _scaling(self) -> Iterator[Cell]:
         for scale, method in itertools.product(self._first(SCALING), self.methods):
             yield self._cell(
-                "scaling", scale.name, scale.x, "t2b", self._t2b(scale), scale.mesh, SCALING_MACHINE, method
+                "scaling",
+                scale.name,
+                scale.x,
+                "t2b",
+                self._t2b(scale),
+                scale.mesh,
+                SCALING_MACHINE,
+                method,
             )
 
     def _goals(self) -> Iterator[Cell]:
         s = FOUR_BY_FOUR
         for method in self.methods:
-            yield self._cell("goals", s.name, s.x, "t2b", self._t2b(s), s.mesh, FOUR_BY_FOUR_MACHINE, method)
+            yield self._cell(
+                "goals", s.name, s.x, "t2b", self._t2b(s), s.mesh, FOUR_BY_FOUR_MACHINE, method
+            )
         for name, model, sizes, mesh in SMALL:
-            yield self._cell("goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, "exhaustive", seconds=120.0)
+            yield self._cell(
+                "goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, "exhaustive", seconds=120.0
+            )
             for seed in range(2 if self.quick else SEEDS):
-                yield self._cell("goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, OURS, seed=seed)
+                yield self._cell(
+                    "goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, OURS, seed=seed
+                )
 
     def _depth(self) -> Iterator[Cell]:
         for s in self._first(DEPTHS):
             yield self._cell(
-                "depth", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long,
+                "depth",
+                s.name,
+                s.x,
+                "t2b",
+                self._t2b(s),
+                s.mesh,
+                LARGE_MACHINE,
+                OURS,
+                seconds=self._long,
                 options=PAPER_ONLY,
-            )  # fmt: skip
+            )
 
     def _devices(self) -> Iterator[Cell]:
         for s in self._first(DEVICES):
             yield self._cell(
-                "devices", s.name, s.x, "t2b", self._t2b(s), s.mesh, LARGE_MACHINE, OURS, seconds=self._long,
+                "devices",
+                s.name,
+                s.x,
+                "t2b",
+                self._t2b(s),
+                s.mesh,
+                LARGE_MACHINE,
+                OURS,
+                seconds=self._long,
                 options=PAPER_ONLY,
-            )  # fmt: skip
+            )
 
     @property
     def _long(self) -> float:
@@ -258,13 +381,31 @@ class Choice(NamedTuple):
         return {**small, "sequence": 64, **depth}
 
     def _cell(
-        self, part: str, case: str, x: float, model: str, sizes: Mapping[str, Any], mesh: str, machine: str,
-        method: str, *, seed: int | None = None, seconds: float | None = None, options: Mapping[str, Any] = {},
-    ) -> Cell:  # fmt: skip
-        budget = (seconds or self.seconds) * (LONGER.get((method, model), 1.0) if part == "models" else 1.0)
+        self,
+        part: str,
+        case: str,
+        x: float,
+        model: str,
+        sizes: Mapping[str, Any],
+        mesh: str,
+        machine: str,
+        method: str,
+        *,
+        seed: int | None = None,
+        seconds: float | None = None,
+        options: Mapping[str, Any] = {},
+    ) -> Cell:
+        budget = (seconds or self.seconds) * (
+            LONGER.get((method, model), 1.0) if part == "models" else 1.0
+        )
         seed = self.seed if seed is None else seed
         return Cell(
-            part, case, x, Task.make(model, sizes, mesh, machine, method, seed=seed, seconds=budget, options=options)
+            part,
+            case,
+            x,
+            Task.make(
+                model, sizes, mesh, machine, method, seed=seed, seconds=budget, options=options
+            ),
         )
 
 

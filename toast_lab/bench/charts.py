@@ -1,8 +1,9 @@
 """The figures of section 5 as SVG: step time, search time, scaling, anytime curves.
 
-Every chart is drawn from tidy rows of ``tables``.  Files are the same, byte for byte, for the same rows: no date, a
-fixed salt for names, text left as text.  Hues are those of Okabe and Ito, which people with any kind of colour
-blindness can tell apart; a plan that does not fit is hatched and says OOM.
+Every chart is drawn from tidy rows of ``tables``.  Files are the same, byte for byte, for the same
+rows: no date, a fixed salt for names, text left as text.  Hues are those of Okabe and Ito, which
+people with any kind of colour blindness can tell apart; a plan that does not fit is hatched and
+says OOM.
 """
 
 from __future__ import annotations
@@ -16,35 +17,67 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.files import write_whole
 
 HUES = {
-    "mcts": "#0072B2", "manual": "#8c8c8c", "automap": "#E69F00", "alpa": "#009E73", "beam": "#CC79A7",
-    "random": "#56B4E9", "exhaustive": "#D55E00",
-}  # fmt: skip
-MARKERS = {"mcts": "o", "manual": "s", "automap": "^", "alpa": "D", "beam": "v", "random": "P", "exhaustive": "X"}
+    "mcts": "#0072B2",
+    "manual": "#8c8c8c",
+    "automap": "#E69F00",
+    "alpa": "#009E73",
+    "beam": "#CC79A7",
+    "random": "#56B4E9",
+    "exhaustive": "#D55E00",
+}
+MARKERS = {
+    "mcts": "o",
+    "manual": "s",
+    "automap": "^",
+    "alpa": "D",
+    "beam": "v",
+    "random": "P",
+    "exhaustive": "X",
+}
 OTHER_HUE, OTHER_MARKER = "#000000", "*"
 FARTHEST = 2.0  # times the best score that curves are shown up to
 STYLE = {
-    "svg.hashsalt": "toast-lab", "svg.fonttype": "none", "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans", "sans-serif"], "font.size": 9, "axes.titlesize": 9.5,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y",
-    "grid.color": "#dddddd", "grid.linewidth": 0.6, "axes.axisbelow": True, "hatch.linewidth": 0.7,
-    "figure.facecolor": "white", "path.simplify": True,
-}  # fmt: skip
+    "svg.hashsalt": "toast-lab",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans", "sans-serif"],
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.7,
+    "figure.facecolor": "white",
+    "path.simplify": True,
+}
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def step_time_bars(rows: Rows, path: Path) -> None:
-    """Step time by method: a panel for each machine (down) and model (across), bars from 0.  ``rows``: step_times."""
+    """Step time by method: a panel for each machine (down) and model (across), bars from 0.
+
+    ``rows``: step_times.
+    """
     with _figure() as plt:
         machines, names = _kinds(rows, "machine"), _kinds(rows, "case")
         methods = _kinds(rows, "method")
         figure, axes = plt.subplots(
-            len(machines), len(names), figsize=(2.3 * len(names) + 1.2, 1.9 * len(machines) + 0.9), squeeze=False
+            len(machines),
+            len(names),
+            figsize=(2.3 * len(names) + 1.2, 1.9 * len(machines) + 0.9),
+            squeeze=False,
         )
         for i, machine in enumerate(machines):
             for j, name in enumerate(names):
                 ax = axes[i][j]
-                here = {r["method"]: r for r in rows if r["machine"] == machine and r["case"] == name}
+                here = {
+                    r["method"]: r for r in rows if r["machine"] == machine and r["case"] == name
+                }
                 _bars(ax, methods, here)
                 ax.set_title(f"{name}, {machine}")
                 if j == 0:
@@ -54,46 +87,78 @@ def step_time_bars(rows: Rows, path: Path) -> None:
 
 
 def _bars(ax: Any, methods: Sequence[str], here: Mapping[str, Mapping[str, Any]]) -> None:
-    shown = [r["time_s"] * 1e3 for r in here.values() if r.get("time_s") is not None and r["outcome"] == "ok"]
+    shown = [
+        r["time_s"] * 1e3
+        for r in here.values()
+        if r.get("time_s") is not None and r["outcome"] == "ok"
+    ]
     every = [r["time_s"] * 1e3 for r in here.values() if r.get("time_s") is not None]
-    # A plan that does not fit may be slower by far; its bar is cut off rather than the others made too small to read.
+    # A plan that does not fit may be slower by far; its bar is cut off rather than the others made
+    # too small to read.
     top = 1.3 * (max(shown) if shown else max(every, default=1.0))
     for k, method in enumerate(methods):
         row = here.get(method)
         if row is None:
             continue
         if row.get("time_s") is None:
-            ax.text(k, 0.02 * top, str(row["outcome"]).lower(), rotation=90, ha="center", va="bottom", fontsize=7)
+            ax.text(
+                k,
+                0.02 * top,
+                str(row["outcome"]).lower(),
+                rotation=90,
+                ha="center",
+                va="bottom",
+                fontsize=7,
+            )
             continue
         value, oom = row["time_s"] * 1e3, row["outcome"] == "OOM"
         hue = HUES.get(method, OTHER_HUE)
         ax.bar(
-            k, min(value, top), 0.8, color="white" if oom else hue, edgecolor=hue, hatch="////" if oom else None,
+            k,
+            min(value, top),
+            0.8,
+            color="white" if oom else hue,
+            edgecolor=hue,
+            hatch="////" if oom else None,
             linewidth=0.9,
-        )  # fmt: skip
+        )
         label = f"OOM {_short(value)}" if oom else _short(value)
         inside = value > 0.72 * top or oom
         ax.text(
-            k, min(value, top) * 0.97 if inside else value + 0.02 * top, label, rotation=90, ha="center",
-            va="top" if inside else "bottom", fontsize=7, color="black" if oom or not inside else "white",
+            k,
+            min(value, top) * 0.97 if inside else value + 0.02 * top,
+            label,
+            rotation=90,
+            ha="center",
+            va="top" if inside else "bottom",
+            fontsize=7,
+            color="black" if oom or not inside else "white",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if oom else None,
-        )  # fmt: skip
+        )
     ax.set_ylim(0, top)
     ax.set_xlim(-0.6, len(methods) - 0.4)
     ax.set_xticks([])
 
 
 def search_time_bars(rows: Rows, path: Path) -> None:
-    """Seconds of each search to its own best plan (log): a panel for each model, machines side by side.
+    """Seconds of each search to its own best plan (log).
 
-    A ring marks when it was within 1% of the best plan of any method; without a ring it never was.  ``rows``:
-    search_times.
+    A panel for each model, machines side by side.
+
+    A ring marks when it was within 1% of the best plan of any method; without a ring it never was.
+    ``rows``: search_times.
     """
     with _figure() as plt:
         rows = [r for r in rows if r.get("own_best_s") is not None]
-        machines, names, methods = _kinds(rows, "machine"), _kinds(rows, "case"), _kinds(rows, "method")
+        machines = _kinds(rows, "machine")
+        names = _kinds(rows, "case")
+        methods = _kinds(rows, "method")
         figure, axes = plt.subplots(
-            1, max(len(names), 1), figsize=(2.4 * max(len(names), 1) + 1.2, 3.0), squeeze=False, sharey=True
+            1,
+            max(len(names), 1),
+            figsize=(2.4 * max(len(names), 1) + 1.2, 3.0),
+            squeeze=False,
+            sharey=True,
         )
         floor = 1e-3
         step = 0.8 / max(len(methods), 1)
@@ -103,7 +168,16 @@ def search_time_bars(rows: Rows, path: Path) -> None:
                 hue = HUES.get(r["method"], OTHER_HUE)
                 ax.bar(x, max(r["own_best_s"], floor), step * 0.9, color=hue)
                 if r.get("close_s") is not None:
-                    ax.plot(x, max(r["close_s"], floor), "o", ms=4.2, mfc="white", mec="black", mew=0.8, zorder=3)
+                    ax.plot(
+                        x,
+                        max(r["close_s"], floor),
+                        "o",
+                        ms=4.2,
+                        mfc="white",
+                        mec="black",
+                        mew=0.8,
+                        zorder=3,
+                    )
             ax.set_yscale("log")
             ax.set_ylim(bottom=floor)
             ax.set_xticks(range(len(machines)), machines)
@@ -114,7 +188,10 @@ def search_time_bars(rows: Rows, path: Path) -> None:
 
 
 def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
-    """Step and search time against devices, both logarithmic; crosses do not fit.  Rows of one part."""
+    """Step and search time against devices, both logarithmic; crosses do not fit.
+
+    Rows of one part.
+    """
     with _figure() as plt:
         methods = _kinds(steps, "method")
         names = list(dict.fromkeys((r["devices"], r["case"]) for r in steps))
@@ -131,16 +208,34 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
                 if r["outcome"] == "OOM":
                     left.plot(r["devices"], r["time_s"] * 1e3, "x", color=hue, ms=6, mew=1.6)
                     left.annotate(
-                        "OOM", (r["devices"], r["time_s"] * 1e3), textcoords="offset points", xytext=(4, 4), fontsize=7,
+                        "OOM",
+                        (r["devices"], r["time_s"] * 1e3),
+                        textcoords="offset points",
+                        xytext=(4, 4),
+                        fontsize=7,
                         color=hue,
-                    )  # fmt: skip
-            known = [(r["devices"], close[r["case"], method]) for r in mine if close.get((r["case"], method))]
-            right.plot([x for x, _ in known], [max(y, 1e-3) for _, y in known], marker=marker, ms=5, **style)
+                    )
+            known = [
+                (r["devices"], close[r["case"], method])
+                for r in mine
+                if close.get((r["case"], method))
+            ]
+            right.plot(
+                [x for x, _ in known],
+                [max(y, 1e-3) for _, y in known],
+                marker=marker,
+                ms=5,
+                **style,
+            )
         for ax, title in ((left, "step time, ms"), (right, "search time to own best, s")):
             ax.set_xscale("log", base=2)
             ax.set_yscale("log")
             ax.set_ylabel(title)
-            ax.set_xticks([n for n, _ in names], [f"{n}\n{_mesh_and_length(c)}" for n, c in names], fontsize=7.5)
+            ax.set_xticks(
+                [n for n, _ in names],
+                [f"{n}\n{_mesh_and_length(c)}" for n, c in names],
+                fontsize=7.5,
+            )
             ax.minorticks_off()
             ax.set_xlabel("devices, mesh Batch x Seq x Model, positions")
         _plain_log(left)
@@ -150,10 +245,14 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
 
 
 def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
-    """Search time of ours against layers and against devices, a panel each, with the line of a square root."""
+    """Search time of ours against layers and against devices, a panel each, with the line of a
+    square root.
+    """
     with _figure() as plt:
         groups = {k: v for k, v in groups.items() if v}
-        figure, axes = plt.subplots(1, max(len(groups), 1), figsize=(4.6 * max(len(groups), 1), 3.2), squeeze=False)
+        figure, axes = plt.subplots(
+            1, max(len(groups), 1), figsize=(4.6 * max(len(groups), 1), 3.2), squeeze=False
+        )
         for ax, (name, rows) in zip(axes[0], groups.items(), strict=False):
             rows = sorted(rows, key=lambda r: r["x"])
             xs = [r["x"] for r in rows]
@@ -176,17 +275,20 @@ def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
 
 
 def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
-    """Best score so far over that of the best method, against seconds (log), a panel for each problem.
+    """Best score so far over that of the best method, against seconds (log), a panel for each
+    problem.
 
-    Curves begin where a plan first fits, or at once where none ever does; along the upper edge they are farther away.
-    ``ends`` are search_times: how long each search went on.
+    Curves begin where a plan first fits, or at once where none ever does; along the upper edge they
+    are farther away.  ``ends`` are search_times: how long each search went on.
     """
     with _figure() as plt:
         names = list(dict.fromkeys((r["case"], r["machine"]) for r in rows))
         methods = _kinds(rows, "method")
         wide = 3 if len(names) % 3 == 0 else min(5, max(len(names), 1))
         tall = -(-max(len(names), 1) // wide)
-        figure, axes = plt.subplots(tall, wide, figsize=(3.2 * wide, 1.9 * tall + 0.8), squeeze=False, sharex=True)
+        figure, axes = plt.subplots(
+            tall, wide, figsize=(3.2 * wide, 1.9 * tall + 0.8), squeeze=False, sharex=True
+        )
         lasted = {(r["case"], r["machine"], r["method"]): r["elapsed_s"] for r in ends}
         for ax, (case, machine) in zip(axes.flat, names, strict=False):
             here = [r for r in rows if (r["case"], r["machine"]) == (case, machine)]
@@ -198,9 +300,16 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
                     continue
                 xs = [max(r["elapsed_s"], 1e-3) for r in curve]
                 xs.append(max(lasted.get((case, machine, method), xs[-1]), xs[-1]))
-                ys = [min(r["score"] / best, FARTHEST) for r in curve]  # along the upper edge: farther away
+                # Along the upper edge: farther away
+                ys = [min(r["score"] / best, FARTHEST) for r in curve]
                 ax.step(xs, [*ys, ys[-1]], where="post", color=HUES.get(method, OTHER_HUE), lw=1.4)
-                ax.plot(xs[-1], ys[-1], MARKERS.get(method, OTHER_MARKER), color=HUES.get(method, OTHER_HUE), ms=4)
+                ax.plot(
+                    xs[-1],
+                    ys[-1],
+                    MARKERS.get(method, OTHER_MARKER),
+                    color=HUES.get(method, OTHER_HUE),
+                    ms=4,
+                )
             ax.set_xscale("log")
             ax.set_ylim(0.97, FARTHEST * 1.01)
             ax.set_title(f"{case}, {machine}")
@@ -214,7 +323,7 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
         _save(figure, path)
 
 
-# -- shared ----------------------------------------------------------------------------------------------
+# -- shared ----------------------------------------------------------------------------------------
 
 
 class _figure:
@@ -250,9 +359,14 @@ def _kinds(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
 
 
 def _legend(
-    figure: Any, methods: Sequence[str], *, oom: bool = False, ring: str = "", markers: bool = False,
+    figure: Any,
+    methods: Sequence[str],
+    *,
+    oom: bool = False,
+    ring: str = "",
+    markers: bool = False,
     oom_cross: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -260,18 +374,29 @@ def _legend(
     for m in methods:
         hue = HUES.get(m, OTHER_HUE)
         if markers:
-            handles.append(Line2D([], [], color=hue, marker=MARKERS.get(m, OTHER_MARKER), ms=5, label=m))
+            handles.append(
+                Line2D([], [], color=hue, marker=MARKERS.get(m, OTHER_MARKER), ms=5, label=m)
+            )
         else:
             handles.append(Patch(color=hue, label=m))
     if oom:
         handles.append(
-            Patch(facecolor="white", edgecolor="#555555", hatch="////", label="best plan does not fit (OOM)")
+            Patch(
+                facecolor="white",
+                edgecolor="#555555",
+                hatch="////",
+                label="best plan does not fit (OOM)",
+            )
         )
     if oom_cross:
-        handles.append(Line2D([], [], color="#555555", marker="x", ls="", label="best plan does not fit (OOM)"))
+        handles.append(
+            Line2D([], [], color="#555555", marker="x", ls="", label="best plan does not fit (OOM)")
+        )
     if ring:
         handles.append(Line2D([], [], marker="o", ls="", mfc="white", mec="black", label=ring))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 8) or 1, frameon=False)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(len(handles), 8) or 1, frameon=False
+    )
 
 
 def _plain_log(ax: Any) -> None:

@@ -1,7 +1,8 @@
 """The best plan of each method, compiled ahead of time for TPU v3 and v5e, beside its prediction.
 
-A whole model takes the compiler minutes to hours, so fewer layers, steps or channels are compiled (``Case.compiled``),
-and each method searches that smaller program again.  One row for each case, slice and method, kept like a sweep's.
+A whole model takes the compiler minutes to hours, so fewer layers, steps or channels are compiled
+(``Case.compiled``), and each method searches that smaller program again.  One row for each case,
+slice and method, kept like a sweep's.
 """
 
 from __future__ import annotations
@@ -25,10 +26,27 @@ from toast_lab.sweep.task import Task
 
 COMPILE_LIMIT_S = 600.0
 COLUMNS = (
-    "case", "sizes", "mesh", "topology", "method", "outcome", "time_s", "compute_s", "comm_s", "peak_bytes", "fits",
-    "collectives", "compiled_peak_bytes", "compiled_fits", "compiled_compute_s", "cycles", "compiled_collectives",
-    "bytes_by_kind", "compile_s", "error",
-)  # fmt: skip
+    "case",
+    "sizes",
+    "mesh",
+    "topology",
+    "method",
+    "outcome",
+    "time_s",
+    "compute_s",
+    "comm_s",
+    "peak_bytes",
+    "fits",
+    "collectives",
+    "compiled_peak_bytes",
+    "compiled_fits",
+    "compiled_compute_s",
+    "cycles",
+    "compiled_collectives",
+    "bytes_by_kind",
+    "compile_s",
+    "error",
+)
 
 
 class Job(NamedTuple):
@@ -41,7 +59,9 @@ class Job(NamedTuple):
     @property
     def digest(self) -> str:
         """Names its row."""
-        return hashlib.sha256(json.dumps([self.topology, self.task.to_json()]).encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            json.dumps([self.topology, self.task.to_json()]).encode()
+        ).hexdigest()[:16]
 
     def __str__(self) -> str:
         return f"{self.task.method} {self.case.name} for {self.topology}"
@@ -58,8 +78,14 @@ def _jobs(choice: Choice) -> Iterator[Job]:
             for method in choice.methods:
                 sizes = case.quick if choice.quick else case.compiled
                 task = Task.make(
-                    case.model, sizes, MESH, machine, method, seed=choice.seed, seconds=choice.compile_seconds
-                )  # fmt: skip
+                    case.model,
+                    sizes,
+                    MESH,
+                    machine,
+                    method,
+                    seed=choice.seed,
+                    seconds=choice.compile_seconds,
+                )
                 yield Job(case, topology, task)
 
 
@@ -101,25 +127,40 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
     found = worker.loaded(task)
     problem = worker.problem_of(task, found.analysis)
     outcome = search_child.search_in_child(
-        problem, task.method, seed=task.seed, budget=Budget(task.seconds), cancel=cancel,
+        problem,
+        task.method,
+        seed=task.seed,
+        budget=Budget(task.seconds),
+        cancel=cancel,
         options=worker.expert_options(task.method, found.model),
-    )  # fmt: skip
+    )
     row: dict[str, Any] = {
-        "digest": job.digest, "case": job.case.name, **task.to_json(), "topology": job.topology,
-        "program": found.model.program.digest(), "status": outcome.status, **worker.where(),
-    }  # fmt: skip
+        "digest": job.digest,
+        "case": job.case.name,
+        **task.to_json(),
+        "topology": job.topology,
+        "program": found.model.program.digest(),
+        "status": outcome.status,
+        **worker.where(),
+    }
     if outcome.status == search_child.CANCELLED:
         return None
     if outcome.plan is None:
         return {**row, "error": outcome.message, "outcome": outcome.status}
     cost = price(problem, outcome.plan)
     row |= {
-        "time_s": cost.time_s, "compute_s": cost.compute_s, "comm_s": cost.comm_s, "peak_bytes": cost.peak_bytes,
-        "fits": cost.fits, "actions": list(outcome.actions),
+        "time_s": cost.time_s,
+        "compute_s": cost.compute_s,
+        "comm_s": cost.comm_s,
+        "peak_bytes": cost.peak_bytes,
+        "fits": cost.fits,
+        "actions": list(outcome.actions),
         "collectives": _counts((c.kind, 1.0) for c in cost.collectives),
-    }  # fmt: skip
+    }
     try:
-        made = compile_plan(found.model, outcome.plan, job.topology, time_limit_s=COMPILE_LIMIT_S, cancel=cancel)
+        made = compile_plan(
+            found.model, outcome.plan, job.topology, time_limit_s=COMPILE_LIMIT_S, cancel=cancel
+        )
     except isolate.Cancelled:
         return None
     except ToastError as error:
@@ -129,16 +170,29 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
     both = diff_compiled(problem, outcome.plan, made).bytes_by_kind() if made.fits else {}
     return {
         **row,
-        "outcome": "ok" if made.fits else "OOM", "compiled_fits": made.fits,
-        "compiled_peak_bytes": made.total_needed_bytes, "compiled_compute_s": made.compute_s, "cycles": made.cycles,
+        "outcome": "ok" if made.fits else "OOM",
+        "compiled_fits": made.fits,
+        "compiled_peak_bytes": made.total_needed_bytes,
+        "compiled_compute_s": made.compute_s,
+        "cycles": made.cycles,
         "compiled_collectives": made.counts_by_kind() if made.fits else None,
         "bytes_by_kind": {kind: list(sides) for kind, sides in both.items()},
-        "compile_s": made.compile_s, "compiler": dict(made.versions), "temporaries_only": made.needed_temporaries_only,
-    }  # fmt: skip
+        "compile_s": made.compile_s,
+        "compiler": dict(made.versions),
+        "temporaries_only": made.needed_temporaries_only,
+    }
 
 
 _TEXTS = ("case", "model", "mesh", "machine", "method", "topology", "status", "outcome")
-_NUMBERS = ("time_s", "compute_s", "comm_s", "peak_bytes", "compiled_peak_bytes", "compiled_compute_s", "compile_s")
+_NUMBERS = (
+    "time_s",
+    "compute_s",
+    "comm_s",
+    "peak_bytes",
+    "compiled_peak_bytes",
+    "compiled_compute_s",
+    "compile_s",
+)
 _OBJECTS = ("collectives", "compiled_collectives", "bytes_by_kind")
 
 
@@ -170,7 +224,11 @@ def table(todo: list[Job], store: Store) -> list[dict[str, Any]]:
         {
             **row,
             "sizes": " ".join(f"{k}={v}" for k, v in row["sizes"].items()),
-            **{k: json.dumps(row[k]) for k in ("collectives", "compiled_collectives", "bytes_by_kind") if row.get(k)},
+            **{
+                k: json.dumps(row[k])
+                for k in ("collectives", "compiled_collectives", "bytes_by_kind")
+                if row.get(k)
+            },
         }
         for row in rows
     ]

@@ -54,7 +54,9 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; columns that start with ">" are numbers, set to the right."""
     head = "| " + " | ".join(c.lstrip(">") for c in columns) + " |"
     rule = "|" + "|".join("--:" if c.startswith(">") else "---" for c in columns) + "|"
-    return "\n".join([head, rule, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)])
+    return "\n".join(
+        [head, rule, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
+    )
 
 
 def _of(rows: Rows, part: str) -> list[Mapping[str, Any]]:
@@ -68,33 +70,43 @@ def _head(content: Content, link: str) -> str:
     lines.append(
         f"`{content.command}` made this page from {len(made)} searches"
         + (
-            f"; {missing} of its {content.wanted} are still missing, the same command goes on with them."
+            f"; {missing} of its {content.wanted} are still missing, the same command goes on "
+            "with them."
             if missing
             else "."
         )
-        + f" Each search ran in a process of its own, one after the other, for at most {content.choice.seconds:g} s "
+        + " Each search ran in a process of its own, one after the other, for at most "
+        f"{content.choice.seconds:g} s "
         "where a table says nothing else."
     )
     if content.choice.quick:
-        lines += ["", "**These are small sizes to try the command out (`--quick`). The numbers mean nothing.**"]
+        lines += [
+            "",
+            "**These are small sizes to try the command out (`--quick`). The numbers "
+            "mean nothing.**",
+        ]
     lines += ["", f"Made on: {'; '.join(_places(made)) or 'nothing yet'}."]
     codes = {str(r.get("code")) for r in made if r.get("code")}
     if len(codes) > 1:
         lines.append(
-            f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))}): remove the rows' file "
+            f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))}): "
+            "remove the rows' file "
             "to make "
             "them all with one."
         )
     lines += [
         "",
-        "Times and memory of plans are predictions of one cost model, the same for all methods, not measurements. "
+        "Times and memory of plans are predictions of one cost model, the same for all methods, "
+        "not measurements. "
         "Search "
-        "times are seconds of the wall clock from the analysed program in a warm process: tracing, analysis and "
+        "times are seconds of the wall clock from the analysed program in a warm process: "
+        "tracing, analysis and "
         "loading "
         "compiled kernels are not in them, and are in the tables.",
         "",
         f"Tables: [step times]({link}step_times.csv), [search times]({link}search_times.csv), "
-        f"[scaling]({link}scaling.csv), [anytime curves]({link}anytime.csv), [growth]({link}growth.csv)"
+        f"[scaling]({link}scaling.csv), [anytime curves]({link}anytime.csv), "
+        f"[growth]({link}growth.csv)"
         + (f", [compiled]({link}compiled.csv)." if content.compiled_wanted else "."),
     ]
     return "\n".join(lines)
@@ -113,7 +125,11 @@ def _places(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _targets(targets: Sequence[Target]) -> str:
-    lines = ["## Targets", "", markdown(("target", "found"), [(t.text, f"**{t.verdict}**") for t in targets])]
+    lines = [
+        "## Targets",
+        "",
+        markdown(("target", "found"), [(t.text, f"**{t.verdict}**") for t in targets]),
+    ]
     for target in targets:
         if target.numbers:
             lines += ["", f"{target.text[0].upper()}{target.text[1:]}: **{target.verdict}**.", ""]
@@ -130,20 +146,30 @@ def _sizes(content: Content) -> str:
         if made:
             row = made[0].row
             sizes = " ".join(f"{k}={v}" for k, v in row["sizes"].items()) or "defaults"
-            peaks = {o.machine: o.row["unsharded_peak_bytes"] for o in made if o.row.get("unsharded_peak_bytes")}
+            peaks = {
+                o.machine: o.row["unsharded_peak_bytes"]
+                for o in made
+                if o.row.get("unsharded_peak_bytes")
+            }
             whole = ", ".join(f"{m} {bytes_text(b)}" for m, b in peaks.items())
             why = "sizes of --quick" if content.choice.quick else case.why
             rows.append((case.name, f"`{row['model']} {sizes}`", row.get("ops", ""), whole, why))
-    return "\n".join([
-        "## Sizes, and why",
-        "",
-        f"The paper gives neither batch sizes nor meshes. All machines get the mesh {cases.MESH} of "
-        f"{tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips with two cores each, four hosts of eight "
-        "GPUs. "
-        "Everything is float32, and models are trained with Adam, but ITX, which decodes.",
-        "",
-        markdown(("model", "sizes", ">ops", "unsharded peak", "why"), rows),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Sizes, and why",
+            "",
+            "The paper gives neither batch sizes nor meshes. All machines get the mesh "
+            f"{cases.MESH} "
+            "of "
+            f"{tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips with two cores "
+            "each, "
+            "four hosts of eight "
+            "GPUs. "
+            "Everything is float32, and models are trained with Adam, but ITX, which decodes.",
+            "",
+            markdown(("model", "sizes", ">ops", "unsharded peak", "why"), rows),
+        ]
+    )
 
 
 def _methods(rows: Rows) -> list[str]:
@@ -159,16 +185,21 @@ def _step_times(content: Content, link: str) -> str:
         fitting = [r["time_s"] for r in here if r["outcome"] == "ok"]
         best = min(fitting, default=None)
         lines.append((case, machine, *(_step(by_method.get(m), best) for m in methods)))
-    return "\n".join([
-        "## Step time (section 5.2)",
-        "",
-        f"![Step time by model, machine and method]({link}step_times.svg)",
-        "",
-        "Predicted milliseconds of one step with the best plan of each method, its memory on a device in brackets. "
-        "**Bold**: the best, or within 0.1% of it. OOM: even the best plan exceeds the device's memory.",
-        "",
-        markdown(("model", "machine", *(f">{m}" for m in methods)), lines),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Step time (section 5.2)",
+            "",
+            f"![Step time by model, machine and method]({link}step_times.svg)",
+            "",
+            "Predicted milliseconds of one step with the best plan of each method, its memory on a "
+            "device in brackets. "
+            "**Bold**: the best, or within 0.1% of it. OOM: even the best plan exceeds the "
+            "device's "
+            "memory.",
+            "",
+            markdown(("model", "machine", *(f">{m}" for m in methods)), lines),
+        ]
+    )
 
 
 def _step(row: Mapping[str, Any] | None, best: float | None) -> str:
@@ -199,19 +230,25 @@ def _search_times(content: Content, link: str) -> str:
     for (case, machine), here in _problems(rows).items():
         by_method = {r["method"]: r for r in here}
         lines.append((case, machine, *(_seconds(by_method.get(m)) for m in methods)))
-    longer = ", ".join(f"{m} on {model} {factor:g} times" for (m, model), factor in cases.LONGER.items())
-    return "\n".join([
-        "## Search time (section 5.3)",
-        "",
-        f"![Search time by model, machine and method]({link}search_times.svg)",
-        "",
-        "Seconds to the method's own best plan / to within 1% of the best plan of any method (–: never) / in all. "
-        f"Longer than the others may run: {longer}.",
-        "",
-        markdown(("model", "machine", *(f">{m}" for m in methods)), lines),
-        "",
-        f"![Best score so far over search time]({link}anytime.svg)",
-    ])  # fmt: skip
+    longer = ", ".join(
+        f"{m} on {model} {factor:g} times" for (m, model), factor in cases.LONGER.items()
+    )
+    return "\n".join(
+        [
+            "## Search time (section 5.3)",
+            "",
+            f"![Search time by model, machine and method]({link}search_times.svg)",
+            "",
+            "Seconds to the method's own best plan / to within 1% of the best plan of any method "
+            "(–: "
+            "never) / in all. "
+            f"Longer than the others may run: {longer}.",
+            "",
+            markdown(("model", "machine", *(f">{m}" for m in methods)), lines),
+            "",
+            f"![Best score so far over search time]({link}anytime.svg)",
+        ]
+    )
 
 
 def _seconds(row: Mapping[str, Any] | None) -> str:
@@ -230,22 +267,38 @@ def _scaling(content: Content, link: str) -> str:
         timed = {r["method"]: r for r in searches if r["case"] == case}
         best = min((r["time_s"] for r in here if r["outcome"] == "ok"), default=None)
         lines.append(
-            (case, here[0]["devices"], *(_step(by_method.get(m), best) for m in methods),
-             *(_seconds(timed.get(m)) for m in methods))
-        )  # fmt: skip
-    return "\n".join([
-        "## Scaling devices and sequence length (section 5.4)",
-        "",
-        f"![Step and search time against devices]({link}scaling.svg)",
-        "",
-        f"T2B on {cases.SCALING_MACHINE}, mesh Batch x Seq x Model, batch 8, the model's own remat: positions and "
-        "devices "
-        "of the axis `seq` double together, so every shard has 1024 positions. Step time in ms (memory), then search "
-        "time "
-        "in s (own best / within 1% / in all).",
-        "",
-        markdown(("mesh, positions", ">devices", *(f">{m}" for m in methods), *(f">{m}, s" for m in methods)), lines),
-    ])  # fmt: skip
+            (
+                case,
+                here[0]["devices"],
+                *(_step(by_method.get(m), best) for m in methods),
+                *(_seconds(timed.get(m)) for m in methods),
+            )
+        )
+    return "\n".join(
+        [
+            "## Scaling devices and sequence length (section 5.4)",
+            "",
+            f"![Step and search time against devices]({link}scaling.svg)",
+            "",
+            f"T2B on {cases.SCALING_MACHINE}, mesh Batch x Seq x Model, batch 8, the model's own "
+            "remat: positions and "
+            "devices "
+            "of the axis `seq` double together, so every shard has 1024 positions. Step time in ms "
+            "(memory), then search "
+            "time "
+            "in s (own best / within 1% / in all).",
+            "",
+            markdown(
+                (
+                    "mesh, positions",
+                    ">devices",
+                    *(f">{m}" for m in methods),
+                    *(f">{m}, s" for m in methods),
+                ),
+                lines,
+            ),
+        ]
+    )
 
 
 def _growth(content: Content, link: str) -> str:
@@ -254,32 +307,62 @@ def _growth(content: Content, link: str) -> str:
         for one in (o for o in content.found if o.part == part):
             r = one.row
             known = r.get("elapsed_s") is not None
-            lines.append((
-                what, f"{one.x:g}", r["mesh"], r.get("ops", ""), *((f"{r.get(k) or 0:.2f}" if known else "–") for k in
-                ("load_s", "analyse_s", "own_best_s", "elapsed_s")), r.get("evaluations") or "–", r["status"].lower(),
-            ))  # fmt: skip
+            lines.append(
+                (
+                    what,
+                    f"{one.x:g}",
+                    r["mesh"],
+                    r.get("ops", ""),
+                    *(
+                        (f"{r.get(k) or 0:.2f}" if known else "–")
+                        for k in ("load_s", "analyse_s", "own_best_s", "elapsed_s")
+                    ),
+                    r.get("evaluations") or "–",
+                    r["status"].lower(),
+                )
+            )
     if not lines:
         return ""
-    return "\n".join([
-        "## Search time against layers and devices",
-        "",
-        f"![Search time against layers and devices]({link}growth.svg)",
-        "",
-        f"`{OURS}` on the T2B training step, {cases.LARGE_MACHINE}. Layers: sequence 2048, batch 16. Devices: sequence "
-        "4096, batch 256, the model's own remat. The tree search alone, over colour actions as in the paper "
-        "(`refine=0`): refinement and integer programs use whatever time there is. Seconds; *load* is tracing and "
-        "reading, *search* the whole search, which ends by itself where the status is converged.",
-        "",
-        markdown(
-            ("against", ">number", "mesh", ">ops", ">load", ">analyse", ">own best", ">search", ">priced", "status"),
-            lines,
-        ),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Search time against layers and devices",
+            "",
+            f"![Search time against layers and devices]({link}growth.svg)",
+            "",
+            f"`{OURS}` on the T2B training step, {cases.LARGE_MACHINE}. Layers: sequence 2048, "
+            "batch "
+            "16. Devices: sequence "
+            "4096, batch 256, the model's own remat. The tree search alone, over colour actions as "
+            "in the paper "
+            "(`refine=0`): refinement and integer programs use whatever time there is. Seconds; "
+            "*load* is tracing and "
+            "reading, *search* the whole search, which ends by itself where the status is "
+            "converged.",
+            "",
+            markdown(
+                (
+                    "against",
+                    ">number",
+                    "mesh",
+                    ">ops",
+                    ">load",
+                    ">analyse",
+                    ">own best",
+                    ">search",
+                    ">priced",
+                    "status",
+                ),
+                lines,
+            ),
+        ]
+    )
 
 
 def _small(content: Content) -> str:
     groups = {
-        k: v for k, v in tables.problems(content.found).items() if k[0] == "goals" and len({o.seed for o in v}) > 1
+        k: v
+        for k, v in tables.problems(content.found).items()
+        if k[0] == "goals" and len({o.seed for o in v}) > 1
     }
     lines = []
     for (_, case, _), group in groups.items():
@@ -288,13 +371,30 @@ def _small(content: Content) -> str:
         if not seeds or proof is None:
             continue
         scores = [o.row["score"] for o in seeds]
-        lines.append((
-            case, f"{proof.row['score']:.6f}", proof.row["status"].lower(), proof.row["evaluations"], len(seeds),
-            f"{min(scores):.6f}", f"{max(scores):.6f}", f"{max(o.row['own_best_s'] for o in seeds):.3f}",
-        ))  # fmt: skip
+        lines.append(
+            (
+                case,
+                f"{proof.row['score']:.6f}",
+                proof.row["status"].lower(),
+                proof.row["evaluations"],
+                len(seeds),
+                f"{min(scores):.6f}",
+                f"{max(scores):.6f}",
+                f"{max(o.row['own_best_s'] for o in seeds):.3f}",
+            )
+        )
     if not lines:
         return ""
-    head = ("program", ">exhaustive C(s)", "it ended", ">priced", ">seeds", ">best", ">worst", ">slowest own best, s")
+    head = (
+        "program",
+        ">exhaustive C(s)",
+        "it ended",
+        ">priced",
+        ">seeds",
+        ">best",
+        ">worst",
+        ">slowest own best, s",
+    )
     return "\n".join(["## Small programs, against the optimum", "", markdown(head, lines)])
 
 
@@ -302,44 +402,87 @@ def _compiled(content: Content, target: Path) -> str:
     lines = []
     for r in content.compiled:
         if r.get("error"):
-            lines.append((r["case"], r["topology"], r["method"], *[""] * 7, str(r["error"])[:80].replace("|", "/")))
+            lines.append(
+                (
+                    r["case"],
+                    r["topology"],
+                    r["method"],
+                    *[""] * 7,
+                    str(r["error"])[:80].replace("|", "/"),
+                )
+            )
             continue
         need = r.get("compiled_peak_bytes")
-        lines.append((
-            r["case"], r["topology"], r["method"], bytes_text(r["peak_bytes"]) + ("" if r["fits"] else " OOM"),
-            ("–" if need is None else bytes_text(need)) + ("" if r["compiled_fits"] else " refused"),
-            f"{r['compute_s'] * 1e3:.2f}", _ms(r.get("compiled_compute_s")), f"{r['comm_s'] * 1e3:.2f}",
-            _kinds(r.get("collectives")), _kinds(r.get("compiled_collectives")), _bytes_both(r.get("bytes_by_kind")),
-        ))  # fmt: skip
+        lines.append(
+            (
+                r["case"],
+                r["topology"],
+                r["method"],
+                bytes_text(r["peak_bytes"]) + ("" if r["fits"] else " OOM"),
+                ("–" if need is None else bytes_text(need))
+                + ("" if r["compiled_fits"] else " refused"),
+                f"{r['compute_s'] * 1e3:.2f}",
+                _ms(r.get("compiled_compute_s")),
+                f"{r['comm_s'] * 1e3:.2f}",
+                _kinds(r.get("collectives")),
+                _kinds(r.get("compiled_collectives")),
+                _bytes_both(r.get("bytes_by_kind")),
+            )
+        )
     missing = content.compiled_wanted - len(content.compiled)
-    accuracy = "[accuracy](accuracy.md)" if (target.parent / "accuracy.md").exists() else "docs/accuracy.md"
+    accuracy = (
+        "[accuracy](accuracy.md)"
+        if (target.parent / "accuracy.md").exists()
+        else "docs/accuracy.md"
+    )
     sizes = {r["case"]: r["sizes"] for r in content.compiled}
-    return "\n".join([
-        "## Compiled ahead of time",
-        "",
-        "The best plan of each method, compiled by libtpu for slices that were not there. **These are reduced "
-        "programs**, "
-        "since a compiler takes minutes to hours for whole ones, and each method searched the reduced program again: "
-        + ("; ".join(f"{case}: `{text}`" for case, text in sizes.items()) or "none yet")
-        + "."
-        + (f" {missing} of {content.compiled_wanted} are still missing." if missing else ""),
-        "",
-        "Memory of one device; *compiled* compute is the compiler's own estimate in cycles over the clock of the "
-        "cores (it "
-        "makes none for collectives, gathers and scatters). Collectives are counts by kind (ag all_gather, ar "
-        "all_reduce, "
-        "rs reduce_scatter, a2a all_to_all, cp collective_permute); bytes are predicted / compiled, all kinds "
-        "together. "
-        f"What compilers do otherwise, and why: {accuracy}.",
-        "",
-        f"Compiled compute over predicted, lowest to highest: {_compute_ratios(content.compiled)}. A model whose "
-        "ratios lie far apart is one whose methods the cost model may rank wrongly.",
-        "",
-        markdown(
-            ("model", "slice", "method", ">memory", ">compiled", ">compute ms", ">compiled ms", ">collectives ms",
-             "collectives", "compiled", ">bytes"), lines,
-        ),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## Compiled ahead of time",
+            "",
+            "The best plan of each method, compiled by libtpu for slices that were not there. "
+            "**These are reduced "
+            "programs**, "
+            "since a compiler takes minutes to hours for whole ones, and each method searched the "
+            "reduced program again: "
+            + ("; ".join(f"{case}: `{text}`" for case, text in sizes.items()) or "none yet")
+            + "."
+            + (f" {missing} of {content.compiled_wanted} are still missing." if missing else ""),
+            "",
+            "Memory of one device; *compiled* compute is the compiler's own estimate in cycles "
+            "over "
+            "the clock of the "
+            "cores (it "
+            "makes none for collectives, gathers and scatters). Collectives are counts by kind (ag "
+            "all_gather, ar "
+            "all_reduce, "
+            "rs reduce_scatter, a2a all_to_all, cp collective_permute); bytes are predicted / "
+            "compiled, all kinds "
+            "together. "
+            f"What compilers do otherwise, and why: {accuracy}.",
+            "",
+            "Compiled compute over predicted, lowest to highest: "
+            f"{_compute_ratios(content.compiled)}. A model whose "
+            "ratios lie far apart is one whose methods the cost model may rank wrongly.",
+            "",
+            markdown(
+                (
+                    "model",
+                    "slice",
+                    "method",
+                    ">memory",
+                    ">compiled",
+                    ">compute ms",
+                    ">compiled ms",
+                    ">collectives ms",
+                    "collectives",
+                    "compiled",
+                    ">bytes",
+                ),
+                lines,
+            ),
+        ]
+    )
 
 
 def _compute_ratios(rows: Rows) -> str:
@@ -348,18 +491,26 @@ def _compute_ratios(rows: Rows) -> str:
     for r in rows:
         if r.get("compiled_compute_s") and r.get("compute_s"):
             found.setdefault(r["case"], []).append(r["compiled_compute_s"] / r["compute_s"])
-    return ", ".join(f"{case} {min(some):.2f} to {max(some):.2f}" for case, some in found.items()) or "none yet"
+    return ", ".join(
+        f"{case} {min(some):.2f} to {max(some):.2f}" for case, some in found.items()
+    ) or ("none yet")
 
 
 _SHORT = {
-    "all_gather": "ag", "all_reduce": "ar", "reduce_scatter": "rs", "all_to_all": "a2a", "collective_permute": "cp",
+    "all_gather": "ag",
+    "all_reduce": "ar",
+    "reduce_scatter": "rs",
+    "all_to_all": "a2a",
+    "collective_permute": "cp",
     "permute": "cp",
-}  # fmt: skip
+}
 
 
 def _kinds(text: str | None) -> str:
     counts = json.loads(text) if text else {}
-    return ", ".join(f"{n:g} {_SHORT.get(kind, kind)}" for kind, n in sorted(counts.items())) or "none"
+    return (
+        ", ".join(f"{n:g} {_SHORT.get(kind, kind)}" for kind, n in sorted(counts.items())) or "none"
+    )
 
 
 def _bytes_both(text: str | None) -> str:
@@ -372,15 +523,23 @@ def _ms(seconds: float | None) -> str:
 
 
 def _reading() -> str:
-    return "\n".join([
-        "## How it compares with the paper",
-        "",
-        "The paper's Alpa and AutoMap are other programs, which propagate and price in their own ways; here every "
-        "method "
-        "is written anew on one analysis, one cost model and one machine, so that plans and search times can be "
-        "compared. "
-        "What the published form of each has that ours lacks stands in its module (`toast_lab/search`). The paper's "
-        "step "
-        "times are measured on devices and ours are predicted, so they compare among methods and not with the paper's "
-        "figures.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "## How it compares with the paper",
+            "",
+            "The paper's Alpa and AutoMap are other programs, which propagate and price in their "
+            "own "
+            "ways; here every "
+            "method "
+            "is written anew on one analysis, one cost model and one machine, so that plans and "
+            "search times can be "
+            "compared. "
+            "What the published form of each has that ours lacks stands in its module "
+            "(`toast_lab/search`). The paper's "
+            "step "
+            "times are measured on devices and ours are predicted, so they compare among methods "
+            "and "
+            "not with the paper's "
+            "figures.",
+        ]
+    )

@@ -21,9 +21,20 @@ from toast_lab.sweep.store import Store
 from toast_lab.text import write_csv
 
 GROWTH_COLUMNS = (
-    "part", "x", "mesh", "ops", "machine", "method", "status", "load_s", "analyse_s", "prepare_s", "own_best_s",
-    "elapsed_s",     "evaluations",
-)  # fmt: skip
+    "part",
+    "x",
+    "mesh",
+    "ops",
+    "machine",
+    "method",
+    "status",
+    "load_s",
+    "analyse_s",
+    "prepare_s",
+    "own_best_s",
+    "elapsed_s",
+    "evaluations",
+)
 
 
 class NotKept(NamedTuple):
@@ -84,14 +95,24 @@ def run_paper(
     compiled_store = Store(folder / "compiled.jsonl", compiled.row_offence)
     with store.claimed(), compiled_store.claimed():
         sweep = run_sweep(
-            [cell.task for cell in cells], store, scheduler=scheduler, workers=workers, retry_crashed=retry_crashed,
-            on_progress=on_progress, cancel=cancel,
-        )  # fmt: skip
+            [cell.task for cell in cells],
+            store,
+            scheduler=scheduler,
+            workers=workers,
+            retry_crashed=retry_crashed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
         stores = [(store, sweep.not_kept, sweep.failure)]
         try:
             if compile_too and not sweep.failure and not (cancel is not None and cancel()):
                 stores.append(
-                    (compiled_store, *compiled.run_jobs(jobs, compiled_store, on_progress=on_compile, cancel=cancel))
+                    (
+                        compiled_store,
+                        *compiled.run_jobs(
+                            jobs, compiled_store, on_progress=on_compile, cancel=cancel
+                        ),
+                    )
                 )
         finally:  # whatever stops a compiler, searches that are done are written down
             # Tables and page show every row in the folder, whatever was asked for this time.
@@ -101,16 +122,25 @@ def run_paper(
             compiled_rows = compiled.table(compiled.jobs(shown), compiled_store)
             lacking = len(cells) - len(tables.join(cells, store.rows))
             content = Content(
-                shown, command, found, len(found) + lacking, tables.step_times(found), tables.search_times(found),
-                compiled_rows, len(jobs) if compile_too or compiled_rows else 0, judged,
-            )  # fmt: skip
+                shown,
+                command,
+                found,
+                len(found) + lacking,
+                tables.step_times(found),
+                tables.search_times(found),
+                compiled_rows,
+                len(jobs) if compile_too or compiled_rows else 0,
+                judged,
+            )
             files, notes, failures = write(content, folder, page_file or folder / "evaluation.md")
     missing = sum(job.digest not in compiled_store for job in jobs) if compile_too else 0
     not_kept = [NotKept(s.path, list(rows), why) for s, rows, why in stores if rows]
     return Paper(sweep, missing, judged, files, notes, failures, not_kept)
 
 
-def write(content: Content, folder: Path, page_file: Path) -> tuple[list[Path], list[str], list[str]]:
+def write(
+    content: Content, folder: Path, page_file: Path
+) -> tuple[list[Path], list[str], list[str]]:
     """Tables, charts and page.
 
     Gives the files written, notes on what was left out, and failures: what could not be written.
@@ -180,7 +210,9 @@ def draw(content: Content, folder: Path) -> list[Path]:
         charts.anytime_lines(curves, searches, folder / "anytime.svg")
         files += [folder / name for name in ("step_times.svg", "search_times.svg", "anytime.svg")]
     if of(content.steps, "scaling"):
-        charts.scaling_lines(of(content.steps, "scaling"), of(content.searches, "scaling"), folder / "scaling.svg")
+        charts.scaling_lines(
+            of(content.steps, "scaling"), of(content.searches, "scaling"), folder / "scaling.svg"
+        )
         files.append(folder / "scaling.svg")
     growth = {
         what: [{**o.row, "x": o.x} for o in content.found if o.part == part and o.has_plan]

@@ -1,4 +1,6 @@
-"""From rows to the tables of section 5.  Every number on the page and in the charts comes from here.
+"""From rows to the tables of section 5.
+
+Every number on the page and in the charts comes from here.
 
 Start reading at ``join``, then ``step_times``.
 """
@@ -61,65 +63,125 @@ def problems(found: Iterable[Found]) -> dict[tuple[str, str, str], list[Found]]:
 
 
 STEP_COLUMNS = (
-    "part", "case", "model", "sizes", "mesh", "devices", "machine", "method", "seed", "status", "time_s", "peak_bytes",
-    "memory_limit_bytes", "fits", "outcome", "score", "unsharded_time_s", "unsharded_peak_bytes", "actions",
-)  # fmt: skip
+    "part",
+    "case",
+    "model",
+    "sizes",
+    "mesh",
+    "devices",
+    "machine",
+    "method",
+    "seed",
+    "status",
+    "time_s",
+    "peak_bytes",
+    "memory_limit_bytes",
+    "fits",
+    "outcome",
+    "score",
+    "unsharded_time_s",
+    "unsharded_peak_bytes",
+    "actions",
+)
 
 
 def step_times(found: Iterable[Found]) -> list[dict[str, Any]]:
-    """Step time and memory of the best plan of every search; ``outcome`` is ok, OOM or the reason for no plan."""
+    """Step time and memory of the best plan of every search.
+
+    ``outcome`` is ok, OOM or the reason for no plan.
+    """
     return [
         {
             **{k: one.row.get(k) for k in STEP_COLUMNS if k in one.row},
-            "part": one.part, "case": one.case, "sizes": _sizes(one.row["sizes"]),
-            "devices": devices(one.row["mesh"]), "outcome": outcome(one),
+            "part": one.part,
+            "case": one.case,
+            "sizes": _sizes(one.row["sizes"]),
+            "devices": devices(one.row["mesh"]),
+            "outcome": outcome(one),
             "actions": "  ".join(one.row.get("actions") or ()),
         }
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 def outcome(one: Found) -> str:
-    """Of a search: "ok", "OOM" where its plan exceeds the device's memory, or its status where it has no plan."""
+    """Of a search: "ok", "OOM" where its plan exceeds the device's memory, or its status where it
+    has no plan.
+    """
     if not one.has_plan:
         return str(one.row["status"])
     return "ok" if one.row["fits"] else "OOM"
 
 
 SEARCH_COLUMNS = (
-    "part", "case", "machine", "method", "seed", "status", "evaluations", "elapsed_s", "own_best_s", "close_s",
-    "prepare_s", "load_s", "analyse_s", "ops", "seconds",
-)  # fmt: skip
+    "part",
+    "case",
+    "machine",
+    "method",
+    "seed",
+    "status",
+    "evaluations",
+    "elapsed_s",
+    "own_best_s",
+    "close_s",
+    "prepare_s",
+    "load_s",
+    "analyse_s",
+    "ops",
+    "seconds",
+)
 
 
 def search_times(found: Iterable[Found]) -> list[dict[str, Any]]:
-    """How long every search took: in all, to its own best, and to within 1% of the best of any (None: never)."""
+    """How long every search took.
+
+    In all, to its own best, and to within 1% of the best of any (None: never).
+    """
     made = []
     for group in problems(found).values():
         best = min((one.rank for one in group if one.has_plan), default=None)
         for one in group:
             close = seconds_to(one.points, best) if best else None
             made.append(
-                {**{k: one.row.get(k) for k in SEARCH_COLUMNS}, "part": one.part, "case": one.case, "close_s": close}
+                {
+                    **{k: one.row.get(k) for k in SEARCH_COLUMNS},
+                    "part": one.part,
+                    "case": one.case,
+                    "close_s": close,
+                }
             )
     return made
 
 
 ANYTIME_COLUMNS = (
-    "part", "case", "machine", "method", "seed", "elapsed_s", "score", "time_s", "peak_bytes", "fits", "simulation",
-)  # fmt: skip
+    "part",
+    "case",
+    "machine",
+    "method",
+    "seed",
+    "elapsed_s",
+    "score",
+    "time_s",
+    "peak_bytes",
+    "fits",
+    "simulation",
+)
 
 
 def anytime(found: Iterable[Found]) -> list[dict[str, Any]]:
     """The anytime curves: a row at each improvement of each search."""
     return [
         {
-            "part": one.part, "case": one.case, "machine": one.machine, "method": one.method, "seed": one.seed,
+            "part": one.part,
+            "case": one.case,
+            "machine": one.machine,
+            "method": one.method,
+            "seed": one.seed,
             **{k: v for k, v in p._asdict().items() if k != "actions"},
         }
         for one in found
         for p in one.points
-    ]  # fmt: skip
+    ]
 
 
 def devices(mesh: str) -> int:

@@ -60,8 +60,12 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
         "resolutions": analysis.n_resolutions,
         "groups": [
             {
-                "name": g.name, "size": g.size, "shardable": g.shardable, "names": g.n_names,
-                "colours": [analysis.colour_name[c] for c in g.colours], "arguments": [names[a] for a in g.arguments],
+                "name": g.name,
+                "size": g.size,
+                "shardable": g.shardable,
+                "names": g.n_names,
+                "colours": [analysis.colour_name[c] for c in g.colours],
+                "arguments": [names[a] for a in g.arguments],
                 "resolutions": list(g.resolutions),
             }
             for g in analysis.groups
@@ -73,7 +77,7 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
         ],
         "coverage": reports.coverage_data(analysis.coverage),
         "divisibility": reports.divisibility_data(divisibility(analysis, mesh)) if mesh else None,
-    }  # fmt: skip
+    }
 
 
 def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
@@ -95,19 +99,26 @@ def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
     else:
         op = int(np.searchsorted(program.use_ptr, place.use, side="right")) - 1
         results = program.results(op)
-        what = f"use of {value} in {program.value_name[results[0]] if len(results) else program.kind[op]}"
+        what = (
+            f"use of {value} in "
+            f"{program.value_name[results[0]] if len(results) else program.kind[op]}"
+        )
     return {"place": what, "dims": [place.first_dim, place.second_dim], "where": program.where(op)}
 
 
-def _show(out: output.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None) -> None:
+def _show(
+    out: output.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None
+) -> None:
     from toast_lab.sharding.divisibility import divisibility
 
     limit = None if args.all else ROWS
     p = analysis.program
     out.print(str(model))
     out.print(
-        f"{p.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} groups, "
-        f"{len(analysis.conflicts)} conflicts, {len(analysis.compatibility_sets)} compatibility sets, "
+        f"{p.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} "
+        "groups, "
+        f"{len(analysis.conflicts)} conflicts, {len(analysis.compatibility_sets)} compatibility "
+        "sets, "
         f"{analysis.n_resolutions} resolutions"
     )
     out.print()
@@ -117,11 +128,17 @@ def _show(out: output.Out, args: argparse.Namespace, model: Model, analysis: Ana
     out.table(
         "Colour groups (sizes above 1)",
         ("group", ">size", ">names", ">colours", "~arguments", ">resolutions", "can be sharded"),
-        [_group_row(analysis, g) for g in sorted(telling, key=lambda g: (not g.shardable, -g.n_names))],
+        [
+            _group_row(analysis, g)
+            for g in sorted(telling, key=lambda g: (not g.shardable, -g.n_names))
+        ],
         limit,
     )
     if len(telling) < len(groups):
-        out.print(f"and {len(groups) - len(telling)} groups of one name, on no argument (constants, mostly)")
+        out.print(
+            f"and {len(groups) - len(telling)} groups of one name, on no argument "
+            "(constants, mostly)"
+        )
         out.print()
     _show_conflicts(out, analysis, args.all)
     reports.show_coverage(out, analysis.coverage, everything=args.all)
@@ -132,7 +149,15 @@ def _show(out: output.Out, args: argparse.Namespace, model: Model, analysis: Ana
 def _group_row(analysis: Analysis, g: ColourGroup) -> tuple[object, ...]:
     arguments = output.few(analysis.program.value_name[a] for a in g.arguments)
     resolutions = 2 ** len(g.resolutions) if g.resolutions else "-"
-    return g.name, g.size, g.n_names, len(g.colours), arguments, resolutions, "yes" if g.shardable else "no"
+    return (
+        g.name,
+        g.size,
+        g.n_names,
+        len(g.colours),
+        arguments,
+        resolutions,
+        "yes" if g.shardable else "no",
+    )
 
 
 def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> None:
@@ -148,8 +173,18 @@ def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> No
                 c = _conflict_data(analysis, analysis.conflicts[k])
                 place = c["places"][0]
                 more = f" (+{len(c['places']) - 1})" if len(c["places"]) > 1 else ""
-                rows.append((c["sides"][0], c["sides"][1], place["place"] + more, line_text(place["where"])))
-            title = f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, resolution {resolution}"
+                rows.append(
+                    (c["sides"][0], c["sides"][1], place["place"] + more, line_text(place["where"]))
+                )
+            title = (
+                f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, "
+                f"resolution {resolution}"
+            )
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"
-            out.table(title, ("side 0", "side 1", "~meet at", "~source"), rows, None if everything else ROWS)
+            out.table(
+                title,
+                ("side 0", "side 1", "~meet at", "~source"),
+                rows,
+                None if everything else ROWS,
+            )

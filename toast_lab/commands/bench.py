@@ -17,32 +17,53 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search what has no row yet, then write everything; Ctrl-C keeps what is done and writes that."""
+    """Search what has no row yet, then write everything.
+
+    Ctrl-C keeps what is done and writes that.
+    """
     import importlib.util
 
     from toast_lab.bench.cases import COMPILED, Choice
     from toast_lab.bench.paper import run_paper
 
     choice = Choice.make(
-        args.parts, args.models, args.machines, args.methods, args.seconds, args.quick, args.compile_seconds
+        args.parts,
+        args.models,
+        args.machines,
+        args.methods,
+        args.seconds,
+        args.quick,
+        args.compile_seconds,
     )
     if (args.compile or COMPILED in choice.parts) and importlib.util.find_spec("libtpu") is None:
         raise InvalidProblem(
-            'bench paper: --compile needs libtpu, though no TPU: pip install "toast-lab[tpu]". Without --compile the '
+            'bench paper: --compile needs libtpu, though no TPU: pip install "toast-lab[tpu]". '
+            "Without --compile the "
             "searches run, and the same command with it adds the compiled table later."
         )
     page_file = Path(args.page) if args.page else None
     common.check_early(args)
-    with sweeping(len(choice.cells())) as (on_progress, stopped), output.progress("compiling") as update:
+    with (
+        sweeping(len(choice.cells())) as (on_progress, stopped),
+        output.progress("compiling") as update,
+    ):
 
         def on_compile(i: int, total: int, what: str) -> None:
             update(i / total, what)
 
         done = run_paper(
-            choice, Path(args.out), command=command(args), page_file=page_file, compile_too=args.compile,
-            scheduler=args.scheduler, workers=args.workers, retry_crashed=args.retry_crashed, on_progress=on_progress,
-            on_compile=on_compile, cancel=stopped,
-        )  # fmt: skip
+            choice,
+            Path(args.out),
+            command=command(args),
+            page_file=page_file,
+            compile_too=args.compile,
+            scheduler=args.scheduler,
+            workers=args.workers,
+            retry_crashed=args.retry_crashed,
+            on_progress=on_progress,
+            on_compile=on_compile,
+            cancel=stopped,
+        )
     for note in done.notes:
         print(f"note: {note}", file=sys.stderr)
     data = {
@@ -86,6 +107,9 @@ def _show(out: output.Out, done: Paper, data: dict[str, Any]) -> None:
         [(t.text, t.verdict, "; ".join(t.numbers[:3])) for t in done.targets],
     )
     if data["missing"]:
-        out.print(f"{data['missing']} searches or compiles are missing; the same command goes on with them.")
+        out.print(
+            f"{data['missing']} searches or compiles are missing; the same command goes on "
+            "with them."
+        )
     if data["files"]:
         out.print(f"Page: {data['files'][-1]}")

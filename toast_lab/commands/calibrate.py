@@ -17,23 +17,35 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write the file and print the fit; the first Ctrl-C ends the measurement and keeps what it has."""
+    """Measure, write the file and print the fit.
+
+    The first Ctrl-C ends the measurement and keeps what it has.
+    """
     path = Path(args.output)
     if path.suffix != ".toml":
         raise InvalidProblem(f"--output {args.output}: a machine file's name ends in .toml")
     if not os.access(path.absolute().parent, os.W_OK) or path.is_dir():
-        raise InvalidProblem(f"--output {args.output}: its folder does not exist or cannot be written to")
+        raise InvalidProblem(
+            f"--output {args.output}: its folder does not exist or cannot be written to"
+        )
     from toast_lab.runtime.calibrate import calibrate
 
-    with output.progress(f"calibrating {args.devices}") as update, stopping.stop_gently() as stopped:
+    with (
+        output.progress(f"calibrating {args.devices}") as update,
+        stopping.stop_gently() as stopped,
+    ):
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
 
         done = calibrate(
-            args.devices, name=path.stem, time_limit_s=args.time_limit, on_event=on_event,
-            cancel=stopped, quick=args.quick,
-        )  # fmt: skip
+            args.devices,
+            name=path.stem,
+            time_limit_s=args.time_limit,
+            on_event=on_event,
+            cancel=stopped,
+            quick=args.quick,
+        )
     written = keeping.keep(args, "machine file", str(path), done.save)
     machine = done.fit.machine
     data = {
@@ -63,12 +75,17 @@ def _show(out: output.Out, done: Calibration, path: str) -> None:
     out.table(
         "Fit: measured time over fitted time",
         ("what", ">points", ">median", ">worst"),
-        [(r.what, r.points, f"{r.median_ratio:.2f}", f"{r.worst_ratio:.2f}") for r in done.fit.residuals],
+        [
+            (r.what, r.points, f"{r.median_ratio:.2f}", f"{r.worst_ratio:.2f}")
+            for r in done.fit.residuals
+        ],
     )
     for skipped in done.skipped:
         out.print(f"Not measured: {skipped.what}: {skipped.why}")
     if done.fit.not_measured:
-        out.print(f"Taken from the table, for they were not measured: {', '.join(done.fit.not_measured)}")
+        out.print(
+            f"Taken from the table, for they were not measured: {', '.join(done.fit.not_measured)}"
+        )
     if done.note:
         out.print(done.note)
     if path:

@@ -38,7 +38,7 @@ DEFAULT_MESH = "4x2"
 FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo")
 
 
-# -- from arguments ------------------------------------------------------------------------------------
+# -- from arguments --------------------------------------------------------------------------------
 
 
 #: Options that name a file to be written, and folders for many of them.
@@ -46,17 +46,22 @@ WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "
 
 
 def check_early(args: argparse.Namespace) -> None:
-    """Refuse what can be seen to be wrong before minutes are spent on tracing and searching; all of it is listed.
+    """Refuse what can be seen to be wrong before minutes are spent on tracing and searching.
 
-    Whatever options a command has are looked at, by their names: machine, mesh, plans, devices, topology, files to be
-    written, and the search's.
+    All of it is listed.
+
+    Whatever options a command has are looked at, by their names: machine, mesh, plans, devices,
+    topology, files to be written, and the search's.
     """
     wrong: list[ToastError] = []
     meshes: list[Mesh] = []
     for check in (
-        lambda: meshes.extend(_meshes(args)), lambda: _check_layout(args), lambda: _check_devices(args, meshes),
-        lambda: _check_written(args), lambda: _check_search(args),
-    ):  # fmt: skip
+        lambda: meshes.extend(_meshes(args)),
+        lambda: _check_layout(args),
+        lambda: _check_devices(args, meshes),
+        lambda: _check_written(args),
+        lambda: _check_search(args),
+    ):
         try:
             check()
         except ToastError as error:
@@ -68,7 +73,10 @@ def check_early(args: argparse.Namespace) -> None:
 
 
 def _meshes(args: argparse.Namespace) -> list[Mesh]:
-    """The meshes that a command will work on: the one asked for, else those of its plans, else the default one."""
+    """The meshes that a command will work on.
+
+    The one asked for, else those of its plans, else the default one.
+    """
     from toast_lab.sharding.mesh import make_mesh
 
     if getattr(args, "mesh", None):
@@ -117,7 +125,8 @@ def _check_written(args: argparse.Namespace) -> None:
     twice = [
         flag
         for flag, place in zip(given, places, strict=True)
-        if places.count(place) > 1 and (os.path.isfile(place) or not os.path.exists(place))  # a device takes both
+        # A device takes both
+        if places.count(place) > 1 and (os.path.isfile(place) or not os.path.exists(place))
     ]
     if twice:
         wrong.append(f"{' and '.join(twice)} name the same file")
@@ -145,7 +154,10 @@ def _check_search(args: argparse.Namespace) -> None:
 
 
 def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
-    """(method, trace to go on from, options of the method) that the arguments name; all wrong options are listed."""
+    """(method, trace to go on from, options of the method) that the arguments name.
+
+    All wrong options are listed.
+    """
     from toast_lab.search.methods import method_named
     from toast_lab.search.trace import Trace
 
@@ -169,7 +181,10 @@ def check_folder(path: str | None, option: str) -> None:
 def _folder_offence(path: str, option: str) -> str:
     if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
         return ""  # a device or a pipe: nothing is made in its folder
-    if not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK) or not Path(path).absolute().parent.is_dir():
+    if (
+        not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK)
+        or not Path(path).absolute().parent.is_dir()
+    ):
         return f"{option} {path}: its folder does not exist or cannot be written to"
     if Path(path).is_dir():
         return f"{option} {path}: this is a folder, give a file"
@@ -185,11 +200,18 @@ def _out_offence(path: str, option: str) -> str:
         there = there.parent
     if not there.is_dir():
         return f"{option} {path}: {there} is a file, give a folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{option} {path}: {there} cannot be written to"
+    return (
+        ""
+        if os.access(there, os.W_OK | os.X_OK)
+        else (f"{option} {path}: {there} cannot be written to")
+    )
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """The MODEL argument with its ``--set`` sizes, whatever it names; what was done to it goes to stderr."""
+    """The MODEL argument with its ``--set`` sizes, whatever it names.
+
+    What was done to it goes to stderr.
+    """
     model = _load_model(args)
     for note in model.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -203,9 +225,13 @@ def _load_model(args: argparse.Namespace) -> Model:
     which = str(args.model)
     _trace_on_cpu()
     with output.working(f"loading {which}"):
-        if which not in registry.MODELS and (which.endswith(FILE_SUFFIXES) or "/" in which or Path(which).is_file()):
+        if which not in registry.MODELS and (
+            which.endswith(FILE_SUFFIXES) or "/" in which or Path(which).is_file()
+        ):
             if args.set:
-                raise FrontendError(f"--set {' '.join(args.set)}: {which} is a file, its sizes are fixed")
+                raise FrontendError(
+                    f"--set {' '.join(args.set)}: {which} is a file, its sizes are fixed"
+                )
             return frontends.from_stablehlo(Path(which), time_limit_s=args.time_limit)
         if ":" in which:
             return frontends.load(which, time_limit_s=args.time_limit, **read_sizes(args.set, {}))
@@ -213,7 +239,9 @@ def _load_model(args: argparse.Namespace) -> Model:
 
 
 def _trace_on_cpu() -> None:
-    """Let JAX see the CPU only in this process: it just traces, and a GPU's memory is for the child that runs.
+    """Let JAX see the CPU only in this process.
+
+    It just traces, and a GPU's memory is for the child that runs.
 
     The variable is put back, since children inherit it.
     """
@@ -229,7 +257,10 @@ def _trace_on_cpu() -> None:
 
 
 def read_sizes(items: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]:
-    """``["layers=2", "dtype=bfloat16"]`` as numbers and texts, typed as the defaults are; all offenders are listed."""
+    """``["layers=2", "dtype=bfloat16"]`` as numbers and texts, typed as the defaults are.
+
+    All offenders are listed.
+    """
     words = Words("--set", "size", "sizes", "analyse mlp --set batch=64")
     return _read_values(items, defaults, words, closed=bool(defaults))
 
@@ -243,8 +274,13 @@ class Words(NamedTuple):
     example: str
 
 
-def _read_values(items: Iterable[str], defaults: dict[str, Any], words: Words, *, closed: bool) -> dict[str, Any]:
-    """Key=value texts, typed as the defaults are; ``closed``: other keys are wrong.  All offenders are listed."""
+def _read_values(
+    items: Iterable[str], defaults: dict[str, Any], words: Words, *, closed: bool
+) -> dict[str, Any]:
+    """Key=value texts, typed as the defaults are; ``closed``: other keys are wrong.
+
+    All offenders are listed.
+    """
     found: dict[str, Any] = {}
     wrong = []
     for item in items:
@@ -257,7 +293,10 @@ def _read_values(items: Iterable[str], defaults: dict[str, Any], words: Words, *
             continue
         if closed and key not in defaults:
             known = ", ".join(f"{k}={v}" for k, v in defaults.items()) or "none"
-            wrong.append(f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; {words.all}: {known}")
+            wrong.append(
+                f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; "
+                f"{words.all}: {known}"
+            )
             continue
         try:
             found[key] = _typed(text, defaults.get(key))
@@ -287,7 +326,9 @@ def _typed(text: str, default: Any) -> Any:
 
 
 def _kind_text(default: Any) -> str:
-    return {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(type(default).__name__, "valid")
+    return {"int": "a whole number", "float": "a number", "bool": "true or false"}.get(
+        type(default).__name__, "valid"
+    )
 
 
 def analyse(args: argparse.Namespace, model: Model) -> Analysis:
@@ -295,7 +336,9 @@ def analyse(args: argparse.Namespace, model: Model) -> Analysis:
     from toast_lab.conflicts.analysis import analyse_program
 
     with output.working(f"analysing {model.name}"):
-        return analyse_program(model.program, model.dim_names, phases=args.phases, trees=model.trees)
+        return analyse_program(
+            model.program, model.dim_names, phases=args.phases, trees=model.trees
+        )
 
 
 def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
@@ -328,7 +371,10 @@ def mesh_of(path: str) -> Any:
 
 
 def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
-    """The plan of ``--plan`` or ``--actions``, None if neither was given.  Raises InvalidPlan if it breaks a pin."""
+    """The plan of ``--plan`` or ``--actions``, None if neither was given.
+
+    Raises InvalidPlan if it breaks a pin.
+    """
     plan = _given_plan(args, problem)
     if plan is not None and problem.pins is not None:
         problem.pins.check(plan.op_axis, plan.value_axis)
@@ -373,7 +419,9 @@ def plan_or_search(
 
 
 def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> SearchResult:
-    """Search as the arguments say, with a progress bar; Ctrl-C or SIGTERM ends it and keeps what it found.
+    """Search as the arguments say, with a progress bar.
+
+    Ctrl-C or SIGTERM ends it and keeps what it found.
 
     "manual" tries the model's expert plans.  Raises InvalidPlan if it has none.
     """
@@ -384,7 +432,8 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
     if method == "manual":
         if not model.expert_plans:
             raise InvalidPlan(
-                f"{model.name} has no expert plans for --method manual to try; price a plan of your own with "
+                f"{model.name} has no expert plans for --method manual to try; price a plan of "
+                "your own with "
                 '"toast-lab price MODEL --actions COLOUR->AXIS ..."'
             )
         options["plans"] = model.expert_plans
@@ -401,12 +450,21 @@ def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> Sea
                 (time.monotonic() - began) / seconds if seconds else 0.0,
                 (last.index - before) / args.evaluations if args.evaluations else 0.0,
             )
-            update(min(share, 1.0), f"best {output.time_text(last.best_time_s)}, {bytes_text(last.best_peak_bytes)}")
+            update(
+                min(share, 1.0),
+                f"best {output.time_text(last.best_time_s)}, {bytes_text(last.best_peak_bytes)}",
+            )
 
         result = search(
-            problem, method=method, seed=args.seed, budget=Budget(seconds, args.evaluations),
-            on_progress=on_progress, cancel=stopped, resume=trace, **options,
-        )  # fmt: skip
+            problem,
+            method=method,
+            seed=args.seed,
+            budget=Budget(seconds, args.evaluations),
+            on_progress=on_progress,
+            cancel=stopped,
+            resume=trace,
+            **options,
+        )
     if args.trace:
         keeping.keep(args, "trace", args.trace, result.trace.save)
     return result

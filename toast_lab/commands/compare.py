@@ -31,17 +31,31 @@ def run(args: argparse.Namespace) -> int:
     plans: dict[str, ShardingPlan] = {}
     for name, path in zip(names, args.plans, strict=True):
         plans[name] = _load(path, analysis)
-    with output.progress(f"comparing {len(plans)} plans") as update, stopping.stop_gently() as stopped:
+    with (
+        output.progress(f"comparing {len(plans)} plans") as update,
+        stopping.stop_gently() as stopped,
+    ):
 
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
 
         done = compare(
-            model, plans, args.devices, repeats=args.repeats, rounds=args.rounds, seed=args.seed,
-            gradients=not args.no_gradients, machine=args.machine, processes=args.processes,
-            apart=args.apart or None, store=_store(args.store),
-            time_limit_s=args.time_limit, plan_time_limit_s=args.plan_time_limit, on_event=on_event, cancel=stopped,
-        )  # fmt: skip
+            model,
+            plans,
+            args.devices,
+            repeats=args.repeats,
+            rounds=args.rounds,
+            seed=args.seed,
+            gradients=not args.no_gradients,
+            machine=args.machine,
+            processes=args.processes,
+            apart=args.apart or None,
+            store=_store(args.store),
+            time_limit_s=args.time_limit,
+            plan_time_limit_s=args.plan_time_limit,
+            on_event=on_event,
+            cancel=stopped,
+        )
     if together and not is_first():
         return 0
     if args.csv:
@@ -61,7 +75,9 @@ def data_of(model: Any, done: Comparison) -> dict[str, Any]:
 def _names(paths: list[str]) -> list[str]:
     """Plans are called like their files, by whole paths where those are alike."""
     stems = [Path(p).stem for p in paths]
-    names = [stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)]
+    names = [
+        stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)
+    ]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise InvalidPlan(f"given twice: {', '.join(twice)}")
@@ -83,7 +99,11 @@ def _show(out: output.Out, done: Comparison) -> None:
 
     every = [*done.rows, *([done.reference] if done.reference else [])]
     columns = ["~" + c if c in ("collectives", "plan") else c for c in COLUMNS]
-    out.table(f"{len(done.rows)} plans of {done.model} on {_devices(done)}", columns, [cells(row) for row in every])
+    out.table(
+        f"{len(done.rows)} plans of {done.model} on {_devices(done)}",
+        columns,
+        [cells(row) for row in every],
+    )
     out.print(f"{done.order}; inputs: {done.inputs}.")
     for row in every:
         if row.status != "ok":
@@ -98,4 +118,6 @@ def _show(out: output.Out, done: Comparison) -> None:
 
 
 def _devices(done: Comparison) -> str:
-    return ", ".join(sorted({f"{row.devices} ({row.device_kind or 'never reached'})" for row in done.rows}))
+    return ", ".join(
+        sorted({f"{row.devices} ({row.device_kind or 'never reached'})" for row in done.rows})
+    )

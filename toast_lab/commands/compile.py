@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile the plan given, or the unsharded program; 1 if the compiler refuses it for lack of memory."""
+    """Compile the plan given, or the unsharded program.
+
+    1 if the compiler refuses it for lack of memory.
+    """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES
     from toast_lab.runtime.compile import compile_plan
@@ -37,9 +40,13 @@ def run(args: argparse.Namespace) -> int:
             update(event.fraction, event.stage)
 
         compiled = compile_plan(
-            model, plan, args.topology, time_limit_s=args.time_limit, on_progress=on_progress,
+            model,
+            plan,
+            args.topology,
+            time_limit_s=args.time_limit,
+            on_progress=on_progress,
             cache=not args.no_cache,
-        )  # fmt: skip
+        )
     cost = price(problem, plan)
     diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
     data = {
@@ -64,14 +71,21 @@ def _show(
     diff: CompiledDiff | None,
 ) -> None:
     output.show_plan(out, plan)
-    out.print(f"{compiled}{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}")
+    out.print(
+        f"{compiled}{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
+    )
     out.print()
     compute = compiled.compute_s
     out.table(
-        f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on {problem.machine.name}",
+        f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
+        f"{problem.machine.name}",
         ("", ">priced", ">compiled"),
         [
-            ("peak memory of a device", bytes_text(cost.peak_bytes), _bytes(compiled.total_needed_bytes)),
+            (
+                "peak memory of a device",
+                bytes_text(cost.peak_bytes),
+                _bytes(compiled.total_needed_bytes),
+            ),
             ("  arguments", "", _bytes(compiled.argument_bytes)),
             ("  temporaries", "", _bytes(compiled.temp_bytes)),
             (
@@ -101,7 +115,13 @@ def _show(
             f"Different ({len(diff.different)} of {len(diff.rows)})",
             ("op", "~at", "~priced", "~compiled", "~why"),
             [
-                (r.what, line_text(r.where), r.predicted or "-", r.compiled or "-", r.reason or "unexplained")
+                (
+                    r.what,
+                    line_text(r.where),
+                    r.predicted or "-",
+                    r.compiled or "-",
+                    r.reason or "unexplained",
+                )
                 for r in diff.different
             ],
             None if args.all else 20,

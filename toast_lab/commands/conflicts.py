@@ -1,4 +1,7 @@
-"""``toast-lab conflicts``: every ambiguous choice of a model, with what each side costs on each mesh axis."""
+"""``toast-lab conflicts``.
+
+Every ambiguous choice of a model, with what each side costs on each mesh axis.
+"""
 
 from __future__ import annotations
 
@@ -15,5 +18,9 @@ def run(args: argparse.Namespace) -> int:
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
     board = conflicts(problem)
-    data = {"model": output.model_data(model), "problem": output.problem_data(problem), **board.to_json()}
+    data = {
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        **board.to_json(),
+    }
     return output.emit(args, data, lambda out: print(board.text(None)))

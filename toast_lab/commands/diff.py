@@ -17,5 +17,9 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
     found = difference(problem, *plans)
-    data = {"model": output.model_data(model), "problem": output.problem_data(problem), **found.to_json()}
+    data = {
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        **found.to_json(),
+    }
     return output.emit(args, data, lambda out: print(found))

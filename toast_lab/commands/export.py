@@ -31,19 +31,25 @@ def run(args: argparse.Namespace) -> int:
     texts = {name: _text(name, args, plan, model, found) for name in wanted}
     written = {name: path for name, path in wanted.items() if _write(args, name, path, texts[name])}
     data = {
-        "model": output.model_data(model), "problem": output.problem_data(problem), "written": written,
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        "written": written,
         "constraints": None if found is None else [str(row) for row in found],
         "proof": None if found is None else found.proof,
         "remaining": None if found is None else found.remaining,
         "remaining_bytes": None if found is None else found.remaining_bytes,
         "remaining_time_s": None if found is None else found.remaining_time_s(problem),
-    }  # fmt: skip
+    }
     return output.emit(args, data, lambda out: _show(found, problem))
 
 
 def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:
     written = keeping.keep(
-        args, f"--{name} file", path, lambda to: write_whole(to, text, f"the --{name} file"), lambda: f"It is:\n{text}"
+        args,
+        f"--{name} file",
+        path,
+        lambda to: write_whole(to, text, f"the --{name} file"),
+        lambda: f"It is:\n{text}",
     )
     if written and not sys.stderr.isatty():  # on a terminal it was said
         print(f"wrote {path}", file=sys.stderr)
@@ -56,7 +62,10 @@ def _show(found: MinimalConstraints | None, problem: Problem) -> None:
     print(found)
     if found.remaining:
         seconds = found.remaining_time_s(problem)
-        print(f"predicted for {problem.machine.name}: {seconds * 1e3:+.3f} ms of collectives against the plan")
+        print(
+            f"predicted for {problem.machine.name}: {seconds * 1e3:+.3f} ms of collectives "
+            "against the plan"
+        )
 
 
 def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
@@ -70,11 +79,15 @@ def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> 
 
         return minimal_constraints(
             plan, model, proof=args.proof, seconds=args.seconds, on_event=on_event, cancel=stopped
-        )  # fmt: skip
+        )
 
 
 def _text(
-    name: str, args: argparse.Namespace, plan: ShardingPlan, model: Model, found: MinimalConstraints | None
+    name: str,
+    args: argparse.Namespace,
+    plan: ShardingPlan,
+    model: Model,
+    found: MinimalConstraints | None,
 ) -> str:
     if name == "stablehlo":
         from toast_lab.lowering.annotate import annotate
@@ -87,7 +100,10 @@ def _text(
 
         which = str(args.model)
         if ":" not in which and which not in registry.MODELS:
-            raise InvalidProblem(f"--test: a test loads its model by name or as package.module:make, {which} is a file")
+            raise InvalidProblem(
+                "--test: a test loads its model by name or as "
+                f"package.module:make, {which} is a file"
+            )
         sizes = common.read_sizes(args.set, {} if ":" in which else registry.sizes(which))
         plan_file = Path(args.plan).resolve()
         folder = Path(args.test).resolve().parent

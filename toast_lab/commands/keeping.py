@@ -1,7 +1,10 @@
-"""Files that a command was asked to write: one that cannot be written is said after the result, not instead of it.
+"""Files that a command was asked to write.
 
-``keep`` tries the path, then a new file in the temporary folder, then hands out the content itself.  ``cli.main`` says
-on stderr what went wrong once the result was printed (``say_failures``), and the command fails.
+One that cannot be written is said after the result, not instead of it.
+
+``keep`` tries the path, then a new file in the temporary folder, then hands out the content
+itself.  ``cli.main`` says on stderr what went wrong once the result was printed (``say_failures``),
+and the command fails.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ def keep(
     write: Callable[[str], object],
     last_resort: Callable[[], str] | None = None,
 ) -> bool:
-    """Write a file; gives whether it is where it was asked for.  Only the path is said, and on a terminal's stderr.
+    """Write a file; gives whether it is where it was asked for.
+
+    Only the path is said, and on a terminal's stderr.
 
     Args:
         args: of the command; failures are noted in it.
@@ -58,7 +63,10 @@ def keep_elsewhere(
     last_resort: Callable[[], str] | None = None,
     name: str = "result.json",
 ) -> None:
-    """After a failure: write to a new file in the temporary folder, else take the last resort; notes what to say."""
+    """After a failure.
+
+    Write to a new file in the temporary folder, else take the last resort; notes what to say.
+    """
     try:
         other = os.path.join(tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}")
         write(other)
@@ -76,7 +84,10 @@ def keep_plan(args: argparse.Namespace, plan: ShardingPlan, problem: Problem) ->
 
 
 def typed_again(plan: ShardingPlan, problem: Problem) -> str:
-    """How to have a plan again without a file: its actions where they alone give it, else all of it as JSON."""
+    """How to have a plan again without a file.
+
+    Its actions where they alone give it, else all of it as JSON.
+    """
     from toast_lab.sharding import portable
 
     pinned = () if problem.pins is None else problem.pins.action_texts(problem.space)
@@ -85,9 +96,16 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
         again = type(plan).from_actions(problem, actions)
     except ToastError:
         again = None
-    if again is not None and (again.op_axis == plan.op_axis).all() and (again.value_axis == plan.value_axis).all():
+    if (
+        again is not None
+        and (again.op_axis == plan.op_axis).all()
+        and (again.value_axis == plan.value_axis).all()
+    ):
         words = " ".join(f'"{action}"' for action in actions)
-        return f'These actions give the plan again: "toast-lab price MODEL --actions {words} --save FILE"'
+        return (
+            f'These actions give the plan again: "toast-lab price MODEL --actions {words} '
+            '--save FILE"'
+        )
     return "Copy the plan from here into a file:\n" + portable.file_text(plan.to_json())
 
 
@@ -100,7 +118,10 @@ def say_failures(args: argparse.Namespace) -> bool:
 
 
 def silence() -> None:
-    """Let what is still to be printed vanish: nobody reads stdout, or it takes no more, also not at Python's end."""
+    """Let what is still to be printed vanish.
+
+    Nobody reads stdout, or it takes no more, also not at Python's end.
+    """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

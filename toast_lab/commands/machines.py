@@ -1,4 +1,7 @@
-"""``toast-lab machines``: what plans can be priced on, and how a mesh is laid onto a machine's links."""
+"""``toast-lab machines``.
+
+What plans can be priced on, and how a mesh is laid onto a machine's links.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ from toast_lab.text import bytes_text
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every machine, or one, with its numbers and their sources; with ``--mesh`` where each axis runs."""
+    """Print every machine, or one, with its numbers and their sources.
+
+    With ``--mesh`` where each axis runs.
+    """
     if args.mesh and not args.machine:
         raise InvalidProblem(
-            f'--mesh {args.mesh}: say on which machine, as in "toast-lab machines tpu-v4 --mesh 4x4x4"'
+            f'--mesh {args.mesh}: say on which machine, as in "toast-lab machines tpu-v4 --mesh '
+            '4x4x4"'
         )
     found = [machine(args.machine)] if args.machine else list(MACHINES.values())
     data: dict[str, Any] = {"machines": [_data(m) for m in found]}
@@ -30,10 +37,16 @@ def run(args: argparse.Namespace) -> int:
     data["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
     data["slice"] = list(links.slice)
     data["axes"] = [
-        {"axis": axis, "size": size, "link_bytes_per_s": rate, "link_latency_s": latency, "switched": bool(switched),
-         "where": where}
+        {
+            "axis": axis,
+            "size": size,
+            "link_bytes_per_s": rate,
+            "link_latency_s": latency,
+            "switched": bool(switched),
+            "where": where,
+        }
         for axis, size, rate, latency, switched, where in _axes(mesh, links)
-    ]  # fmt: skip
+    ]
 
     def show(out: output.Out) -> None:
         _show_layout(out, found[0], mesh, links)
@@ -67,7 +80,10 @@ def _show(out: output.Out, machines: list[Machine]) -> None:
     rows = [
         (m.name, key, text)
         for m in machines
-        for key, text in (*m.sources.items(), *((link.name, link.source) for link in m.links if link.source))
+        for key, text in (
+            *m.sources.items(),
+            *((link.name, link.source) for link in m.links if link.source),
+        )
     ]
     out.table("Sources", ("name", "number", "~where it is from"), rows)
 
@@ -87,7 +103,14 @@ def _rate(bytes_per_s: float) -> str:
 def _link_row(m: Machine, link: Link) -> tuple[str, ...]:
     topology = link.topology + (" " + "x".join(map(str, link.extents)) if link.extents else "")
     devices = "any" if link.devices is None else str(link.devices)
-    return m.name, link.name, topology, _rate(link.bytes_per_s), output.time_text(link.latency_s), devices
+    return (
+        m.name,
+        link.name,
+        topology,
+        _rate(link.bytes_per_s),
+        output.time_text(link.latency_s),
+        devices,
+    )
 
 
 def _show_layout(out: output.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> None:
@@ -102,4 +125,6 @@ def _show_layout(out: output.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> N
         )
         for axis, size, rate, latency, _, where in _axes(mesh, links)
     ]
-    out.table(f"Mesh {mesh} on {m.name}{slice_}", ("axis", ">size", ">sends", ">hop", "~runs on"), rows)
+    out.table(
+        f"Mesh {mesh} on {m.name}{slice_}", ("axis", ">size", ">sends", ">hop", "~runs on"), rows
+    )

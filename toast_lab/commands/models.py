@@ -14,7 +14,11 @@ from toast_lab.models import registry
 
 def run(args: argparse.Namespace) -> int:
     """Print the built-in models with their sizes."""
-    data = {"models": [_describe(name, target, about) for name, (target, about) in registry.MODELS.items()]}
+    data = {
+        "models": [
+            _describe(name, target, about) for name, (target, about) in registry.MODELS.items()
+        ]
+    }
     return output.emit(args, data, lambda out: _show(out, data["models"]))
 
 
@@ -31,7 +35,10 @@ def _describe(name: str, target: str, about: str) -> dict[str, Any]:
 
 
 def sizes(target: str) -> dict[str, Any]:
-    """Parameters of ``"module:make"`` with their defaults, read from its source: importing it would import JAX."""
+    """Parameters of ``"module:make"`` with their defaults, read from its source.
+
+    Importing it would import JAX.
+    """
     module, _, function = target.partition(":")
     spec = importlib.util.find_spec(module)
     assert spec is not None
@@ -45,10 +52,19 @@ def sizes(target: str) -> dict[str, Any]:
 
 
 def _show(out: output.Out, models: list[dict[str, Any]]) -> None:
-    rows = [(m["name"], m["about"], " ".join(f"{k}={v}" for k, v in m["sizes"].items())) for m in models]
-    out.table("Built-in models", ("name", "~what it is", "~sizes for --set, with their defaults"), rows)
+    rows = [
+        (m["name"], m["about"], " ".join(f"{k}={v}" for k, v in m["sizes"].items())) for m in models
+    ]
+    out.table(
+        "Built-in models", ("name", "~what it is", "~sizes for --set, with their defaults"), rows
+    )
     counted = [
-        (m["name"], f"{m['parameter_count']:,}", m["paper_parameters"], ", ".join(m["expert_plans"]))
+        (
+            m["name"],
+            f"{m['parameter_count']:,}",
+            m["paper_parameters"],
+            ", ".join(m["expert_plans"]),
+        )
         for m in models
         if m["parameter_count"] is not None
     ]
@@ -58,4 +74,7 @@ def _show(out: output.Out, models: list[dict[str, Any]]) -> None:
             ("name", ">parameters", ">in the paper", "~expert plans"),
             counted,
         )
-    out.print('Your own: "package.module:make", where make(**sizes) gives (fn, args); or a StableHLO file.')
+    out.print(
+        'Your own: "package.module:make", where make(**sizes) gives (fn, args); or a '
+        "StableHLO file."
+    )

@@ -1,7 +1,9 @@
-"""What the commands share in going out: progress to the terminal, results as tables or as one JSON object.
+"""What the commands share in going out.
 
-Only stdout carries results; progress goes to stderr and only to a terminal.  Keys of JSON objects name the
-unit of their numbers (``time_s``, ``peak_bytes``).
+Progress to the terminal, results as tables or as one JSON object.
+
+Only stdout carries results; progress goes to stderr and only to a terminal.  Keys of JSON objects
+name the unit of their numbers (``time_s``, ``peak_bytes``).
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[float | None, str], None]]:
-    """A progress bar on stderr if that is a terminal; ``update(share or None, remark)`` moves it."""
+    """A progress bar on stderr if that is a terminal.
+
+    ``update(share or None, remark)`` moves it.
+    """
     if not sys.stderr.isatty():
         yield lambda share, remark: None
         return
@@ -43,7 +48,9 @@ def progress(what: str) -> Iterator[Callable[[float | None, str], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[remark]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True, markup=False, emoji=False), transient=True
+    ) as bar:
         task = bar.add_task(what, total=None, remark="")
 
         def update(share: float | None, remark: str) -> None:
@@ -62,14 +69,15 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-# -- to text -------------------------------------------------------------------------------------------
+# -- to text ---------------------------------------------------------------------------------------
 
 
 class Out(Console):
     """stdout for people: no markup in names, wide enough for tables when it is not a terminal."""
 
     def __init__(self) -> None:
-        # Columns of numbers are never cut: below 100 columns it is the terminal that breaks the lines.
+        # Columns of numbers are never cut: below 100 columns it is the terminal that breaks the
+        # lines.
         width = max(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 120
         super().__init__(markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
@@ -78,17 +86,25 @@ class Out(Console):
         raise BrokenPipeError
 
     def table(
-        self, title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], limit: int | None = None
+        self,
+        title: str,
+        columns: Iterable[str],
+        rows: Iterable[Iterable[object]],
+        limit: int | None = None,
     ) -> None:
         """Print a table; beyond ``limit`` rows the rest is counted.
 
-        Columns that start with ">" are numbers, those that start with "~" may be folded where space is short.
+        Columns that start with ">" are numbers, those that start with "~" may be folded where space
+        is short.
         """
-        self.print(title, style="bold")  # a title inside the table would be wrapped at the table's width
+        # A title inside the table would be wrapped at the table's width
+        self.print(title, style="bold")
         table = Table(box=None, pad_edge=False, header_style="dim")
         for column in columns:
             justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
-            table.add_column(column.lstrip(">~"), justify=justify, overflow="fold", no_wrap=column[:1] != "~")
+            table.add_column(
+                column.lstrip(">~"), justify=justify, overflow="fold", no_wrap=column[:1] != "~"
+            )
         all_rows = [[str(cell) for cell in row] for row in rows]
         shown = all_rows if limit is None else all_rows[:limit]
         for row in shown:
@@ -100,7 +116,9 @@ class Out(Console):
 
 
 def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
-    """Print ``data`` as one JSON object if ``--json`` asks for it, else let ``show`` print for people."""
+    """Print ``data`` as one JSON object if ``--json`` asks for it, else let ``show`` print for
+    people.
+    """
     try:
         if args.json:
             print(json.dumps(_plain(data), indent=1))
@@ -113,9 +131,12 @@ def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], N
         keeping.silence()
         text = json.dumps(_plain(data), indent=1) + "\n"
         keeping.keep_elsewhere(
-            args, "result", not_saved("standard output", "the result", error),
-            lambda path: write_whole(path, text, "the result"), lambda: f"It is:\n{text}",
-        )  # fmt: skip
+            args,
+            "result",
+            not_saved("standard output", "the result", error),
+            lambda path: write_whole(path, text, "the result"),
+            lambda: f"It is:\n{text}",
+        )
     return 0
 
 
@@ -145,27 +166,34 @@ def few(items: Iterable[str], limit: int = 3) -> str:
     return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
 
 
-# -- plans and prices ----------------------------------------------------------------------------------
+# -- plans and prices ------------------------------------------------------------------------------
 
 
 def model_data(model: Model) -> dict[str, Any]:
     """A model for JSON."""
     p = model.program
     return {
-        "name": model.name, "source": model.source, "digest": p.digest(), "ops": p.n_ops - p.n_arguments,
-        "arguments": p.n_arguments, "results": len(p.outputs), "names": p.n_factors,
-    }  # fmt: skip
+        "name": model.name,
+        "source": model.source,
+        "digest": p.digest(),
+        "ops": p.n_ops - p.n_arguments,
+        "arguments": p.n_arguments,
+        "results": len(p.outputs),
+        "names": p.n_factors,
+    }
 
 
 def problem_data(problem: Problem) -> dict[str, Any]:
     """A problem for JSON."""
     time_s, peak_bytes = problem.baseline
     return {
-        "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)), "machine": problem.machine.name,
+        "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)),
+        "machine": problem.machine.name,
         "memory_limit_bytes": problem.memory_limit_bytes,
-        "unsharded_time_s": time_s, "unsharded_peak_bytes": peak_bytes,
+        "unsharded_time_s": time_s,
+        "unsharded_peak_bytes": peak_bytes,
         "pins": [] if problem.pins is None else problem.pins.texts,
-    }  # fmt: skip
+    }
 
 
 def plan_data(plan: ShardingPlan) -> dict[str, Any]:
@@ -181,12 +209,18 @@ def plan_data(plan: ShardingPlan) -> dict[str, Any]:
 def cost_data(cost: Cost) -> dict[str, Any]:
     """A price for JSON, with every collective."""
     return {
-        "time_s": cost.time_s, "overlapped_time_s": cost.overlapped_s,
-        "compute_s": cost.compute_s, "communication_s": cost.comm_s,
-        "peak_bytes": cost.peak_bytes, "memory_limit_bytes": cost.memory_limit_bytes, "fits": cost.fits,
-        "relative_time": cost.relative_time, "memory_penalty": cost.memory_penalty, "score": cost.score,
+        "time_s": cost.time_s,
+        "overlapped_time_s": cost.overlapped_s,
+        "compute_s": cost.compute_s,
+        "communication_s": cost.comm_s,
+        "peak_bytes": cost.peak_bytes,
+        "memory_limit_bytes": cost.memory_limit_bytes,
+        "fits": cost.fits,
+        "relative_time": cost.relative_time,
+        "memory_penalty": cost.memory_penalty,
+        "score": cost.score,
         "collectives": [c._asdict() for c in cost.collectives],
-    }  # fmt: skip
+    }
 
 
 def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
@@ -220,11 +254,17 @@ def show_pins(out: Out, problem: Problem) -> None:
 
 def show_plan(out: Out, plan: ShardingPlan) -> None:
     """Actions, and the arguments that are cut."""
-    out.print("Actions: " + ("  ".join(plan.actions) or "none, every device holds and computes everything"))
+    out.print(
+        "Actions: "
+        + ("  ".join(plan.actions) or "none, every device holds and computes everything")
+    )
     out.print()
     cut = [(path, spec) for path, spec in plan.argument_specs().items() if any(spec)]
     if cut:
-        rows = [(path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]") for path, spec in cut]
+        rows = [
+            (path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]")
+            for path, spec in cut
+        ]
         out.table(
             f"Sharded arguments ({len(cut)} of {plan.program.n_arguments})",
             ("~argument", "mesh axes per dim"),

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> int:
     """Price the plan of ``--actions`` or ``--plan``."""
     if args.actions is None and not args.plan:
-        raise InvalidPlan("price needs a plan: give --actions (none at all for the unsharded program) or --plan FILE")
+        raise InvalidPlan(
+            "price needs a plan: give --actions (none at all for the unsharded "
+            "program) or --plan FILE"
+        )
     common.check_early(args)
     from toast_lab.cost.problem import price
 
@@ -64,7 +67,11 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
             for op in slowest
         ],
     )
-    at = problem.analysis.program.where(cost.peak_op) if cost.peak_op < problem.analysis.program.n_ops else "the end"
+    at = (
+        problem.analysis.program.where(cost.peak_op)
+        if cost.peak_op < problem.analysis.program.n_ops
+        else ("the end")
+    )
     out.table(
         f"Largest of {len(cost.at_peak)} things in memory at its peak, {line_text(at)}",
         ("what", "~name", ">bytes", "~made or needed at"),

@@ -25,27 +25,43 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
-    seconds = args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
+    seconds = (
+        args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
+    )
     options = {m: found for m in methods if (found := worker.expert_options(m, model))}
-    with output.progress(f"racing {', '.join(methods)}") as update, stopping.stop_gently() as stopped:
+    with (
+        output.progress(f"racing {', '.join(methods)}") as update,
+        stopping.stop_gently() as stopped,
+    ):
 
         def on_progress(method: str, point: Point) -> None:
             share = None
             if seconds and args.parallel == 1:
                 share = (methods.index(method) + min(point.elapsed_s / seconds, 1.0)) / len(methods)
-            update(share, f"{method}: {output.time_text(point.time_s)}, {bytes_text(point.peak_bytes)}")
+            update(
+                share, f"{method}: {output.time_text(point.time_s)}, {bytes_text(point.peak_bytes)}"
+            )
 
         done = racing.race(
-            problem, methods, Budget(seconds, args.evaluations), args.seed or 0, options, on_progress, stopped,
+            problem,
+            methods,
+            Budget(seconds, args.evaluations),
+            args.seed or 0,
+            options,
+            on_progress,
+            stopped,
             parallel=args.parallel,
-        )  # fmt: skip
+        )
     if args.csv:
         from toast_lab.text import csv_text, write_csv
 
         keeping.keep(
-            args, "table of curves", args.csv, lambda to: write_csv(Path(to), racing.CURVE_COLUMNS, done.curves),
+            args,
+            "table of curves",
+            args.csv,
+            lambda to: write_csv(Path(to), racing.CURVE_COLUMNS, done.curves),
             lambda: "It is:\n" + csv_text(racing.CURVE_COLUMNS, done.curves),
-        )  # fmt: skip
+        )
     if done.plan is not None:
         keeping.keep_plan(args, done.plan, problem)
     data = {
@@ -72,4 +88,7 @@ def _show(out: output.Out, done: Race) -> None:
     out.print(str(done))
     best = done.best
     if best is not None:
-        out.print(f"\nBest: {best.method}. {'  '.join(best.actions) or 'No actions: the unsharded program.'}")
+        out.print(
+            f"\nBest: {best.method}. "
+            f"{'  '.join(best.actions) or 'No actions: the unsharded program.'}"
+        )

@@ -24,10 +24,19 @@ def run(args: argparse.Namespace) -> int:
             update(event.fraction, event.stage)
 
         done = replay(
-            model, plan, args.device, problem=problem, repeats=args.repeats, seed=args.seed,
-            time_limit_s=args.time_limit, on_event=on_event, cancel=stopped,
-        )  # fmt: skip
+            model,
+            plan,
+            args.device,
+            problem=problem,
+            repeats=args.repeats,
+            seed=args.seed,
+            time_limit_s=args.time_limit,
+            on_event=on_event,
+            cancel=stopped,
+        )
     data: dict[str, Any] = {
-        "model": output.model_data(model), "problem": output.problem_data(problem), "replay": done.to_json()
-    }  # fmt: skip
+        "model": output.model_data(model),
+        "problem": output.problem_data(problem),
+        "replay": done.to_json(),
+    }
     return output.emit(args, data, lambda out: print(done))

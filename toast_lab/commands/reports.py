@@ -1,4 +1,7 @@
-"""Coverage and divisibility for the commands: as plain data, and as tables that are short when all is well."""
+"""Coverage and divisibility for the commands.
+
+As plain data, and as tables that are short when all is well.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,42 @@ ROWS = 12
 def coverage_data(report: Coverage) -> dict[str, Any]:
     """A coverage report for JSON."""
     return {
-        "complete": report.complete, "ops": report.n_ops, "whole_ops": report.n_whole_ops,
-        "flops": report.flops, "whole_flops": report.whole_flops, "split_flops_share": report.flops_share,
-        "bytes": report.bytes, "whole_bytes": report.whole_bytes, "kept_whole_bytes": report.kept_bytes,
+        "complete": report.complete,
+        "ops": report.n_ops,
+        "whole_ops": report.n_whole_ops,
+        "flops": report.flops,
+        "whole_flops": report.whole_flops,
+        "split_flops_share": report.flops_share,
+        "bytes": report.bytes,
+        "whole_bytes": report.whole_bytes,
+        "kept_whole_bytes": report.kept_bytes,
         "rows": [
             {
-                "reason": row.reason.name.lower(), "why": row.why, "kind": row.kind, "whole": row.whole,
-                "count": row.op_count, "ops": row.ops, "lines": [{"where": w, "ops": n} for w, n in row.lines],
-                "colours": row.colours, "flops": row.flops, "bytes": row.bytes,
-                "flops_share": row.flops_share, "bytes_share": row.bytes_share,
+                "reason": row.reason.name.lower(),
+                "why": row.why,
+                "kind": row.kind,
+                "whole": row.whole,
+                "count": row.op_count,
+                "ops": row.ops,
+                "lines": [{"where": w, "ops": n} for w, n in row.lines],
+                "colours": row.colours,
+                "flops": row.flops,
+                "bytes": row.bytes,
+                "flops_share": row.flops_share,
+                "bytes_share": row.bytes_share,
             }
             for row in report.rows
         ],
-    }  # fmt: skip
+    }
 
 
 def divisibility_data(report: Divisibility) -> dict[str, Any]:
     """A divisibility report for JSON."""
 
     def dims(rows: tuple[DimRow, ...]) -> list[dict[str, Any]]:
-        return [{**row._asdict(), "misses": [miss._asdict() for miss in row.misses]} for row in rows]
+        return [
+            {**row._asdict(), "misses": [miss._asdict() for miss in row.misses]} for row in rows
+        ]
 
     return {
         "mesh": dict(zip(report.mesh.axes, report.mesh.sizes, strict=True)),
@@ -51,7 +70,10 @@ def divisibility_data(report: Divisibility) -> dict[str, Any]:
 
 
 def show_coverage(out: output.Out, report: Coverage, *, everything: bool = False) -> None:
-    """One line, and tables of what is held whole; of where else actions stop only if everything is asked for."""
+    """One line, and tables of what is held whole.
+
+    Of where else actions stop only if everything is asked for.
+    """
     limit = None if everything else ROWS
     out.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
@@ -103,6 +125,13 @@ def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool
             columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
             out.table(title, columns, [dim_cells(row) for row in rows], limit)
     if report.arguments:
-        title = "Large arguments that stay whole" if report.planned else "Large arguments that nothing can cut"
-        cells = [(r.argument, r.type, bytes_text(r.bytes), share_text(r.bytes_share), r.why) for r in report.arguments]
+        title = (
+            "Large arguments that stay whole"
+            if report.planned
+            else ("Large arguments that nothing can cut")
+        )
+        cells = [
+            (r.argument, r.type, bytes_text(r.bytes), share_text(r.bytes_share), r.why)
+            for r in report.arguments
+        ]
         out.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)

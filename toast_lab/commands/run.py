@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     plan, result = common.plan_or_search(args, problem, model)
     keeping.keep_plan(args, plan, problem)
-    if result is not None and stopping.terminated():  # what was found is told; running it is left out
+    # What was found is told; running it is left out
+    if result is not None and stopping.terminated():
         return show_found(args, model, problem, result)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
     with output.progress(f"running on {devices}") as update, stopping.at_once():
@@ -36,8 +37,13 @@ def run(args: argparse.Namespace) -> int:
             update(event.fraction, event.stage)
 
         done = execute(
-            model, plan, devices=devices, repeats=args.repeats, time_limit_s=args.time_limit, on_event=on_event
-        )  # fmt: skip
+            model,
+            plan,
+            devices=devices,
+            repeats=args.repeats,
+            time_limit_s=args.time_limit,
+            on_event=on_event,
+        )
     cost = price(problem, plan)
     data = {
         "model": output.model_data(model),
@@ -57,7 +63,8 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, don
     error = done.max_relative_error
     estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
     out.table(
-        f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices}, {done.device_kind})",
+        f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices}, "
+        f"{done.device_kind})",
         ("", ">measured", "~estimated"),
         [
             ("time of a step (median)", output.time_text(done.median_s), estimate),
@@ -77,5 +84,10 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, don
     if kinds:
         counts = [(kind, priced.get(kind, 0), compiled.get(kind, 0)) for kind in kinds]
         out.table("Collectives", ("kind", ">priced", ">compiled"), counts)
-    if done.devices.startswith("cpu") and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]:
-        out.print("XLA's compiler for CPUs writes a reduce_scatter as an all_reduce and a local slice.")
+    if (
+        done.devices.startswith("cpu")
+        and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]
+    ):
+        out.print(
+            "XLA's compiler for CPUs writes a reduce_scatter as an all_reduce and a local slice."
+        )

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search; a search that was interrupted or terminated ends like any other, with the best plan so far."""
+    """Search; a search that was interrupted or terminated ends like any other, with the best plan
+    so far.
+    """
     common.check_early(args)
     model = common.load_model(args)
     problem = common.make_problem(args, common.analyse(args, model))
@@ -24,7 +26,9 @@ def run(args: argparse.Namespace) -> int:
     return show_found(args, model, problem, result)
 
 
-def show_found(args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
+def show_found(
+    args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult
+) -> int:
     """Print what a search found."""
     data = {
         "model": output.model_data(model),
@@ -58,4 +62,6 @@ def _show(out: output.Out, problem: Problem, result: SearchResult) -> None:
     output.show_cost(out, problem, result.cost)
     output.show_collectives(out, result.cost)
     reports.show_divisibility(out, problem.divisibility(result.plan))
-    out.print(f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip())
+    out.print(
+        f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip()
+    )

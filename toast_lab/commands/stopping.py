@@ -1,9 +1,10 @@
 """How a command is stopped from outside: Ctrl-C (SIGINT) and SIGTERM.
 
-What keeps its best so far (a search, a race, a sweep, a comparison) ends gently at the first of either, and the
-command goes on to print and to save what was found.  Elsewhere a signal ends the command, by way of Python's clean-up,
-so that its child processes and temporary files go, too.  The second Ctrl-C ends the command in any case; the second
-SIGTERM is the system's own and ends the process at once (children notice that their parent is gone).
+What keeps its best so far (a search, a race, a sweep, a comparison) ends gently at the first of
+either, and the command goes on to print and to save what was found.  Elsewhere a signal ends the
+command, by way of Python's clean-up, so that its child processes and temporary files go, too.  The
+second Ctrl-C ends the command in any case; the second SIGTERM is the system's own and ends the
+process at once (children notice that their parent is gone).
 
 A command that SIGTERM stopped has exit status 143, whatever it could still print and save.
 """
@@ -31,7 +32,10 @@ def terminated() -> bool:
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """Within it SIGTERM raises ``Terminated``; where signals cannot be caught (another thread) it does nothing."""
+    """Within it SIGTERM raises ``Terminated``.
+
+    Where signals cannot be caught (another thread) it does nothing.
+    """
     global _terminated
     _terminated = False
     with _handled(signal.SIGTERM, _end):
@@ -40,10 +44,13 @@ def listening() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_gently() -> Iterator[Callable[[], bool]]:
-    """Gives whether Ctrl-C or SIGTERM asked to stop; pressed again, Ctrl-C ends the command as ever.
+    """Gives whether Ctrl-C or SIGTERM asked to stop.
 
-    After it SIGTERM no longer ends what the command does, since that is to print and to save what was found; where
-    more is to be done than that, see ``at_once``.  Where signals cannot be caught (another thread) it does nothing.
+    Pressed again, Ctrl-C ends the command as ever.
+
+    After it SIGTERM no longer ends what the command does, since that is to print and to save what
+    was found; where more is to be done than that, see ``at_once``.  Where signals cannot be caught
+    (another thread) it does nothing.
     """
     asked: list[int] = []
 
@@ -83,7 +90,8 @@ def _end(number: int, frame: Any) -> None:
 def _note(number: int, frame: Any) -> None:
     global _terminated
     _terminated = True
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one needs no Python, which may be busy elsewhere
+    # A second one needs no Python, which may be busy elsewhere
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _answer_termination(handler: Callable[[int, Any], None]) -> None:

@@ -32,35 +32,56 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     given = {key: getattr(args, key) for key in OPTIONS if getattr(args, key) is not None}
     if args.file and given:
-        raise InvalidProblem(f"give the sweep as {args.file} or as options, not both: {', '.join(given)}")
+        raise InvalidProblem(
+            f"give the sweep as {args.file} or as options, not both: {', '.join(given)}"
+        )
     if not args.file and "models" not in given:
-        raise InvalidProblem("a sweep needs models: --models mlp attention, or a FILE that lists them")
+        raise InvalidProblem(
+            "a sweep needs models: --models mlp attention, or a FILE that lists them"
+        )
     tasks = tasks_of(read_sweep(args.file) if args.file else given)
     folder = Path(args.out)
     store = open_store(folder)
     say_damaged(store)
     with sweeping(len(tasks)) as (on_progress, stopped):
         done = run_sweep(
-            tasks, store, scheduler=args.scheduler, workers=args.workers, retries=args.retries,
-            retry_crashed=args.retry_crashed, on_progress=on_progress, cancel=stopped,
-        )  # fmt: skip
+            tasks,
+            store,
+            scheduler=args.scheduler,
+            workers=args.workers,
+            retries=args.retries,
+            retry_crashed=args.retry_crashed,
+            on_progress=on_progress,
+            cancel=stopped,
+        )
     rows = table(done.rows)
     path = str(folder / "table.csv")
     written = keeping.keep(args, "table", path, lambda to: write_csv(Path(to), COLUMNS, rows))
     if done.not_kept:
         keep_rows(args, store.path, done.not_kept, done.failure)
-    data = {"table": path if written else None, "made": done.made, "missing": len(done.missing), "rows": rows}
+    data = {
+        "table": path if written else None,
+        "made": done.made,
+        "missing": len(done.missing),
+        "rows": rows,
+    }
     output.emit(args, data, lambda out: _show(out, data))
     return 130 if done.missing and not done.failure else 0
 
 
-def keep_rows(args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str) -> None:
+def keep_rows(
+    args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str
+) -> None:
     """Put rows that their file did not take elsewhere, and say so."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     keeping.keep_elsewhere(
-        args, f"{len(rows)} rows, to be appended", NotSaved(why),
-        lambda to: write_whole(to, text, "the rows"), lambda: f"Append them to {path}:\n{text}", path.name,
-    )  # fmt: skip
+        args,
+        f"{len(rows)} rows, to be appended",
+        NotSaved(why),
+        lambda to: write_whole(to, text, "the rows"),
+        lambda: f"Append them to {path}:\n{text}",
+        path.name,
+    )
 
 
 def say_damaged(store: Store) -> None:
@@ -87,23 +108,45 @@ def _show(out: output.Out, data: dict[str, Any]) -> None:
     rows = data["rows"]
     out.table(
         f"{len(rows)} searches, {data['made']} of them made now",
-        ("~model", "~sizes", "mesh", "machine", "method", ">seed", ">score", ">time", ">peak", "fits", "status", ">s"),
+        (
+            "~model",
+            "~sizes",
+            "mesh",
+            "machine",
+            "method",
+            ">seed",
+            ">score",
+            ">time",
+            ">peak",
+            "fits",
+            "status",
+            ">s",
+        ),
         [
             (
-                r["model"], r["sizes"], r["mesh"], r["machine"], r["method"], r["seed"],
+                r["model"],
+                r["sizes"],
+                r["mesh"],
+                r["machine"],
+                r["method"],
+                r["seed"],
                 "-" if r["score"] is None else f"{r['score']:.4f}",
                 "-" if r["time_s"] is None else output.time_text(r["time_s"]),
                 "-" if r["peak_bytes"] is None else bytes_text(r["peak_bytes"]),
-                {True: "yes", False: "no", None: "-"}[r["fits"]], r["status"],
+                {True: "yes", False: "no", None: "-"}[r["fits"]],
+                r["status"],
                 "-" if r["elapsed_s"] is None else f"{r['elapsed_s']:.2f}",
             )
             for r in rows
         ],
         60,
-    )  # fmt: skip
+    )
     for r in rows:
         if r["status"] in ("CRASHED", "FAILED"):
-            out.print(f"{r['method']} {r['model']} {r['mesh']} {r['machine']} seed {r['seed']}: {r['message']}")
+            out.print(
+                f"{r['method']} {r['model']} {r['mesh']} {r['machine']} seed {r['seed']}: "
+                f"{r['message']}"
+            )
     if data["missing"]:
         out.print(f"{data['missing']} searches are missing; the same command goes on with them.")
     if data["table"]:

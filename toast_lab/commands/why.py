@@ -9,11 +9,17 @@ from toast_lab.commands import common, keeping, output
 
 def number_or_text(question: str) -> int | str:
     """A question as the number of a collective, if it is one."""
-    return int(question) if question.isascii() and question.isdigit() and len(question) < 10 else question
+    return (
+        int(question)
+        if question.isascii() and question.isdigit() and len(question) < 10
+        else question
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer for the collectives that the question names, of a plan given or of the one that a search finds."""
+    """Answer for the collectives that the question names, of a plan given or of the one that a
+    search finds.
+    """
     common.check_early(args)
     from toast_lab.explain.why import to_json, why
 

@@ -1,11 +1,13 @@
 """``compare``: several plans of one model, each in its own process, measured in turns.
 
-    compare(model, {"fsdp": plan_a, "megatron": plan_b})                 virtual CPU devices, as many as each mesh has
-    compare(model, plans, devices="gpu", machine="h100")                 attached GPUs, beside predicted numbers
-    compare(model, plans, processes=2)                                   a mesh over two processes (jax.distributed)
-    compare(model, plans, devices="distributed")                         in processes that srun or mpirun started
+    compare(model, {"fsdp": plan_a, "megatron": plan_b})                 virtual CPU devices, as
+    many as each mesh has compare(model, plans, devices="gpu", machine="h100")
+    attached GPUs, beside predicted numbers compare(model, plans, processes=2)
+    a mesh over two processes (jax.distributed) compare(model, plans, devices="distributed")
+    in processes that srun or mpirun started
 
-Times of virtual devices say which plan works and what it becomes, not which one is faster on accelerators.
+Times of virtual devices say which plan works and what it becomes, not which one is faster on
+accelerators.
 """
 
 from __future__ import annotations
@@ -72,23 +74,28 @@ def compare(
     Args:
         model: the model that all plans shard.
         plans: by name, or in a sequence; then they are called "plan 1", "plan 2", ...
-        devices: as for ``tl.run``: "cpu:8", "gpu", "tpu", "auto"; or "distributed", see ``distributed.py``.
+        devices: as for ``tl.run``: "cpu:8", "gpu", "tpu", "auto"; or "distributed", see
+            ``distributed.py``.
         repeats: timed steps of each plan.
-        rounds: into how many rounds they are divided; 5, or 3 where each costs a compile, see ``apart``.
+        rounds: into how many rounds they are divided; 5, or 3 where each costs a compile, see
+            ``apart``.
         warmup: untimed steps before, at least 1; on accelerators in each round.
         seed: of the made-up inputs and of the order within a round.
         inputs: arrays to use instead, one for each argument leaf in order.
         reference: run the unsharded program, too, and compare with it.
-        gradients: also compare loss, gradients and a step of gradient descent, after all times were taken.
+        gradients: also compare loss, gradients and a step of gradient descent, after all times were
+            taken.
         problem: prices the plans on its mesh; others have no prediction.
         machine: prices all plans instead, each on its own mesh.
         processes: processes of this machine that the virtual devices are divided among.
-        apart: a process for each plan and round, one at a time, where memory does not hold all plans at once; None:
-            on accelerators.
-        tolerance: largest relative error that passes; by the program's types and sums if None, see ``agreement``.
+        apart: a process for each plan and round, one at a time, where memory does not hold all
+            plans at once; None: on accelerators.
+        tolerance: largest relative error that passes; by the program's types and sums if None, see
+            ``agreement``.
         store: True keeps the rows in the default place, a path there; see ``store.py``.
         time_limit_s: for everything together; what is not done then is left out.
-        plan_time_limit_s: for one plan; by default its share of the former, of all plans and the unsharded program.
+        plan_time_limit_s: for one plan; by default its share of the former, of all plans and the
+            unsharded program.
         on_event: receives ``Progress`` (stage, fraction).
         cancel: polled; True ends it, and rows keep what they have.
 
@@ -109,7 +116,10 @@ def compare(
     together = devices == DISTRIBUTED
     if together:
         distributed.connect()
-    chosen = {name: _devices(devices, plan.mesh.n_devices, processes, cancel) for name, plan in named.items()}
+    chosen = {
+        name: _devices(devices, plan.mesh.n_devices, processes, cancel)
+        for name, plan in named.items()
+    }
     if together:
         _check_same(model, named, seed)
     arrays = None if inputs is None else made_up.check(model.program, inputs)
@@ -119,10 +129,14 @@ def compare(
     made = _gradients(model, list(named.values()), gradients and reference, time_limit_s)
     entries = _entries(model, named, chosen, made, reference, seed, arrays)
     settings = Settings(
-        _divided(repeats, rounds), max(warmup, 1), apart, made.reference is not None, seed,
+        _divided(repeats, rounds),
+        max(warmup, 1),
+        apart,
+        made.reference is not None,
+        seed,
         False if inputs is not None or not reference else None,
         plan_time_limit_s or time_limit_s / len(entries),
-    )  # fmt: skip
+    )
     clock = (distributed.JointClock if together else measure.Clock)(time_limit_s, on_event, cancel)
     with tempfile.TemporaryDirectory(prefix="toast-compare-") as folder:
 
@@ -135,14 +149,18 @@ def compare(
     count = len(distributed.exchange(None)) if together else processes
     limit = agreement.tolerance(model.program) if tolerance is None else tolerance
     rows = [
-        _row(entry, named.get(entry.request.name), made, i - len(entries) + len(named), limit, count)
+        _row(
+            entry, named.get(entry.request.name), made, i - len(entries) + len(named), limit, count
+        )
         for i, entry in enumerate(entries)
     ]
     prices = _prices(model, named, problem, machine)
     done = Comparison(
         model=model.name,
         program_digest=model.program.digest(),
-        rows=tuple(dataclasses.replace(r, predicted=prices.get(r.name)) for r in rows if r.name in named),
+        rows=tuple(
+            dataclasses.replace(r, predicted=prices.get(r.name)) for r in rows if r.name in named
+        ),
         reference=next((r for r in rows if r.name not in named), None),
         inputs="given" if inputs is not None else "non-negative" if non_negative else "normal",
         seed=seed,
@@ -151,7 +169,9 @@ def compare(
     return _kept(done, store, together)
 
 
-def _named(model: Model, plans: Mapping[str, ShardingPlan] | Sequence[ShardingPlan]) -> dict[str, ShardingPlan]:
+def _named(
+    model: Model, plans: Mapping[str, ShardingPlan] | Sequence[ShardingPlan]
+) -> dict[str, ShardingPlan]:
     if isinstance(plans, Mapping):
         named = {str(name): plan for name, plan in plans.items()}
     else:
@@ -159,7 +179,9 @@ def _named(model: Model, plans: Mapping[str, ShardingPlan] | Sequence[ShardingPl
     if not named:
         raise InvalidProblem("there is no plan to compare")
     if UNSHARDED in named:
-        raise InvalidProblem(f"no plan may be called {UNSHARDED}: this is the unsharded program beside them")
+        raise InvalidProblem(
+            f"no plan may be called {UNSHARDED}: this is the unsharded program beside them"
+        )
     digest = model.program.digest()
     wrong = [
         f"{name}: shards {plan.program.name} ({plan.program.digest()})"
@@ -167,12 +189,19 @@ def _named(model: Model, plans: Mapping[str, ShardingPlan] | Sequence[ShardingPl
         if plan.program.digest() != digest
     ]
     if wrong:
-        raise InvalidPlan(f"plans of another program than {model.name} ({digest}):\n{join_offenders(wrong)}")
+        raise InvalidPlan(
+            f"plans of another program than {model.name} ({digest}):\n{join_offenders(wrong)}"
+        )
     return named
 
 
 def _check(
-    named: Mapping[str, ShardingPlan], repeats: int, rounds: int | None, warmup: int, processes: int, devices: str
+    named: Mapping[str, ShardingPlan],
+    repeats: int,
+    rounds: int | None,
+    warmup: int,
+    processes: int,
+    devices: str,
 ) -> None:
     counts = {"repeats": (repeats, 1), "warmup": (warmup, 0), "processes": (processes, 1)}
     counts |= {} if rounds is None else {"rounds": (rounds, 1)}
@@ -184,7 +213,8 @@ def _check(
     if not checks.whole_offence(processes, 2):
         if not str(devices).strip().lower().startswith("cpu"):
             wrong.append(
-                f'processes={processes} divides virtual CPU devices; devices={devices!r} wants devices="{DISTRIBUTED}" '
+                f"processes={processes} divides virtual CPU devices; devices={devices!r} wants "
+                f'devices="{DISTRIBUTED}" '
                 "in processes that a launcher starts"
             )
         wrong += [
@@ -196,25 +226,36 @@ def _check(
         raise InvalidProblem(f"cannot compare:\n{join_offenders(wrong)}")
 
 
-def _devices(text: str, wanted: int, processes: int, cancel: Callable[[], bool] | None) -> dev.Devices:
+def _devices(
+    text: str, wanted: int, processes: int, cancel: Callable[[], bool] | None
+) -> dev.Devices:
     if text == DISTRIBUTED:
         return dev.Devices(distributed.attached(wanted)[0].platform, wanted)
     chosen = dev.parse(text, wanted)
     if chosen is None:
         chosen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices", wanted,
-            env=dev.environment(None), time_limit_s=120.0, what="looking for devices", cancel=cancel,
-        )  # fmt: skip
+            "toast_lab.runtime.child:choose_devices",
+            wanted,
+            env=dev.environment(None),
+            time_limit_s=120.0,
+            what="looking for devices",
+            cancel=cancel,
+        )
     return chosen
 
 
 def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> None:
     """All processes must be about to do the same, or they would wait for each other for good."""
-    mine = (model.program.digest(), [(name, plan.op_axis.tobytes()) for name, plan in named.items()], seed)
+    mine = (
+        model.program.digest(),
+        [(name, plan.op_axis.tobytes()) for name, plan in named.items()],
+        seed,
+    )
     differ = [i for i, theirs in enumerate(distributed.exchange(mine)) if theirs != mine]
     if differ:
         raise InvalidProblem(
-            f"processes {differ} compare other plans or another model: start all with the same arguments"
+            f"processes {differ} compare other plans or another model: start all with the same "
+            "arguments"
         )
 
 
@@ -223,7 +264,9 @@ def _divided(repeats: int, rounds: int) -> tuple[int, ...]:
     return tuple(repeats // rounds + (number < repeats % rounds) for number in range(rounds))
 
 
-def _gradients(model: Model, plans: Sequence[ShardingPlan], wanted: bool, limit_s: float) -> gradients.Gradients:
+def _gradients(
+    model: Model, plans: Sequence[ShardingPlan], wanted: bool, limit_s: float
+) -> gradients.Gradients:
     if not wanted:
         return gradients.none("gradients were not asked for", len(plans))
     return gradients.prepare(model, plans, time_limit_s=limit_s)
@@ -244,15 +287,24 @@ def _entries(
     if reference:
         job = whole_job(model.program, unsharded_text(model, next(iter(named.values()))))
         one = dev.Devices(next(iter(chosen.values())).platform, 1)
-        found.append(Request(UNSHARDED, model.program, job, True, made.reference, *whole, one, seed, arrays))
+        found.append(
+            Request(UNSHARDED, model.program, job, True, made.reference, *whole, one, seed, arrays)
+        )
     for (name, plan), gradient in zip(named.items(), made.planned, strict=True):
         job = job_of(model, plan)
-        found.append(Request(name, model.program, job, False, gradient, *whole, chosen[name], seed, arrays))
+        found.append(
+            Request(name, model.program, job, False, gradient, *whole, chosen[name], seed, arrays)
+        )
     return [Entry(request) for request in found]
 
 
 def _row(
-    entry: Entry, plan: ShardingPlan | None, made: gradients.Gradients, index: int, tolerance: float, processes: int
+    entry: Entry,
+    plan: ShardingPlan | None,
+    made: gradients.Gradients,
+    index: int,
+    tolerance: float,
+    processes: int,
 ) -> Row:
     request, compiled = entry.request, entry.compiled
     memory: Mapping[str, int] = compiled.memory if compiled else {}
@@ -273,32 +325,49 @@ def _row(
         peak_bytes=memory.get("peak"),
         allocator_peak_bytes=entry.allocator_peak_bytes,
         collectives=compiled.collectives if compiled else (),
-        certificate=None if plan is None else _certificate(entry, made, made.notes[index], tolerance),
+        certificate=None
+        if plan is None
+        else _certificate(entry, made, made.notes[index], tolerance),
         predicted=None,
         plan=None if plan is None else plan.to_json(),
     )
 
 
-def _certificate(entry: Entry, made: gradients.Gradients, note: str, tolerance: float) -> Certificate:
+def _certificate(
+    entry: Entry, made: gradients.Gradients, note: str, tolerance: float
+) -> Certificate:
     checked, missing = [], []
     if entry.errors is not None:
-        checked.append(f"{len(entry.errors)} outputs against the unsharded program on the same inputs")
+        checked.append(
+            f"{len(entry.errors)} outputs against the unsharded program on the same inputs"
+        )
     else:
-        missing.append("outputs: there are no results of the unsharded program, or none of this plan")
+        missing.append(
+            "outputs: there are no results of the unsharded program, or none of this plan"
+        )
     if entry.gradient_errors is not None:
         n = len(entry.gradient_errors) // 2
         checked.append(
             f"loss ({made.loss}), {n} gradients and {n} arguments after a step of gradient descent "
-            f"(rate {gradients.RATE:g}), through plan.jit: the loss is of the planned program, the derivatives are "
+            f"(rate {gradients.RATE:g}), through plan.jit: the loss is of the planned program, "
+            "the derivatives are "
             "traced by JAX with the plan's argument shardings"
         )
     else:
-        missing.append(f"gradients: {made.why_not or note or entry.gradient_failure or 'the plan did not get so far'}")
-    return Certificate(entry.errors, entry.gradient_errors, tolerance, tuple(checked), tuple(missing))
+        missing.append(
+            "gradients: "
+            f"{made.why_not or note or entry.gradient_failure or 'the plan did not get so far'}"
+        )
+    return Certificate(
+        entry.errors, entry.gradient_errors, tolerance, tuple(checked), tuple(missing)
+    )
 
 
 def _prices(
-    model: Model, named: Mapping[str, ShardingPlan], problem: Problem | None, machine: str | Machine | None
+    model: Model,
+    named: Mapping[str, ShardingPlan],
+    problem: Problem | None,
+    machine: str | Machine | None,
 ) -> dict[str, Predicted]:
     if problem is None and machine is None:
         return {}
@@ -315,7 +384,9 @@ def _prices(
         cost = price(problems[plan.mesh], plan)
         counts = collections.Counter(c.kind for c in cost.collectives)
         where = problems[plan.mesh].machine.name
-        found[name] = Predicted(where, cost.time_s, cost.overlapped_s, cost.peak_bytes, dict(counts))
+        found[name] = Predicted(
+            where, cost.time_s, cost.overlapped_s, cost.peak_bytes, dict(counts)
+        )
     return found
 
 
@@ -330,11 +401,16 @@ def _order(settings: Settings, together: bool) -> str:
 
 
 def _kept(done: Comparison, where: bool | str | os.PathLike[str], together: bool) -> Comparison:
-    """With the numbers of its rows in the store; results matter more than keeping them, so that fails by a note."""
+    """With the numbers of its rows in the store.
+
+    Results matter more than keeping them, so that fails by a note.
+    """
     if where is False or (together and not is_first()):
         return done
     try:
-        return dataclasses.replace(done, stored_as=store.keep(done, None if where is True else where))
+        return dataclasses.replace(
+            done, stored_as=store.keep(done, None if where is True else where)
+        )
     except StoreError as error:
         return dataclasses.replace(done, notes=(*done.notes, f"not kept: {error}"))
 

@@ -1,10 +1,12 @@
 """One plan in its process: compiled once, then told what to do.
 
-The parent (``measure.py``) says ``compile``, ``start``, ``batch`` (as often as it likes), ``certify`` and ``finish``;
-each answers with plain data.  Where devices belong to several processes, each of them holds a ``Contender`` and is told
-the same.  The unsharded program is a contender, too, which writes its results to a file for the others.
+The parent (``measure.py``) says ``compile``, ``start``, ``batch`` (as often as it likes),
+``certify`` and ``finish``; each answers with plain data.  Where devices belong to several
+processes, each of them holds a ``Contender`` and is told the same.  The unsharded program is a
+contender, too, which writes its results to a file for the others.
 
-Results are compared shard by shard, where they are: every device's copy counts, and nothing is gathered.
+Results are compared shard by shard, where they are: every device's copy counts, and nothing is
+gathered.
 """
 
 from __future__ import annotations
@@ -88,18 +90,28 @@ class Contender:
         self.executable = Executable.of_program(request.job, request.program, self.devices)
         local = [d for d in self.devices if d.process_index == d.client.process_index()]
         kind = (local or self.devices)[0].device_kind
-        return Compiled(self.executable.compile_s, self.executable.memory(), self.executable.collectives(), kind)
+        return Compiled(
+            self.executable.compile_s, self.executable.memory(), self.executable.collectives(), kind
+        )
 
-    def start(self, non_negative: bool, warmup: int, expected: str | None, keep: str | None) -> Started:
-        """Run once, compare with the results in file ``expected`` or write them to ``keep``, and warm up."""
+    def start(
+        self, non_negative: bool, warmup: int, expected: str | None, keep: str | None
+    ) -> Started:
+        """Run once, compare with the results in file ``expected`` or write them to ``keep``, and
+        warm up.
+        """
         request = self.request
-        self.arrays = request.arrays or inputs.draw(request.program, request.seed, non_negative=non_negative)
+        self.arrays = request.arrays or inputs.draw(
+            request.program, request.seed, non_negative=non_negative
+        )
         found = self._first(self._executable(), request.program.output_paths, expected, keep)
         for _ in range(warmup - 1):
             self.batch(1)
         return found
 
-    def _first(self, executable: Executable, names: Sequence[str], expected: str | None, keep: str | None) -> Started:
+    def _first(
+        self, executable: Executable, names: Sequence[str], expected: str | None, keep: str | None
+    ) -> Started:
         executable.put(self.arrays)
         results = executable.results(executable.step()[1])
         if keep is not None:
@@ -113,7 +125,9 @@ class Contender:
             return Started(True, None)
         with open(expected, "rb") as file:
             wanted = pickle.load(file)
-        return Started(True, {n: shards_error(a, b) for n, a, b in zip(names, results, wanted, strict=True)})
+        return Started(
+            True, {n: shards_error(a, b) for n, a, b in zip(names, results, wanted, strict=True)}
+        )
 
     def _executable(self) -> Executable:
         if self.executable is None:
@@ -177,7 +191,8 @@ def serve(request: Request) -> None:
 
     jax.config.update("jax_enable_x64", True)  # or 64-bit inputs would be cut to 32 on their way in
     contender = Contender(request, _devices(request))
-    # Not left after ``finish``: were the coordinator gone first, JAX would abort the other processes of the mesh.
+    # Not left after ``finish``: were the coordinator gone first, JAX would abort the other
+    # processes of the mesh.
     while (command := isolate.next_command()) is not None:
         name, args = command
         isolate.report(getattr(contender, name)(*args))
@@ -190,5 +205,7 @@ def _devices(request: Request) -> list[Any]:
     if process is None:
         return dev.attached(request.devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(process.coordinator, process.processes, process.number, initialization_timeout=60)
+    jax.distributed.initialize(
+        process.coordinator, process.processes, process.number, initialization_timeout=60
+    )
     return list(jax.devices()[: request.devices.count])

@@ -1,12 +1,16 @@
-"""Processes that a launcher started (srun, mpirun, or one by hand on each host): they are used as they are.
+"""Processes that a launcher started (srun, mpirun, or one by hand on each host).
+
+They are used as they are.
 
 Each of them calls ``connect`` first, before anything else uses JAX (tracing a model does), and then
-``tl.compare(..., devices="distributed")`` with the same arguments; the command ``toast-lab compare`` does both.
-``jax.distributed.initialize`` finds coordinator, count and rank by itself under SLURM, Open MPI and on TPU pods;
-elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID say them.
+``tl.compare(..., devices="distributed")`` with the same arguments; the command ``toast-lab
+compare`` does both.  ``jax.distributed.initialize`` finds coordinator, count and rank by itself
+under SLURM, Open MPI and on TPU pods; elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+JAX_PROCESS_ID say them.
 
-No children here: a launched process owns its devices, and one that dies takes its job along, as its launcher wants it.
-An error that JAX raises still costs only its own plan, in all processes, which tell each other after every command.
+No children here: a launched process owns its devices, and one that dies takes its job along, as its
+launcher wants it.  An error that JAX raises still costs only its own plan, in all processes, which
+tell each other after every command.
 """
 
 from __future__ import annotations
@@ -41,13 +45,16 @@ def connect() -> None:
     if os.environ.get(_COUNT):  # JAX reads the first of the three alone
         missing = [name for name in (_COORDINATOR, _INDEX) if not os.environ.get(name)]
         if missing:
-            raise InvalidProblem(f'devices="distributed": {_COUNT} is set, {" and ".join(missing)} is not')
+            raise InvalidProblem(
+                f'devices="distributed": {_COUNT} is set, {" and ".join(missing)} is not'
+            )
         given = {"num_processes": int(os.environ[_COUNT]), "process_id": int(os.environ[_INDEX])}
     try:
         jax.distributed.initialize(**given)
     except (ValueError, RuntimeError) as error:
         raise InvalidProblem(
-            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each host or device with srun '
+            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each '
+            "host or device with srun "
             f"or mpirun, or set {_COORDINATOR} (host:port), {_COUNT} and {_INDEX}; connect "
             "before anything else uses JAX. For processes of this machine alone use processes=N."
         ) from None
@@ -63,18 +70,24 @@ def attached(count: int) -> list[Any]:
 
     found = jax.devices()
     if len(found) < count:
-        raise InvalidProblem(f"{jax.process_count()} processes have {len(found)} devices, the mesh needs {count}")
+        raise InvalidProblem(
+            f"{jax.process_count()} processes have {len(found)} devices, the mesh needs {count}"
+        )
     idle = sorted(set(range(jax.process_count())) - {d.process_index for d in found[:count]})
     if idle:
         raise InvalidProblem(
-            f"a mesh of {count} devices leaves processes {', '.join(map(str, idle))} without any ({len(found)} devices "
+            f"a mesh of {count} devices leaves processes {', '.join(map(str, idle))} without any "
+            f"({len(found)} devices "
             "in all): start as many processes as the mesh needs"
         )
     return list(found[:count])
 
 
 class JointClock(Clock):
-    """Limits and cancel that all processes heed if one of them does: one alone would leave the others waiting."""
+    """Limits and cancel that all processes heed if one of them does.
+
+    One alone would leave the others waiting.
+    """
 
     def check(self) -> None:
         """Raises Cancelled or TimedOut, in all processes."""
@@ -97,7 +110,8 @@ class Here:
         self.clock = clock
         self.request = request
         self.contender: Contender | None = Contender(
-            request, jax.local_devices()[:1] if request.is_reference else attached(request.devices.count)
+            request,
+            jax.local_devices()[:1] if request.is_reference else attached(request.devices.count),
         )
 
     def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
@@ -127,7 +141,9 @@ def exchange(thing: Any) -> list[Any]:
     if jax.process_count() == 1:
         return [thing]
     data = np.frombuffer(pickle.dumps(thing), np.uint8)
-    sizes = np.asarray(multihost_utils.process_allgather(np.asarray([len(data)], np.int32))).reshape(-1)
+    sizes = np.asarray(
+        multihost_utils.process_allgather(np.asarray([len(data)], np.int32))
+    ).reshape(-1)
     # As 32-bit numbers: not every backend has collectives of bytes.
     padded = np.zeros(int(-(-sizes.max() // 4) * 4), np.uint8)
     padded[: len(data)] = data

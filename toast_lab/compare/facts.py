@@ -1,4 +1,7 @@
-"""What a measured number hangs on besides the plan: the machine and the versions, and digests to find alike ones by."""
+"""What a measured number hangs on besides the plan.
+
+The machine and the versions, and digests to find alike ones by.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Loss, gradients and one step of plain gradient descent of a model's function, with a plan and without.
+"""Loss, gradients and one step of plain gradient descent of a model's function, with a plan and
+without.
 
-The programs are traced here and travel as StableHLO, so the user's function stays where it is.  With a plan it is
-``plan.jit`` that is differentiated: the loss comes from the planned program, the derivatives from the function, traced
-by JAX with the plan's argument shardings.
+The programs are traced here and travel as StableHLO, so the user's function stays where it is.
+With a plan it is ``plan.jit`` that is differentiated: the loss comes from the planned program, the
+derivatives from the function, traced by JAX with the plan's argument shardings.
 
 Start reading at ``prepare``.
 """
@@ -27,7 +28,10 @@ RATE = 0.01  #: of the step: new = old - RATE * gradient
 
 
 class Gradients(NamedTuple):
-    """Programs whose results are the loss, gradients, and arguments after a step; or why there are none."""
+    """Programs whose results are the loss, gradients, and arguments after a step.
+
+    Or why there are none.
+    """
 
     names: tuple[str, ...]  #: of the results
     shapes: tuple[tuple[int, ...], ...]  #: of the results
@@ -43,18 +47,26 @@ def none(why: str, n_plans: int) -> Gradients:
     return Gradients((), (), "", None, (None,) * n_plans, ("",) * n_plans, why)
 
 
-def prepare(model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0) -> Gradients:
+def prepare(
+    model: Model, plans: Sequence[ShardingPlan], *, time_limit_s: float = 300.0
+) -> Gradients:
     """Trace the gradient programs of ``model``; what cannot be is said, never raised."""
     why = _includes_update(model.program)
     if why or model.function is None:
-        return none(why or f"{model.name} brings no function to differentiate: {model.source}", len(plans))
+        return none(
+            why or f"{model.name} brings no function to differentiate: {model.source}", len(plans)
+        )
     if isinstance(model.function, Function):
         return _trace(model.function, model.program, plans)
     try:
         found: Gradients = in_child(
-            "toast_lab.compare.gradients:_trace_recipe", model.function, model.program, plans,
-            time_limit_s=time_limit_s, what=f"tracing the gradient of {model.name}",
-        )  # fmt: skip
+            "toast_lab.compare.gradients:_trace_recipe",
+            model.function,
+            model.program,
+            plans,
+            time_limit_s=time_limit_s,
+            what=f"tracing the gradient of {model.name}",
+        )
         return found
     except Exception as error:  # pickling a plan whose pytrees are the user's own is among them
         return none(f"tracing the gradient failed: {_short(error)}", len(plans))
@@ -65,16 +77,26 @@ def _trace_recipe(recipe: Recipe, program: Program, plans: Sequence[ShardingPlan
 
 
 def _includes_update(program: Program) -> str:
-    """Why outputs already are gradients or updated arguments: each array among them is like an argument of its own."""
+    """Why outputs already are gradients or updated arguments.
+
+    Each array among them is like an argument of its own.
+    """
     left = [_kind(program, a) for a in range(program.n_arguments)]
     arrays = [_kind(program, int(v)) for v in program.outputs if program.dims(int(v))]
-    scalars = [v for v in program.outputs if not program.dims(int(v)) and _is_float(program.value_dtype[int(v)])]
+    scalars = [
+        v
+        for v in program.outputs
+        if not program.dims(int(v)) and _is_float(program.value_dtype[int(v)])
+    ]
     for kind in arrays:
         if kind not in left:
             return ""
         left.remove(kind)
     if arrays and (scalars or program.donated[: program.n_arguments].any()):
-        return "the outputs include the update (or the gradients): each is like an argument, and was compared as such"
+        return (
+            "the outputs include the update (or the gradients): each is like an argument, and "
+            "was compared as such"
+        )
     return ""
 
 
@@ -125,9 +147,13 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
 
 
 class _Step:
-    """Traces ``(loss, gradients, arguments after a step)`` of something that is called like the user's function."""
+    """Traces ``(loss, gradients, arguments after a step)`` of something that is called like the
+    user's function.
+    """
 
-    def __init__(self, tree: Any, leaves: Sequence[Any], wanted: Sequence[int], loss: Callable[..., Any]) -> None:
+    def __init__(
+        self, tree: Any, leaves: Sequence[Any], wanted: Sequence[int], loss: Callable[..., Any]
+    ) -> None:
         self.tree, self.leaves, self.wanted, self.loss = tree, leaves, wanted, loss
 
     def _function(self, call: Callable[..., Any]) -> Callable[..., list[Any]]:
@@ -173,7 +199,9 @@ def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:
     from jax.sharding import AbstractMesh, AxisType
 
     # Newer JAX makes axes explicit unless told otherwise, and plans leave nothing to types.
-    return AbstractMesh(plan.mesh.sizes, plan.mesh.axes, axis_types=(AxisType.Auto,) * len(plan.mesh.axes))
+    return AbstractMesh(
+        plan.mesh.sizes, plan.mesh.axes, axis_types=(AxisType.Auto,) * len(plan.mesh.axes)
+    )
 
 
 def _loss(structs: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], Any] | None, str]:

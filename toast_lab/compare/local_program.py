@@ -1,14 +1,17 @@
-"""The program that one device of a mesh runs, as one that a single device can run: its collectives become stand-ins.
+"""The program that one device of a mesh runs, as one that a single device can run.
 
-XLA itself divides the annotated program: it is compiled for as many virtual CPU devices as the mesh has, and what its
-SPMD partitioner leaves is taken from there, with local shapes and with collectives, before any pass for CPUs has seen
-it.  Every op that XLA can divide is covered, halo exchanges and masks of gathers included, and what is timed is
-what XLA would run.
+Its collectives become stand-ins.
 
-A stand-in gives a result of the right shape from the collective's operand, between optimisation barriers, so that the
-compiler neither drops nor simplifies what is around it: as it is (sums, permutes), reshaped (all_to_all), a piece of it
-(reduce_scatter), or copies of it side by side (all_gather: it writes as much memory as the real one receives).  So
-values are wrong by construction.  The device's number, which decides where local slices lie, is 0 behind a barrier.
+XLA itself divides the annotated program: it is compiled for as many virtual CPU devices as the mesh
+has, and what its SPMD partitioner leaves is taken from there, with local shapes and with
+collectives, before any pass for CPUs has seen it.  Every op that XLA can divide is covered, halo
+exchanges and masks of gathers included, and what is timed is what XLA would run.
+
+A stand-in gives a result of the right shape from the collective's operand, between optimisation
+barriers, so that the compiler neither drops nor simplifies what is around it: as it is (sums,
+permutes), reshaped (all_to_all), a piece of it (reduce_scatter), or copies of it side by side
+(all_gather: it writes as much memory as the real one receives).  So values are wrong by
+construction.  The device's number, which decides where local slices lie, is 0 behind a barrier.
 
 Everything here runs in a child.  Start reading at ``divide``.
 """
@@ -30,8 +33,13 @@ from toast_lab.runtime import devices as dev
 
 PASS = "spmd-partitioning"
 COLLECTIVES = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast",
-)  # fmt: skip
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+)
 _NUMBERS = ("partition_id", "replica_id")
 _REFUSED = ("infeed", "outfeed", "send", "recv")
 
@@ -58,8 +66,12 @@ def flags(folder: str) -> str:
     return f"--xla_dump_to={folder} --xla_dump_hlo_pass_re={PASS} --xla_dump_hlo_as_proto"
 
 
-def divide(text: str, n_devices: int, folder: str, donated: Sequence[bool], platform: str) -> LocalProgram:
-    """Divide annotated StableHLO; the process was started with ``flags(folder)`` and so many virtual devices.
+def divide(
+    text: str, n_devices: int, folder: str, donated: Sequence[bool], platform: str
+) -> LocalProgram:
+    """Divide annotated StableHLO.
+
+    The process was started with ``flags(folder)`` and so many virtual devices.
 
     Args:
         text: as ``annotate`` gives it.
@@ -69,10 +81,12 @@ def divide(text: str, n_devices: int, folder: str, donated: Sequence[bool], plat
         platform: where it is to run, "cpu", "gpu" or "tpu".
 
     Raises:
-        UnsupportedOp: ops that have no stand-in, or that this platform does not have (all are listed).
+        UnsupportedOp: ops that have no stand-in, or that this platform does not have (all are
+            listed).
         RunFailed: XLA left no divided program.
     """
-    divided = text if n_devices == 1 else _divided(text, n_devices, folder)  # XLA divides nothing for one
+    # XLA divides nothing for one
+    divided = text if n_devices == 1 else _divided(text, n_devices, folder)
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, divided)
     with context, ir.Location.unknown(context):
@@ -92,7 +106,9 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
     operations = _every(module)
     offenders = [why for op in operations if (why := _refusal(op, platform))]
     if offenders:
-        raise UnsupportedOp(f"a replay on {platform} cannot run:\n{join_offenders(sorted(set(offenders)))}")
+        raise UnsupportedOp(
+            f"a replay on {platform} cannot run:\n{join_offenders(sorted(set(offenders)))}"
+        )
     removed = []
     for op in operations:
         kind = _kind(op)
@@ -101,7 +117,8 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
             _replace(op, _stand_ins(op))
         elif kind in _NUMBERS:
             _replace(op, [_barrier(op, _zero(op))])
-        elif kind == "copy" or fourier.is_pin(op):  # the layout is that of the platform that runs it
+        # The layout is that of the platform that runs it
+        elif kind == "copy" or fourier.is_pin(op):
             _replace(op, list(op.operands))
         elif op.name == "sdy.mesh" and divided:  # nothing refers to it any more
             op.erase()
@@ -143,9 +160,14 @@ def _refusal(op: Any, platform: str) -> str:
     if kind == "custom_call":
         target = str(op.attributes["call_target_name"]).strip('"')
         if platform != "cpu" and target.startswith("lapack_"):
-            return f"custom_call {target}: a routine of CPUs; trace and plan the model on the device"
+            return (
+                f"custom_call {target}: a routine of CPUs; trace and plan the model on the device"
+            )
     if kind in COLLECTIVES and len(op.operands) != len(op.results):
-        return f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has no stand-in"
+        return (
+            f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has "
+            "no stand-in"
+        )
     return ""
 
 
@@ -176,7 +198,11 @@ def _width(element: Any) -> int:
     text = str(element)
     if text.startswith("complex"):
         return 2 * int(text[9:-1]) // 8
-    digits = "".join(c for c in text.partition("E")[0] if c.isdigit()) if not text.startswith("bf") else text[2:]
+    digits = (
+        "".join(c for c in text.partition("E")[0] if c.isdigit())
+        if not text.startswith("bf")
+        else text[2:]
+    )
     return max(int(digits) // 8, 1)
 
 
@@ -188,7 +214,9 @@ def _replace(op: Any, values: Sequence[Any]) -> None:
 
 def _make(before: Any, name: str, type_: Any, operands: Sequence[Any], **attributes: Any) -> Any:
     with ir.InsertionPoint(before):
-        made = ir.Operation.create(f"stablehlo.{name}", results=[type_], operands=operands, attributes=attributes)
+        made = ir.Operation.create(
+            f"stablehlo.{name}", results=[type_], operands=operands, attributes=attributes
+        )
     return made.results[0]
 
 
@@ -198,7 +226,9 @@ def _barrier(before: Any, value: Any) -> Any:
 
 def _zero(op: Any) -> Any:
     type_ = op.results[0].type
-    value = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, 0))
+    value = ir.DenseElementsAttr.get_splat(
+        type_, ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, 0)
+    )
     return _make(op, "constant", type_, [], value=value)
 
 
@@ -226,11 +256,14 @@ def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
         if want < here[dim]:
             here[dim] = want
             value = _make(
-                op, "slice", ir.RankedTensorType.get(here, element), [value],
+                op,
+                "slice",
+                ir.RankedTensorType.get(here, element),
+                [value],
                 start_indices=ir.DenseI64ArrayAttr.get([0] * len(here)),
                 limit_indices=ir.DenseI64ArrayAttr.get(here),
                 strides=ir.DenseI64ArrayAttr.get([1] * len(here)),
-            )  # fmt: skip
+            )
     return _barrier(op, value)
 
 

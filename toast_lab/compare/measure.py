@@ -1,12 +1,12 @@
 """Measure contenders in turns, so that drift of the machine hits all alike.
 
-On virtual devices the children stay: all compile, all warm up, then round after round each runs one timed batch, in an
-order that changes.  The others sleep meanwhile, waiting for their next command.
+On virtual devices the children stay: all compile, all warm up, then round after round each runs one
+timed batch, in an order that changes.  The others sleep meanwhile, waiting for their next command.
 
-Accelerators cannot be shared so.  A TPU belongs to one process, and a GPU allocator never gives back what it once took,
-preallocated or not: of several children at once each would see the memory that the others leave, and which plan fits
-would depend on the company.  There every round starts a child for each plan, one after the other, which compiles
-anew: fewer rounds, whole memory for each.
+Accelerators cannot be shared so.  A TPU belongs to one process, and a GPU allocator never gives
+back what it once took, preallocated or not: of several children at once each would see the memory
+that the others leave, and which plan fits would depend on the company.  There every round starts a
+child for each plan, one after the other, which compiles anew: fewer rounds, whole memory for each.
 
 Start reading at ``measure``.
 """
@@ -31,7 +31,12 @@ from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import Progress
 
 SERVE = "toast_lab.compare.contender:serve"  #: what runs in a child
-OK, FAILED, CRASHED, MEMORY, TIMEOUT, CANCELLED = "ok", "failed", "crashed", "out of memory", "timeout", "cancelled"
+OK = "ok"
+FAILED = "failed"
+CRASHED = "crashed"
+MEMORY = "out of memory"
+TIMEOUT = "timeout"
+CANCELLED = "cancelled"
 
 
 class Settings(NamedTuple):
@@ -82,7 +87,10 @@ class Clock:
     """The deadline and the cancel of everything together, and its progress."""
 
     def __init__(
-        self, time_limit_s: float, on_event: Callable[[Progress], None] | None, cancel: Callable[[], bool] | None
+        self,
+        time_limit_s: float,
+        on_event: Callable[[Progress], None] | None,
+        cancel: Callable[[], bool] | None,
     ) -> None:
         self.deadline = time.monotonic() + time_limit_s
         self.time_limit_s, self.on_event, self.cancel = time_limit_s, on_event, cancel
@@ -93,7 +101,9 @@ class Clock:
         if self.cancel is not None and self.cancel():
             raise isolate.Cancelled("cancelled")
         if time.monotonic() > self.deadline:
-            raise TimedOut(f"stopped after {self.time_limit_s:g} s, the limit of all plans together")
+            raise TimedOut(
+                f"stopped after {self.time_limit_s:g} s, the limit of all plans together"
+            )
 
     def say(self, stage: str) -> None:
         """One more of ``total`` units of work begins."""
@@ -112,7 +122,9 @@ class Children:
         for index in range(processes):
             own = dev.Devices(request.devices.platform, request.devices.count // processes)
             if processes > 1:
-                request = dataclasses.replace(request, process=Process(f"127.0.0.1:{port}", processes, index))
+                request = dataclasses.replace(
+                    request, process=Process(f"127.0.0.1:{port}", processes, index)
+                )
             what = request.name if processes == 1 else f"{request.name}, process {index}"
             self.workers.append(isolate.Worker(SERVE, request, env=dev.environment(own), what=what))
 
@@ -154,7 +166,9 @@ def measure(
     folder: Path,
     open_host: Callable[[Request], Host],
 ) -> bool:
-    """Measure all entries, in place; the reference, if there is one, is the first.  Gives whether inputs are >= 0.
+    """Measure all entries, in place; the reference, if there is one, is the first.
+
+    Gives whether inputs are >= 0.
 
     Nothing is raised for what happens to an entry: its status and message say it.
     """
@@ -183,7 +197,10 @@ class _Run:
         folder: Path,
         open_host: Callable[[Request], Host],
     ) -> None:
-        self.entries, self.settings, self.clock, self.open_host = entries, settings, clock, open_host
+        self.entries = entries
+        self.settings = settings
+        self.clock = clock
+        self.open_host = open_host
         self.results, self.gradients = str(folder / "results"), str(folder / "gradients")
         self.non_negative = settings.non_negative
         self.random = random.Random(settings.seed)
@@ -226,7 +243,10 @@ class _Run:
             entry.host = None
 
     def guard(self, entry: Entry, step: Callable[..., None], *args: Any) -> None:
-        """Do something with an entry that still runs; if that fails it is the end of this entry only."""
+        """Do something with an entry that still runs.
+
+        If that fails it is the end of this entry only.
+        """
         if entry.status:
             return
         self.clock.check()
@@ -259,12 +279,17 @@ class _Run:
             self.begin_reference(entry)
             return
         expected = self.results if entry.errors is None and os.path.exists(self.results) else None
-        found: list[Started] = self.ask(entry, "start", bool(self.non_negative), self.settings.warmup, expected, None)
+        found: list[Started] = self.ask(
+            entry, "start", bool(self.non_negative), self.settings.warmup, expected, None
+        )
         if expected is not None:
             entry.errors = worst([f.errors or {} for f in found])
 
     def begin_reference(self, entry: Entry) -> None:
-        """The unsharded program decides which inputs are usable: those for which its results are finite."""
+        """The unsharded program decides which inputs are usable.
+
+        Those for which its results are finite.
+        """
         keep = None if os.path.exists(self.results) else self.results
         warmup = self.settings.warmup
         found: list[Started] = self.ask(entry, "start", bool(self.non_negative), warmup, None, keep)
@@ -275,7 +300,9 @@ class _Run:
         entry.finite = all(f.finite for f in found)
 
     def batch(self, entry: Entry, number: int) -> None:
-        self.clock.say(f"running {entry.request.name}, round {number + 1}/{len(self.settings.steps)}")
+        self.clock.say(
+            f"running {entry.request.name}, round {number + 1}/{len(self.settings.steps)}"
+        )
         times: list[tuple[float, ...]] = self.ask(entry, "batch", self.settings.steps[number])
         # With several processes a step takes as long as in the slowest.
         entry.batches_s.append(tuple(max(step) for step in zip(*times, strict=True)))

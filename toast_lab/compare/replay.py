@@ -1,12 +1,15 @@
 """``replay``: one device's share of a large mesh, timed for real, beside priced collectives.
 
-    replay(model, plan, "gpu", machine="h100")       the plan's mesh may have any number of devices; one is needed
+    replay(model, plan, "gpu", machine="h100")       the plan's mesh may have any number of devices;
+    one is needed
 
-What a device computes is measured, what it sends is priced on the machine model, and their sum is an estimate of the
-step that hangs on fewer assumptions than the full prediction.  It leaves out what the two do to each other:
-collectives that run beside computation, devices that wait for one another.
+What a device computes is measured, what it sends is priced on the machine model, and their sum is
+an estimate of the step that hangs on fewer assumptions than the full prediction.  It leaves out
+what the two do to each other: collectives that run beside computation, devices that wait for one
+another.
 
-Values are wrong by construction (``local_program.py``): only time and memory count.  Start reading at ``replay``.
+Values are wrong by construction (``local_program.py``): only time and memory count.  Start reading
+at ``replay``.
 """
 
 from __future__ import annotations
@@ -51,12 +54,15 @@ class Replay:
     step_times_s: tuple[float, ...]  #: of the local program, without collectives
     compile_s: float
     flops: float | None  #: of the compiled local program, by XLA's count; None if it does not say
-    product_flops: float | None  #: of the matrix products that XLA left to this device; None where there are loops
-    planned_product_flops: float | None  #: of those that the plan leaves to it, as prices count them
+    #: of the matrix products that XLA left to this device; None where there are loops
+    product_flops: float | None
+    #: of those that the plan leaves to it, as prices count them
+    planned_product_flops: float | None
     peak_bytes: int  #: see ``runtime.Run``
     allocator_peak_bytes: int | None  #: None on CPU
     removed: tuple[Removed, ...]  #: XLA's collectives, which stand-ins took the place of
-    finite: bool  #: are all results finite?  Otherwise some ops may have been slower than with real values
+    #: are all results finite?  Otherwise some ops may have been slower than with real values
+    finite: bool
     priced_collectives_s: float  #: of the plan's collectives
     predicted_compute_s: float
     predicted_time_s: float  #: the two priced ones together
@@ -84,7 +90,9 @@ class Replay:
 
     @property
     def divided_otherwise(self) -> bool:
-        """Has XLA divided some matrix product otherwise than the plan says, with other work for this device?"""
+        """Has XLA divided some matrix product otherwise than the plan says, with other work for
+        this device?
+        """
         return self.product_flops != self.planned_product_flops
 
     def to_json(self) -> dict[str, Any]:
@@ -96,23 +104,30 @@ class Replay:
         return data
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.removed_counts.items())) or "none"
+        counts = (
+            ", ".join(f"{n} {kind}" for kind, n in sorted(self.removed_counts.items())) or "none"
+        )
         memory = self.allocator_peak_bytes or self.peak_bytes
         lines = [
             f"{self.name}, one device of {self.mesh}",
             f"computation   {self.median_s * 1e3:.4g} ms measured on {self.device_kind} (spread "
             f"{self.spread_s * 1e3:.2g} ms), {self.predicted_compute_s * 1e3:.4g} ms predicted",
-            f"collectives   {self.priced_collectives_s * 1e3:.4g} ms priced on {self.machine}; taken out: {counts}",
-            f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms predicted",
+            f"collectives   {self.priced_collectives_s * 1e3:.4g} ms priced on {self.machine}; "
+            f"taken out: {counts}",
+            f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms "
+            "predicted",
             f"memory        {bytes_text(memory)}",
         ]
         if self.divided_otherwise:
             lines.append(
-                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, the plan and its price "
+                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, "
+                "the plan and its price "
                 f"{self.planned_product_flops:.4g}: it divides some of them otherwise"
             )
         if not self.finite:
-            lines.append("some results are not finite: some ops may have been slower than with real values")
+            lines.append(
+                "some results are not finite: some ops may have been slower than with real values"
+            )
         return "\n".join(lines)
 
 
@@ -168,7 +183,8 @@ def replay(
         InvalidPlan: the plan belongs to another program, or the problem to another mesh.
         InvalidProblem: there is no such device.
         UnsupportedOp: ops that cannot be replayed there (all are listed).
-        RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the program.
+        RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
+            program.
     """
     checks.whole("repeats", repeats, 1, checks.MOST_COUNT)
     checks.whole("warmup", warmup, 0, checks.MOST_COUNT)
@@ -181,14 +197,22 @@ def replay(
     chosen = dev.parse(device, 1)
     if chosen is None:
         chosen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices", 1, env=dev.environment(None), what="looking for devices", **limits
+            "toast_lab.runtime.child:choose_devices",
+            1,
+            env=dev.environment(None),
+            what="looking for devices",
+            **limits,
         )
     local = _divided(model, plan, text, chosen.platform, on_event, limits)
     request = _Request(model.program, local, chosen, repeats, warmup, seed)
     measured: _Measured = isolate.run_in_child(
-        "toast_lab.compare.replay:_measure", request, env=dev.environment(chosen), on_event=on_event,
-        what=f"replaying {model.name} on {chosen}", **limits,
-    )  # fmt: skip
+        "toast_lab.compare.replay:_measure",
+        request,
+        env=dev.environment(chosen),
+        on_event=on_event,
+        what=f"replaying {model.name} on {chosen}",
+        **limits,
+    )
     if problem is None or machine is not None:
         analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
         problem = Problem(analysis, plan.mesh, machine or "tpu-v5e")
@@ -214,7 +238,10 @@ def replay(
 
 
 def planned_product_flops(plan: ShardingPlan) -> float:
-    """FLOPs of one device's matrix products: each divided by the sizes of the axes that its op is split on."""
+    """FLOPs of one device's matrix products.
+
+    Each divided by the sizes of the axes that its op is split on.
+    """
     program, sizes = plan.program, np.asarray(plan.mesh.sizes)
     ways = np.where(plan.op_axis >= 0, sizes, 1).prod(axis=1)
     products = np.asarray([kind == "dot_general" for kind in program.kind])
@@ -237,9 +264,16 @@ def _divided(
     with tempfile.TemporaryDirectory(prefix="toast-replay-") as folder:
         env["XLA_FLAGS"] += f" {local_program.flags(folder)}"  # of two dumps the last one counts
         local: LocalProgram = isolate.run_in_child(
-            "toast_lab.compare.local_program:divide", text, n_devices, folder, donated, platform,
-            env=env, what=f"dividing {model.name} for {n_devices} devices", **limits,
-        )  # fmt: skip
+            "toast_lab.compare.local_program:divide",
+            text,
+            n_devices,
+            folder,
+            donated,
+            platform,
+            env=env,
+            what=f"dividing {model.name} for {n_devices} devices",
+            **limits,
+        )
     return local
 
 
@@ -254,7 +288,9 @@ def _measure(request: _Request) -> _Measured:
     def whole(shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
         return tuple(((),) * len(shape) for shape in shapes)
 
-    job = Job(local.text, Mesh(("one",), (1,)), whole(local.argument_shapes), whole(local.result_shapes))
+    job = Job(
+        local.text, Mesh(("one",), (1,)), whole(local.argument_shapes), whole(local.result_shapes)
+    )
     isolate.report(Progress("compiling", 0.3))
     donated = [bool(d) for d in program.donated[: program.n_arguments]]
     executable = Executable(job, local.result_shapes, donated, found)
@@ -270,6 +306,11 @@ def _measure(request: _Request) -> _Measured:
             finite = child.all_finite([np.asarray(r) for r in executable.results(outputs)])
         del outputs
     return _Measured(
-        found[0].device_kind, executable.compile_s, tuple(times[request.warmup :]),
-        _jax_private.flops(executable.loaded), executable.memory(), allocator_peak(found[0]), finite,
-    )  # fmt: skip
+        found[0].device_kind,
+        executable.compile_s,
+        tuple(times[request.warmup :]),
+        _jax_private.flops(executable.loaded),
+        executable.memory(),
+        allocator_peak(found[0]),
+        finite,
+    )

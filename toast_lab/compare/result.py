@@ -23,11 +23,13 @@ from toast_lab.text import as_html, bytes_text, table
 class Certificate:
     """What was compared with the unsharded program on the same inputs.
 
-    Errors are ``max|found - expected| / max|expected|`` by path, the worst of all shards of all devices.
+    Errors are ``max|found - expected| / max|expected|`` by path, the worst of all shards of all
+    devices.
     """
 
     outputs: Mapping[str, float] | None  #: of the program
-    gradients: Mapping[str, float] | None  #: of the loss, its gradients and the arguments after a step
+    #: of the loss, its gradients and the arguments after a step
+    gradients: Mapping[str, float] | None
     tolerance: float
     checked: tuple[str, ...]  #: what was, a sentence each
     not_checked: tuple[str, ...]  #: what was not, and why
@@ -45,7 +47,11 @@ class Certificate:
 
     def __str__(self) -> str:
         words = agreement.verdict(self.max_relative_error, self.tolerance)
-        lines = [words, *(f"  checked: {c}" for c in self.checked), *(f"  not checked: {c}" for c in self.not_checked)]
+        lines = [
+            words,
+            *(f"  checked: {c}" for c in self.checked),
+            *(f"  not checked: {c}" for c in self.not_checked),
+        ]
         return "\n".join(lines)
 
 
@@ -62,7 +68,10 @@ class Predicted:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One plan, measured.  Bytes are those of one device; numbers are None where it did not get so far."""
+    """One plan, measured.
+
+    Bytes are those of one device; numbers are None where it did not get so far.
+    """
 
     name: str
     status: str  #: "ok", "failed", "crashed", "out of memory", "timeout" or "cancelled"
@@ -108,10 +117,14 @@ class Row:
         return dict(collections.Counter(c.kind for c in self.collectives))
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as plain data, with the derived ones; numbers that are not finite become None."""
+        """All fields as plain data, with the derived ones.
+
+        Numbers that are not finite become None.
+        """
         data = dataclasses.asdict(self)
         data["collectives"] = [
-            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)} for c in self.collectives
+            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)}
+            for c in self.collectives
         ]
         data["median_s"], data["spread_s"] = self.median_s, self.spread_s
         data["collective_counts"] = self.collective_counts
@@ -123,10 +136,25 @@ class Row:
 
 
 CSV_COLUMNS = (
-    "name", "status", "median_s", "spread_s", "compile_s", "peak_bytes", "allocator_peak_bytes", "collectives",
-    "passed", "max_relative_error", "predicted_time_s", "predicted_peak_bytes", "mesh", "devices", "device_kind",
-    "n_processes", "steps", "message",
-)  # fmt: skip
+    "name",
+    "status",
+    "median_s",
+    "spread_s",
+    "compile_s",
+    "peak_bytes",
+    "allocator_peak_bytes",
+    "collectives",
+    "passed",
+    "max_relative_error",
+    "predicted_time_s",
+    "predicted_peak_bytes",
+    "mesh",
+    "devices",
+    "device_kind",
+    "n_processes",
+    "steps",
+    "message",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +173,13 @@ class Comparison:
 
     @property
     def fastest(self) -> Row | None:
-        """The row with the least median among those that are ok and do not differ from the unsharded program."""
+        """The row with the least median among those that are ok and do not differ from the
+        unsharded program.
+        """
         good = [
-            r for r in self.rows if r.status == "ok" and (r.certificate is None or r.certificate.passed is not False)
+            r
+            for r in self.rows
+            if r.status == "ok" and (r.certificate is None or r.certificate.passed is not False)
         ]
         return min(good, key=lambda r: r.median_s or math.inf, default=None)
 
@@ -155,7 +187,9 @@ class Comparison:
         for row in self.rows:
             if row.name == name:
                 return row
-        raise KeyError(f"no plan is called {name!r}; there are {', '.join(r.name for r in self.rows)}")
+        raise KeyError(
+            f"no plan is called {name!r}; there are {', '.join(r.name for r in self.rows)}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -177,7 +211,9 @@ class Comparison:
         out = io.StringIO()
         writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: "" if v is None else v for k, v in _csv(row).items()} for row in self.rows)
+        writer.writerows(
+            {k: "" if v is None else v for k, v in _csv(row).items()} for row in self.rows
+        )
         if path is not None:
             write_whole(path, out.getvalue(), "the table")
         return out.getvalue()
@@ -195,15 +231,28 @@ class Comparison:
         same = {row.certificate.not_checked for row in self.rows if row.certificate}
         for row in self.rows:
             if row.certificate is not None:
-                lines += [f"{row.name}: not checked: {text}" for text in row.certificate.not_checked if len(same) > 1]
+                lines += [
+                    f"{row.name}: not checked: {text}"
+                    for text in row.certificate.not_checked
+                    if len(same) > 1
+                ]
         if len(same) == 1:
             lines += [f"not checked: {text}" for text in next(iter(same))]
         return "\n".join([*lines, *self.notes])
 
 
 COLUMNS = (
-    "plan", "status", ">step", ">spread", ">compile", ">memory", "collectives", "unsharded", ">predicted", ">memory",
-)  # fmt: skip
+    "plan",
+    "status",
+    ">step",
+    ">spread",
+    ">compile",
+    ">memory",
+    "collectives",
+    "unsharded",
+    ">predicted",
+    ">memory",
+)
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -216,10 +265,17 @@ def cells(row: Row) -> tuple[str, ...]:
         agrees = f"{'agrees' if certificate.passed else 'DIFFERS'} {error:.0e}"
     memory = row.allocator_peak_bytes or row.peak_bytes
     return (
-        row.name, row.status, _time(row.median_s), _time(row.spread_s), _time(row.compile_s),
-        "-" if memory is None else bytes_text(memory), counts or ("none" if row.compile_s is not None else "-"), agrees,
-        _time(predicted.time_s if predicted else None), bytes_text(predicted.peak_bytes) if predicted else "-",
-    )  # fmt: skip
+        row.name,
+        row.status,
+        _time(row.median_s),
+        _time(row.spread_s),
+        _time(row.compile_s),
+        "-" if memory is None else bytes_text(memory),
+        counts or ("none" if row.compile_s is not None else "-"),
+        agrees,
+        _time(predicted.time_s if predicted else None),
+        bytes_text(predicted.peak_bytes) if predicted else "-",
+    )
 
 
 def _time(seconds: float | None) -> str:
@@ -231,16 +287,25 @@ def _time(seconds: float | None) -> str:
 def _csv(row: Row) -> dict[str, Any]:
     certificate, predicted = row.certificate, row.predicted
     return {
-        "name": row.name, "status": row.status, "median_s": row.median_s, "spread_s": row.spread_s,
-        "compile_s": row.compile_s, "peak_bytes": row.peak_bytes, "allocator_peak_bytes": row.allocator_peak_bytes,
+        "name": row.name,
+        "status": row.status,
+        "median_s": row.median_s,
+        "spread_s": row.spread_s,
+        "compile_s": row.compile_s,
+        "peak_bytes": row.peak_bytes,
+        "allocator_peak_bytes": row.allocator_peak_bytes,
         "collectives": " ".join(f"{kind}={n}" for kind, n in sorted(row.collective_counts.items())),
         "passed": certificate.passed if certificate else None,
         "max_relative_error": certificate.max_relative_error if certificate else None,
         "predicted_time_s": predicted.time_s if predicted else None,
         "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
-        "mesh": row.mesh, "devices": row.devices, "device_kind": row.device_kind, "n_processes": row.n_processes,
-        "steps": len(row.step_times_s), "message": row.message,
-    }  # fmt: skip
+        "mesh": row.mesh,
+        "devices": row.devices,
+        "device_kind": row.device_kind,
+        "n_processes": row.n_processes,
+        "steps": len(row.step_times_s),
+        "message": row.message,
+    }
 
 
 def _plain(value: Any) -> Any:

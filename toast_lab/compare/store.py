@@ -1,7 +1,9 @@
-"""Measured rows kept in one sqlite file, for good: whatever ends a process, what was added before stays whole.
+"""Measured rows kept in one sqlite file, for good.
 
-A row is one transaction.  Several processes may add at once: sqlite's write-ahead log lets readers go on, and writers
-wait for each other.  A file that cannot be read is never changed or removed.
+Whatever ends a process, what was added before stays whole.
+
+A row is one transaction.  Several processes may add at once: sqlite's write-ahead log lets readers
+go on, and writers wait for each other.  A file that cannot be read is never changed or removed.
 
 The file is $TOAST_LAB_RUNS, else ``toast-lab/runs.sqlite`` in $XDG_DATA_HOME or ~/.local/share.
 """
@@ -29,13 +31,33 @@ APPLICATION = 0x544F4153  #: "TOAS", how sqlite knows its files apart
 BUSY_S = 30.0  #: how long to wait for another writer
 
 _TEXT = (
-    "comparison", "time_utc", "model", "name", "status", "message", "mesh", "devices", "device_kind",
-    "program_digest", "plan_digest", "machine_digest",
-)  # fmt: skip
+    "comparison",
+    "time_utc",
+    "model",
+    "name",
+    "status",
+    "message",
+    "mesh",
+    "devices",
+    "device_kind",
+    "program_digest",
+    "plan_digest",
+    "machine_digest",
+)
 _NUMBER = (
-    "n_devices", "n_processes", "seed", "median_s", "spread_s", "compile_s", "peak_bytes", "allocator_peak_bytes",
-    "passed", "max_relative_error", "predicted_time_s", "predicted_peak_bytes",
-)  # fmt: skip
+    "n_devices",
+    "n_processes",
+    "seed",
+    "median_s",
+    "spread_s",
+    "compile_s",
+    "peak_bytes",
+    "allocator_peak_bytes",
+    "passed",
+    "max_relative_error",
+    "predicted_time_s",
+    "predicted_peak_bytes",
+)
 _ALWAYS = ("versions", "machine", "measured")  #: JSON that every row has
 _JSON = ("versions", "machine", "plan", "measured", "predicted", "certificate")
 COLUMNS = ("id", *_TEXT, *_NUMBER)  #: what ``rows`` gives
@@ -63,11 +85,15 @@ class Store:
         StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False
+    ) -> None:
         self.path = Path(path) if path is not None else default_path()
         self.damaged: list[str] = []
         if read_only and not self.path.exists():
-            raise StoreError(f"{self.path}: there are no kept results; toast-lab compare writes them")
+            raise StoreError(
+                f"{self.path}: there are no kept results; toast-lab compare writes them"
+            )
         with self._explained("open"):
             if not read_only:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +108,8 @@ class Store:
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         if not read_only:
             return sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
-        # Where the folder cannot be written, sqlite cannot make the index of its log and has to do without.
+        # Where the folder cannot be written, sqlite cannot make the index of its log and has to do
+        # without.
         writable = os.access(self.path.parent, os.W_OK)
         uri = f"file:{quote(str(self.path.absolute()))}?mode=ro{'' if writable else '&immutable=1'}"
         return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
@@ -91,10 +118,13 @@ class Store:
         found = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
         tables = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables and self.connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-            raise StoreError(f"{self.path} is a database of something else; give another file for results")
+            raise StoreError(
+                f"{self.path} is a database of something else; give another file for results"
+            )
         if found > VERSION:
             raise StoreError(
-                f"{self.path} was written by a newer TOAST Lab (version {found} of its columns, this one knows "
+                f"{self.path} was written by a newer TOAST Lab (version {found} of its columns, "
+                "this one knows "
                 f"{VERSION}): upgrade, or give another file with --store or TOAST_LAB_RUNS"
             )
         if tables or read_only:
@@ -105,7 +135,8 @@ class Store:
             columns = [*(f"{c} TEXT NOT NULL" for c in _TEXT), *(f"{c} REAL" for c in _NUMBER)]
             columns += [f"{c} TEXT" for c in _JSON]
             self.connection.execute(
-                f"CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(columns)})"
+                "CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY AUTOINCREMENT, "
+                f"{', '.join(columns)})"
             )
             self.connection.execute("CREATE INDEX IF NOT EXISTS runs_model ON runs (model)")
             self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -131,19 +162,24 @@ class Store:
             text = str(error)
             if "not a database" in text or "malformed" in text or "corrupt" in text:
                 raise StoreError(
-                    f"{self.path} cannot be read: {text}. Nothing was changed. Move the file away to start a new one "
-                    f'("mv {self.path} {self.path}.bad"), or try to rescue it with "sqlite3 {self.path} .recover"; '
+                    f"{self.path} cannot be read: {text}. Nothing was changed. Move the file "
+                    "away to start a new one "
+                    f'("mv {self.path} {self.path}.bad"), or try to rescue it with "sqlite3 '
+                    f'{self.path} .recover"; '
                     "--store and TOAST_LAB_RUNS name another file"
                 ) from None
             raise StoreError(f"cannot {doing} {self.path}: {text}{_advice(text)}") from None
         except OSError as error:
-            raise StoreError(f"cannot {doing} {self.path}: {error.strerror}{_advice('unable to open')}") from None
+            raise StoreError(
+                f"cannot {doing} {self.path}: {error.strerror}{_advice('unable to open')}"
+            ) from None
 
     def add(self, row: Mapping[str, Any]) -> int:
         """Keep one row (see ``record``); gives its number.
 
         Raises:
-            StoreError: the disk is full, the file cannot be written, or another process holds it for too long.
+            StoreError: the disk is full, the file cannot be written, or another process holds it
+                for too long.
         """
         names = [*_TEXT, *_NUMBER, *_JSON]
         values = [row[n] for n in names[: -len(_JSON)]]
@@ -152,11 +188,16 @@ class Store:
         with self._explained("write"):
             self.connection.execute("BEGIN IMMEDIATE")
             with self._transaction():
-                done = self.connection.execute(f"INSERT INTO runs ({', '.join(names)}) VALUES ({marks})", values)
+                done = self.connection.execute(
+                    f"INSERT INTO runs ({', '.join(names)}) VALUES ({marks})", values
+                )
                 return int(done.lastrowid or 0)
 
     def rows(self, model: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """The newest rows first, by ``COLUMNS``; those that ``add`` did not write so are left out, see ``damaged``."""
+        """The newest rows first, by ``COLUMNS``.
+
+        Those that ``add`` did not write so are left out, see ``damaged``.
+        """
         where, values = ("WHERE model = ?", [model]) if model else ("", [])
         limited = f"LIMIT {int(limit)}" if limit is not None else ""
         with self._explained("read"):
@@ -175,17 +216,24 @@ class Store:
         """
         names = [*COLUMNS, *_JSON]
         with self._explained("read"):
-            found = self.connection.execute(f"SELECT {', '.join(names)} FROM runs WHERE id = ?", [number]).fetchone()
+            found = self.connection.execute(
+                f"SELECT {', '.join(names)} FROM runs WHERE id = ?", [number]
+            ).fetchone()
             count, last = self.connection.execute("SELECT count(*), max(id) FROM runs").fetchone()
         if found is None:
-            raise StoreError(f"{self.path} has no row {number}; there are {count}, the last one is {last}")
+            raise StoreError(
+                f"{self.path} has no row {number}; there are {count}, the last one is {last}"
+            )
         row = dict(zip(names, found, strict=True))
         if wrong := _offence(row):
             raise StoreError(
-                f"{self.path}: row {number} is damaged: {wrong}. The others can be read; to take it out: "
+                f"{self.path}: row {number} is damaged: {wrong}. The others can be read; to take "
+                "it out: "
                 f'sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'
             )
-        return {k: json.loads(v) if k in _JSON and v is not None else v for k, v in _typed(row).items()}
+        return {
+            k: json.loads(v) if k in _JSON and v is not None else v for k, v in _typed(row).items()
+        }
 
     def close(self) -> None:
         """Close the file."""
@@ -212,7 +260,14 @@ def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
     machine = facts.machine(row.device_kind, row.n_devices, row.n_processes)
     measured = {
         k: data[k]
-        for k in ("batches_s", "argument_bytes", "output_bytes", "temp_bytes", "collectives", "collective_counts")
+        for k in (
+            "batches_s",
+            "argument_bytes",
+            "output_bytes",
+            "temp_bytes",
+            "collectives",
+            "collective_counts",
+        )
     }
     passed = certificate.passed if certificate else None
     return {
@@ -276,5 +331,8 @@ def _advice(text: str) -> str:
     if "locked" in text or "busy" in text:
         return f": another process has held it for {BUSY_S:g} s"
     if "unable to open" in text or "readonly" in text:
-        return ". Is its folder there and can it be written to? --store and TOAST_LAB_RUNS name another file"
+        return (
+            ". Is its folder there and can it be written to? --store and TOAST_LAB_RUNS name "
+            "another file"
+        )
     return ""

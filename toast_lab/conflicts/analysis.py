@@ -40,7 +40,10 @@ class Colour(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """Two names of one colour that meet on one tensor; ``sides`` are (side 0, side 1) of its set."""
+    """Two names of one colour that meet on one tensor.
+
+    ``sides`` are (side 0, side 1) of its set.
+    """
 
     index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
     sides: tuple[int, int]
@@ -50,7 +53,10 @@ class Conflict(NamedTuple):
 
 
 class CompatibilitySet(NamedTuple):
-    """Conflicts resolved by one bit; sets with the same ``resolution`` are tied (repeated layers)."""
+    """Conflicts resolved by one bit.
+
+    Sets with the same ``resolution`` are tied (repeated layers).
+    """
 
     index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody wants here
     colour: int
@@ -77,7 +83,10 @@ MOST_LINES = 2000  #: of the listing that ``str()`` gives
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Analysis:
-    """Result of the analysis of one program.  Arrays are indexed by name (``N``) or conflict (``K``)."""
+    """Result of the analysis of one program.
+
+    Arrays are indexed by name (``N``) or conflict (``K``).
+    """
 
     program: Program
     dims: Names
@@ -90,7 +99,8 @@ class Analysis:
     sets: compatibility.Sets
     ties: repeated.Ties
     argument_groups: tuple[tuple[int, ...], ...]
-    trees: object = None  #: pytree structures of arguments and results; only the frontends look inside
+    #: pytree structures of arguments and results; only the frontends look inside
+    trees: object = None
 
     @functools.cached_property
     def name_text(self) -> tuple[str, ...]:
@@ -102,7 +112,8 @@ class Analysis:
         texts = [f"#{k}" for k in range(int((position - start).max(initial=-1)) + 1)]
         names = self.colour_name
         return tuple(
-            names[c] + texts[k] for c, k in zip(self.colour.tolist(), (position - start).tolist(), strict=True)
+            names[c] + texts[k]
+            for c, k in zip(self.colour.tolist(), (position - start).tolist(), strict=True)
         )
 
     @functools.cached_property
@@ -111,12 +122,25 @@ class Analysis:
         order = np.argsort(self.colour, kind="stable")
         start = np.searchsorted(self.colour[order], np.arange(len(self.colour_name)))
         size = np.maximum.reduceat(self.dims.size[order], start) if len(order) else order
-        shardable = np.logical_or.reduceat(self.dims.shardable[order], start) if len(order) else order
-        rows = zip(start.tolist(), [*start[1:].tolist(), len(order)], strict=True) if len(order) else ()
+        shardable = (
+            np.logical_or.reduceat(self.dims.shardable[order], start) if len(order) else order
+        )
+        rows = (
+            zip(start.tolist(), [*start[1:].tolist(), len(order)], strict=True)
+            if len(order)
+            else ()
+        )
         return tuple(
             Colour(i, name, group, order[begin:end], largest, can)
             for i, (name, group, (begin, end), largest, can) in enumerate(
-                zip(self.colour_name, self.group.tolist(), rows, size.tolist(), shardable.tolist(), strict=True)
+                zip(
+                    self.colour_name,
+                    self.group.tolist(),
+                    rows,
+                    size.tolist(),
+                    shardable.tolist(),
+                    strict=True,
+                )
             )
         )
 
@@ -170,10 +194,24 @@ class Analysis:
         np.maximum.at(size, group_of, self.dims.size)
         n_names = np.bincount(group_of[self.dims.size > 1], minlength=n)
         shardable = np.bincount(group_of[self.dims.shardable], minlength=n) > 0
-        rows = zip(self.group_name, colours, n_names.tolist(), size.tolist(), shardable.tolist(), strict=True)
+        rows = zip(
+            self.group_name,
+            colours,
+            n_names.tolist(),
+            size.tolist(),
+            shardable.tolist(),
+            strict=True,
+        )
         return tuple(
             ColourGroup(
-                g, name, tuple(members), tuple(arguments.get(g, ())), tuple(met.get(g, ())), count, largest, can
+                g,
+                name,
+                tuple(members),
+                tuple(arguments.get(g, ())),
+                tuple(met.get(g, ())),
+                count,
+                largest,
+                can,
             )
             for g, (name, members, count, largest, can) in enumerate(rows)
         )
@@ -200,7 +238,8 @@ class Analysis:
 
         shardable = [g.name for g in self.groups if g.shardable and g.n_names > 1]
         raise ToastError(
-            f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: {', '.join(shardable[:40])}"
+            f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: "
+            f"{', '.join(shardable[:40])}"
         )
 
     def dim_text(self, name: int) -> str:
@@ -208,7 +247,10 @@ class Analysis:
         return self.colour_name[self.colour[name]]
 
     def __repr__(self) -> str:
-        return f"<Analysis of {self.program.name}: {len(self.groups)} colour groups, {len(self.conflicts)} conflicts>"
+        return (
+            f"<Analysis of {self.program.name}: {len(self.groups)} colour groups, "
+            f"{len(self.conflicts)} conflicts>"
+        )
 
     def __str__(self) -> str:
         """The program, each dim annotated with its colour (paper: identified with I and M)."""
@@ -219,7 +261,11 @@ class Analysis:
 
 
 def analyse_program(
-    program: Program, dim_names: DimNames | None = None, *, phases: str = "joined", trees: object = None
+    program: Program,
+    dim_names: DimNames | None = None,
+    *,
+    phases: str = "joined",
+    trees: object = None,
 ) -> Analysis:
     """Analyse ``program``.
 
@@ -269,7 +315,9 @@ def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tupl
     n = int(colour.max()) + 1 if len(colour) else 0
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for a in range(program.n_arguments):
-        hint = dim_names.get(program.value_name[a], dim_names.get(last_key(program.value_name[a]), ()))
+        hint = dim_names.get(
+            program.value_name[a], dim_names.get(last_key(program.value_name[a]), ())
+        )
         row = program.def_names(a)
         row = row[: len(hint)] if len(hint) == len(row) - hidden_dims(program, a) else row
         if len(hint) == len(row):

@@ -1,10 +1,10 @@
 """Compatibility sets: conflicts that one bit resolves together.
 
-Two conflicts, (N, O) on a definition and (L, R) on a use of it with N -> L and O -> R, form a *box*.  If no
-path crosses the box (N ~> R or O ~> L) they are compatible: resolving them differently would only buy an
-all_to_all.  The sets are the closure over boxes.  Union-find with parity keeps the two sides apart, so that
-"side 0" and "side 1" mean the same resolution for all conflicts of a set; a box that contradicts the sides
-already fixed is refused and recorded.
+Two conflicts, (N, O) on a definition and (L, R) on a use of it with N -> L and O -> R, form a
+*box*.  If no path crosses the box (N ~> R or O ~> L) they are compatible: resolving them
+differently would only buy an all_to_all.  The sets are the closure over boxes.  Union-find with
+parity keeps the two sides apart, so that "side 0" and "side 1" mean the same resolution for all
+conflicts of a set; a box that contradicts the sides already fixed is refused and recorded.
 
 Reference: TOAST section 3.4.
 """
@@ -18,16 +18,17 @@ import numpy as np
 from toast_lab.conflicts.graph import Place, has_path
 from toast_lab.nda.names import Names
 
-JOINED, CROSSED, CONTRADICTS, OTHER_PHASE = (
-    "joined",
-    "crossed by a path",
-    "contradicts the sides",
-    "other phase",
-)
+JOINED = "joined"
+CROSSED = "crossed by a path"
+CONTRADICTS = "contradicts the sides"
+OTHER_PHASE = "other phase"
 
 
 class Box(NamedTuple):
-    """Two conflicts over one value: ``outer`` on its definition, ``inner`` on a use; and what became of it."""
+    """Two conflicts over one value.
+
+    ``outer`` on its definition, ``inner`` on a use; and what became of it.
+    """
 
     outer: int
     inner: int
@@ -70,15 +71,20 @@ class _ParityUnion:
         return True
 
 
-def compatibility_sets(names: Names, conflicts: dict[tuple[int, int], list[Place]], *, phases: str = "joined") -> Sets:
+def compatibility_sets(
+    names: Names, conflicts: dict[tuple[int, int], list[Place]], *, phases: str = "joined"
+) -> Sets:
     """Group conflicts into compatibility sets.
 
-    ``phases="separate"`` refuses boxes between a forward value and its use in a backward pass (known from
-    the name stack): the finer reading of the paper's count of one set forward and one backward.
+    ``phases="separate"`` refuses boxes between a forward value and its use in a backward pass
+    (known from the name stack): the finer reading of the paper's count of one set forward and one
+    backward.
     """
     program = names.program
     index = {pair: k for k, pair in enumerate(conflicts)}
-    on_definition = [(k, place) for pair, k in index.items() for place in conflicts[pair] if place.use < 0]
+    on_definition = [
+        (k, place) for pair, k in index.items() for place in conflicts[pair] if place.use < 0
+    ]
     uses_of: dict[int, list[int]] = {}
     for use, value in enumerate(program.use_value):
         uses_of.setdefault(int(value), []).append(use)

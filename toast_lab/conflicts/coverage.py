@@ -1,25 +1,30 @@
-"""The coverage report: which parts of a program no action can split, why, and how much of it that is.
+"""The coverage report.
 
-What "blocks" means here.  An op is *held whole* if it has something to split (a dim above 1, or FLOPs) and yet none of
-its names is shardable, so that every device computes all of it on whole operands, whatever the plan.  It blocks
+Which parts of a program no action can split, why, and how much of it that is.
+
+What "blocks" means here.  An op is *held whole* if it has something to split (a dim above 1, or
+FLOPs) and yet none of its names is shardable, so that every device computes all of it on whole
+operands, whatever the plan.  It blocks
 
 * **FLOPs**: its own FLOPs, times its trips;
-* **bytes**: its operands and results, which a device has to hold whole while the op runs.  They may be kept sharded
-  before and after it, at the price of a gather and a slice.
+* **bytes**: its operands and results, which a device has to hold whole while the op runs.  They may
+  be kept sharded before and after it, at the price of a gather and a slice.
 
-A value is *kept whole* if no action can shard any of its dims: not only around one op, but for as long as it lives.
-These are the bytes that no mesh brings down.
+A value is *kept whole* if no action can shard any of its dims: not only around one op, but for as
+long as it lives.  These are the bytes that no mesh brings down.
 
-Ops that can be split, only not along every one of their dims (a sort keeps the sorted dim whole, the minor factor of a
-merged dim stays with the major one), block nothing of the above.  They have rows nevertheless, which say for which
-colours an action stops there, and their bytes are those of the values that the colour does not split at these ops.
-The same holds for what is counted by assumption: the FLOPs of a loop whose trips are unknown.  Rows of ops and values
-held whole come first, each kind by the share that it blocks, and only they enter the totals; values shared by several
-rows enter the totals once.
+Ops that can be split, only not along every one of their dims (a sort keeps the sorted dim whole,
+the minor factor of a merged dim stays with the major one), block nothing of the above.  They have
+rows nevertheless, which say for which colours an action stops there, and their bytes are those of
+the values that the colour does not split at these ops.  The same holds for what is counted by
+assumption: the FLOPs of a loop whose trips are unknown.  Rows of ops and values held whole come
+first, each kind by the share that it blocks, and only they enter the totals; values shared by
+several rows enter the totals once.
 
 What is made of constants alone is left out: a device makes the part that it needs.
 
-Reference: TOAST section 3.1 (an op has as many ways to be split as names).  Start reading at ``coverage``.
+Reference: TOAST section 3.1 (an op has as many ways to be split as names).  Start reading at
+``coverage``.
 """
 
 from __future__ import annotations
@@ -44,12 +49,18 @@ class Reason(enum.Enum):
 
     NO_RULE = "no sharding rule is known for this op, so all its dims stay whole"
     ALL_WHOLE = "by its rule every dim of this op must stay whole or is permuted"
-    KEPT_WHOLE = "no dim of this value has a colour with anything to split, so it is kept whole all along"
-    MINOR_FACTOR = "the inner part of a merged dim stays whole: cutting it would need a strided layout"
+    KEPT_WHOLE = (
+        "no dim of this value has a colour with anything to split, so it is kept whole all along"
+    )
+    MINOR_FACTOR = (
+        "the inner part of a merged dim stays whole: cutting it would need a strided layout"
+    )
     SOME_WHOLE = "this dim of the op must stay whole, its other dims can be split"
     STACKED = "a loop takes or gives one slice of this dim in each round, so it holds the dim whole"
     UNKNOWN_TRIPS = "how often this loop runs is not known before it runs: its body is counted once"
-    UNKNOWN_BRANCH = "which branch runs is not known before it runs: all are counted as taken equally often"
+    UNKNOWN_BRANCH = (
+        "which branch runs is not known before it runs: all are counted as taken equally often"
+    )
 
 
 WHOLE = (Reason.NO_RULE, Reason.ALL_WHOLE, Reason.KEPT_WHOLE)
@@ -63,7 +74,8 @@ class Row(NamedTuple):
     why: str  #: the reason as this op has it
     ops: tuple[int, ...]  #: the ops, in program order
     lines: tuple[tuple[str, int], ...]  #: (source line, number of these ops on it), most ops first
-    colours: tuple[str, ...]  #: colour groups that stop here, most ops first; empty if everything does
+    #: colour groups that stop here, most ops first; empty if everything does
+    colours: tuple[str, ...]
     flops: float
     bytes: float
     flops_share: float | None  #: of all FLOPs, None if the program has none that are counted
@@ -82,7 +94,10 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """What of a program no action can split.  FLOPs are those of dot products and convolutions, times trips."""
+    """What of a program no action can split.
+
+    FLOPs are those of dot products and convolutions, times trips.
+    """
 
     rows: tuple[Row, ...]
     n_ops: int  #: ops with something to split
@@ -97,7 +112,10 @@ class Coverage:
     @property
     def complete(self) -> bool:
         """Can every op be split, every value be kept sharded, and is every count known?"""
-        return all(row.reason in (Reason.MINOR_FACTOR, Reason.SOME_WHOLE, Reason.STACKED) for row in self.rows)
+        return all(
+            row.reason in (Reason.MINOR_FACTOR, Reason.SOME_WHOLE, Reason.STACKED)
+            for row in self.rows
+        )
 
     @property
     def whole_rows(self) -> tuple[Row, ...]:
@@ -121,7 +139,9 @@ class Coverage:
             said += f"; {share} of the bytes must be whole around them"
             if self.kept_bytes:
                 said += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
-        assumed = sum(1 for row in self.rows if row.reason in (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH))
+        assumed = sum(
+            1 for row in self.rows if row.reason in (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH)
+        )
         return said + ("; some counts are assumed" if assumed else "")
 
     def __repr__(self) -> str:
@@ -133,7 +153,10 @@ class Coverage:
     def __str__(self) -> str:
         """A table of what is held whole, then one of where an action stops."""
         parts = [f"Coverage: {self.headline()}."]
-        for title, rows in (("held whole", self.whole_rows), ("split along some dims only", self.other_rows)):
+        for title, rows in (
+            ("held whole", self.whole_rows),
+            ("split along some dims only", self.other_rows),
+        ):
             if rows:
                 columns = (title, ">ops", ">FLOPs", ">bytes", "colours", "source", "why")
                 parts.append(text.table(columns, [_cells(row) for row in rows]))
@@ -177,11 +200,15 @@ def _all_dims(program: Program) -> _Dims:
     rank_of_use, rank = np.diff(program.use_dim_ptr), np.diff(program.shape_ptr)
     use_value = np.repeat(program.use_value, rank_of_use)
     dim = np.arange(len(use_value)) - np.repeat(program.use_dim_ptr[:-1], rank_of_use)
-    value = np.concatenate([np.repeat(np.arange(program.n_values), rank), use_value]).astype(np.int64)
+    value = np.concatenate([np.repeat(np.arange(program.n_values), rank), use_value]).astype(
+        np.int64
+    )
     op = np.concatenate([np.repeat(program.value_op, rank), np.repeat(use_op, rank_of_use)])
     size = np.concatenate([program.shape, program.shape[program.shape_ptr[use_value] + dim]])
     keep = ~program.value_is_constant[value]
-    factors = [f for f, k in zip((*program.def_dim_minor, *program.use_dim_minor), keep, strict=True) if k]
+    factors = [
+        f for f, k in zip((*program.def_dim_minor, *program.use_dim_minor), keep, strict=True) if k
+    ]
     major = np.concatenate([program.def_dim_factor, program.use_dim_factor])[keep]
     return _Dims(op[keep], value[keep], size[keep], factors, major)
 
@@ -206,7 +233,9 @@ def coverage(analysis: Analysis) -> Coverage:
     whole = something & ~splits
 
     touched: dict[int, set[int]] = {int(op): set() for op in np.flatnonzero(whole)}
-    for op, value in zip(dims.op[whole[dims.op]].tolist(), dims.value[whole[dims.op]].tolist(), strict=True):
+    for op, value in zip(
+        dims.op[whole[dims.op]].tolist(), dims.value[whole[dims.op]].tolist(), strict=True
+    ):
         touched[op].add(value)
     found: dict[tuple[Reason, str, str], _Bag] = {}
 
@@ -222,7 +251,8 @@ def coverage(analysis: Analysis) -> Coverage:
         here.values.update(touched.get(op, ()))
 
     can = np.zeros(program.n_values, bool)
-    can[dims.value[live[group_of[dims.major]]]] = True  # by its definition or by a use, as an action would find it
+    # By its definition or by a use, as an action would find it
+    can[dims.value[live[group_of[dims.major]]]] = True
     large = np.zeros(program.n_values, bool)
     large[dims.value[dims.size > 1]] = True
     kept = np.flatnonzero(large & ~can)
@@ -275,12 +305,19 @@ class _Bag:
 
 
 def _stopped(
-    analysis: Analysis, dims: _Dims, splits: np.ndarray, live: np.ndarray, group_of: np.ndarray, bag: Any
+    analysis: Analysis,
+    dims: _Dims,
+    splits: np.ndarray,
+    live: np.ndarray,
+    group_of: np.ndarray,
+    bag: Any,
 ) -> None:
     """Dims of ops that can be split along others: an action on their colour stops at these ops."""
     program = analysis.program
     role = program.factor_class
-    stuck = np.isin(role, (NEED_REPLICATION, PERMUTATION)) & (program.factor_size > 1) & live[group_of]
+    stuck = (
+        np.isin(role, (NEED_REPLICATION, PERMUTATION)) & (program.factor_size > 1) & live[group_of]
+    )
     minor = np.zeros(program.n_factors, bool)
     merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
     minor[[f for i in merged for f in dims.factors[i][1:]]] = True
@@ -295,7 +332,11 @@ def _stopped(
     for i in merged:
         for name in dims.factors[i][1:]:
             if splits[dims.op[i]] and stuck[name]:
-                _add(bag(Reason.MINOR_FACTOR, int(dims.op[i])), int(group_of[name]), int(dims.value[i]))
+                _add(
+                    bag(Reason.MINOR_FACTOR, int(dims.op[i])),
+                    int(group_of[name]),
+                    int(dims.value[i]),
+                )
 
 
 def _add(here: _Bag, group: int, value: int) -> None:

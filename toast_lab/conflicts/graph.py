@@ -18,7 +18,9 @@ from toast_lab.packs import Int32Array, Int64Array
 def colour_names(names: Names) -> np.ndarray:
     """Colour of each name, [N] int32, numbered by first appearance in the program."""
     n = names.n
-    graph = scipy.sparse.coo_matrix((np.ones(len(names.source), np.int8), (names.source, names.target)), shape=(n, n))
+    graph = scipy.sparse.coo_matrix(
+        (np.ones(len(names.source), np.int8), (names.source, names.target)), shape=(n, n)
+    )
     _, label = scipy.sparse.csgraph.connected_components(graph, directed=True, connection="weak")
     _, first = np.unique(label, return_index=True)
     rank = np.empty(len(first), dtype=np.int32)
@@ -36,7 +38,8 @@ class Place(NamedTuple):
 
 
 def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[Place]]:
-    """Unordered pairs of different names of one colour on one definition or one use, with their places.
+    """Unordered pairs of different names of one colour on one definition or one use, with their
+    places.
 
     Names of size 1 never conflict.  The pairs are in program order, the smaller name first.
     """
@@ -53,13 +56,20 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
     meets = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
     for value in np.flatnonzero(meets & ~program.value_is_constant).tolist():
         scan(program.def_names(value), value, -1)
-    for use in np.flatnonzero(_repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)).tolist():
+    for use in np.flatnonzero(
+        _repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)
+    ).tolist():
         scan(program.use_names(use), int(program.use_value[use]), use)
     return dict(sorted(found.items()))
 
 
-def _repeats_a_colour(ptr: np.ndarray, names_of_dims: np.ndarray, names: Names, colour: np.ndarray) -> np.ndarray:
-    """[rows] bool: does some colour stand on two dims of the row?  Dims whose name has size 1 do not count."""
+def _repeats_a_colour(
+    ptr: np.ndarray, names_of_dims: np.ndarray, names: Names, colour: np.ndarray
+) -> np.ndarray:
+    """[rows] bool: does some colour stand on two dims of the row?
+
+    Dims whose name has size 1 do not count.
+    """
     row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     large = names.size[names_of_dims] > 1
     key = np.sort(row[large] * (int(colour.max(initial=0)) + 1) + colour[names_of_dims[large]])
@@ -80,8 +90,8 @@ def has_path(
 ) -> bool:
     """Is there a directed path in M from name ``start`` to name ``goal``?
 
-    ``stamp`` is scratch of size N, ``mark`` a number not used in it before.  Ops are in program order, so
-    nothing beyond the goal's op needs a visit.
+    ``stamp`` is scratch of size N, ``mark`` a number not used in it before.  Ops are in program
+    order, so nothing beyond the goal's op needs a visit.
     """
     stack = np.empty(stamp.shape[0], np.int32)
     depth = 1

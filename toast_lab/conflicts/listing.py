@@ -1,4 +1,7 @@
-"""The paper's annotated listings as text: colours (I and M applied) or names (I only) on every dim."""
+"""The paper's annotated listings as text.
+
+Colours (I and M applied) or names (I only) on every dim.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
     """How a listing is indented.
 
     Returns:
-        ``(depth, labels)``: the depth of every op, and for some ops lines to print before them, each with its depth.
+        ``(depth, labels)``: the depth of every op, and for some ops lines to print before them,
+            each with its depth.
     """
     depth = [0] * program.n_ops
     labels: dict[int, list[tuple[int, str]]] = {}
@@ -48,7 +52,11 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
         text = {"cond": "condition:", "body": "body:"}.get(region.kind, "")
         if region.kind == "loop":
             body = next(r for r in program.regions[i + 1 :] if r.parent == i and r.kind == "body")
-            text = f"loop, {body.times:g} rounds:" if body.known else "loop, number of rounds unknown:"
+            text = (
+                f"loop, {body.times:g} rounds:"
+                if body.known
+                else ("loop, number of rounds unknown:")
+            )
         elif region.kind == "branch":
             # Branches of one conditional follow each other directly.
             count = number.get((region.parent, region.begin), 0)
@@ -118,7 +126,9 @@ def listing(
     shown = shown_ops(program)
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
-    width = max((len(program.value_name[v]) for op in shown for v in program.results(op)), default=0)
+    width = max(
+        (len(program.value_name[v]) for op in shown for v in program.results(op)), default=0
+    )
     for op in shown:
         operands = []
         for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
@@ -127,11 +137,17 @@ def listing(
             operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)
         results = list(program.results(op))
         left = ", ".join(
-            f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}" for v in results
+            f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}"
+            for v in results
         )
-        while waiting and waiting[0] <= op:  # the op that opens a region may be a constant without a line
+        # The op that opens a region may be a constant without a line
+        while waiting and waiting[0] <= op:
             lines.extend("  " * (d + 1) + text for d, text in labels[waiting.popleft()])
-        lines.append("  " * (depth[op] + 1) + (f"{left} = " if results else "") + op_text(program, op, operands))
+        lines.append(
+            "  " * (depth[op] + 1)
+            + (f"{left} = " if results else "")
+            + op_text(program, op, operands)
+        )
     lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
     return "\n".join([*lines, "}"])
 
@@ -139,14 +155,21 @@ def listing(
 def annotated_listing(analysis: Analysis) -> str:
     """Dims identified with I and M: every dim shows its colour (paper figures 4c and 5a)."""
     program = analysis.program
-    return listing(program, lambda v: "[" + ", ".join(analysis.dim_text(n) for n in program.def_names(v)) + "]")
+    return listing(
+        program, lambda v: "[" + ", ".join(analysis.dim_text(n) for n in program.def_names(v)) + "]"
+    )
 
 
 def names_listing(analysis: Analysis) -> str:
-    """Dims identified with I only: every definition and every use shows its own names (figures 4b and 5c)."""
+    """Dims identified with I only.
+
+    Every definition and every use shows its own names (figures 4b and 5c).
+    """
     program = analysis.program
 
     def text(row: list[int]) -> str:
         return "[" + ", ".join(analysis.name_text[n] for n in row) + "]"
 
-    return listing(program, lambda v: text(program.def_names(v)), lambda u: text(program.use_names(u)))
+    return listing(
+        program, lambda v: text(program.def_names(v)), lambda u: text(program.use_names(u))
+    )

@@ -1,9 +1,10 @@
 """Repeated layers: isomorphic compatibility sets share one bit, alike arguments form a group.
 
-A compatibility set is seen as a labelled graph: its names (labelled by op kind, role in the rule and
-sizes), the edges of M among them, and one extra node per conflict.  Sets whose graphs are isomorphic are
-tied, with the isomorphism saying which side corresponds to which.  Arguments group when all their uses
-look the same; an action on a colour of one is mirrored to the corresponding colours of the others.
+A compatibility set is seen as a labelled graph: its names (labelled by op kind, role in the rule
+and sizes), the edges of M among them, and one extra node per conflict.  Sets whose graphs are
+isomorphic are tied, with the isomorphism saying which side corresponds to which.  Arguments group
+when all their uses look the same; an action on a colour of one is mirrored to the corresponding
+colours of the others.
 
 Reference: TOAST sections 3.5 and 4.4.
 """
@@ -42,12 +43,16 @@ def tie_repeated(names: Names, pairs: list[tuple[int, int]], sets: Sets) -> Ties
     flipped = np.zeros(n_sets, dtype=bool)
     n_classes = 0
     for s, graph in enumerate(graphs):
-        key = nx.weisfeiler_lehman_graph_hash(graph.to_undirected(), node_attr="label", iterations=3)
+        key = nx.weisfeiler_lehman_graph_hash(
+            graph.to_undirected(), node_attr="label", iterations=3
+        )
         for other in buckets[key]:
             mapping = _isomorphism(graphs[other], graph)
             if mapping is not None:
                 class_of[s] = class_of[other]
-                flipped[s] = _sides_swap(pairs, sets, members[other], members[s], mapping) ^ flipped[other]
+                flipped[s] = (
+                    _sides_swap(pairs, sets, members[other], members[s], mapping) ^ flipped[other]
+                )
                 break
         else:
             class_of[s] = n_classes
@@ -57,7 +62,10 @@ def tie_repeated(names: Names, pairs: list[tuple[int, int]], sets: Sets) -> Ties
 
 
 def name_label(names: Names, name: int) -> str:
-    """What a name is, apart from where: op kind, position and role in the rule, all factor sizes."""
+    """What a name is, apart from where.
+
+    Op kind, position and role in the rule, all factor sizes.
+    """
     program = names.program
     op = int(names.op[name])
     factors = program.factors(op)
@@ -71,7 +79,9 @@ def name_label(names: Names, name: int) -> str:
     )
 
 
-def _graph(names: Names, pairs: list[tuple[int, int]], sets: Sets, members: list[int]) -> nx.DiGraph:
+def _graph(
+    names: Names, pairs: list[tuple[int, int]], sets: Sets, members: list[int]
+) -> nx.DiGraph:
     graph = nx.DiGraph()
     nodes = sorted({n for k in members for n in pairs[k]})
     for node in nodes:
@@ -90,18 +100,23 @@ def _graph(names: Names, pairs: list[tuple[int, int]], sets: Sets, members: list
 
 
 def _isomorphism(left: nx.DiGraph, right: nx.DiGraph) -> dict[Any, Any] | None:
-    # Layers are written in the same order, so matching nodes by rank nearly always succeeds at once.
+    # Layers are written in the same order, so matching nodes by rank nearly always succeeds at
+    # once.
     if len(left) == len(right) and left.number_of_edges() == right.number_of_edges():
         mapping = dict(zip(left.nodes, right.nodes, strict=True))
-        if all(left.nodes[a]["label"] == right.nodes[b]["label"] for a, b in mapping.items()) and all(
-            right.has_edge(mapping[a], mapping[b]) for a, b in left.edges
-        ):
+        if all(
+            left.nodes[a]["label"] == right.nodes[b]["label"] for a, b in mapping.items()
+        ) and all(right.has_edge(mapping[a], mapping[b]) for a, b in left.edges):
             return mapping
     return nx.vf2pp_isomorphism(left, right, node_label="label")
 
 
 def _sides_swap(
-    pairs: list[tuple[int, int]], sets: Sets, left: list[int], right: list[int], mapping: dict[Any, Any]
+    pairs: list[tuple[int, int]],
+    sets: Sets,
+    left: list[int],
+    right: list[int],
+    mapping: dict[Any, Any],
 ) -> bool:
     """Does the isomorphism send side 0 of ``left`` to side 1 of ``right``?"""
     first = left[0]
@@ -115,11 +130,12 @@ def _sides_swap(
 def argument_groups(program: Program) -> list[list[int]]:
     """Arguments whose uses have equal keys, as lists of argument indices; singletons included.
 
-    The key of an argument is its shape and type and, for each use, the op kind, the operand position, the
-    rule and what becomes of the result a few ops further on; what only hands a tensor on (a loop, a slice, a reshape)
-    does not count as a step.  Where argument paths differ in list indices only (``layers[0].wq``, ``layers[3].wq``)
-    the nearest uses decide, and are asked first, since the last layer's results flow elsewhere than the others' and
-    may do so just like some other argument's.
+    The key of an argument is its shape and type and, for each use, the op kind, the operand
+    position, the rule and what becomes of the result a few ops further on; what only hands a tensor
+    on (a loop, a slice, a reshape) does not count as a step.  Where argument paths differ in list
+    indices only (``layers[0].wq``, ``layers[3].wq``) the nearest uses decide, and are asked first,
+    since the last layer's results flow elsewhere than the others' and may do so just like some
+    other argument's.
     """
     near, far = (keys[: program.n_arguments].tolist() for keys in use_keys(program, (1, 4)))
     by_key: dict[Any, int] = {}
@@ -128,7 +144,8 @@ def argument_groups(program: Program) -> list[list[int]]:
         path = program.value_name[a]
         general = re.sub(r"\[\d+\]", "[*]", path)
         keys: list[tuple[Any, ...]] = [("far", program.dims(a), far[a])]
-        if general != path:  # the same place in a list of layers says more than a likeness elsewhere
+        # The same place in a list of layers says more than a likeness elsewhere
+        if general != path:
             keys.insert(0, ("path", general, near[a]))
         home = next((by_key[k] for k in keys if k in by_key), None)
         if home is None:
@@ -143,11 +160,12 @@ def argument_groups(program: Program) -> list[list[int]]:
 def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     """Group of each colour, [colours] int32, numbered by first colour.
 
-    Colours are mirrored when the argument dims that carry them are the same dims of the same argument
-    groups, all of them: the optimiser's moments of keys and of values look alike, their weights do not.
-    Two colours that meet in one op are never put together: a mirrored action there would have to choose
-    between them, which is no mirror (stacked square layers ``x @ w1 @ w2`` are the plain example).  The stacking
-    dims of one loop are mirrored too: whoever cuts stacked parameters by layers cuts all of them.
+    Colours are mirrored when the argument dims that carry them are the same dims of the same
+    argument groups, all of them: the optimiser's moments of keys and of values look alike, their
+    weights do not.  Two colours that meet in one op are never put together: a mirrored action there
+    would have to choose between them, which is no mirror (stacked square layers ``x @ w1 @ w2`` are
+    the plain example).  The stacking dims of one loop are mirrored too: whoever cuts stacked
+    parameters by layers cuts all of them.
     """
     n = int(colour.max()) + 1 if len(colour) else 0
     families = [*_carried_alike(names, colour, groups), *_stacked_together(names, colour)]
@@ -168,7 +186,9 @@ def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> 
                 home[c] = leader
                 ops[leader] |= ops[c]
     number: dict[int, int] = {}
-    return np.asarray([number.setdefault(_leader(home, c), len(number)) for c in range(n)], dtype=np.int32)
+    return np.asarray(
+        [number.setdefault(_leader(home, c), len(number)) for c in range(n)], dtype=np.int32
+    )
 
 
 def _leader(home: list[int], colour: int) -> int:
@@ -192,9 +212,13 @@ def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]]) ->
 
 
 def _stacked_together(names: Names, colour: np.ndarray) -> list[list[int]]:
-    """Colours along which one loop stacks what its rounds take and give: the layers of one network."""
+    """Colours along which one loop stacks what its rounds take and give.
+
+    The layers of one network.
+    """
     program = names.program
-    hidden = set(program.def_dim_factor[program.hidden].tolist())  # whole for another reason than being stacked
+    # Whole for another reason than being stacked
+    hidden = set(program.def_dim_factor[program.hidden].tolist())
     families: list[list[int]] = []
     for region in program.regions:
         if region.kind != "loop":
@@ -203,7 +227,10 @@ def _stacked_together(names: Names, colour: np.ndarray) -> list[list[int]]:
         op = region.begin
         while program.kind[op] == "while.enter":
             for factor in program.factors(op):
-                stacked = program.factor_class[factor] == NEED_REPLICATION and program.factor_size[factor] > 1
+                stacked = (
+                    program.factor_class[factor] == NEED_REPLICATION
+                    and program.factor_size[factor] > 1
+                )
                 if stacked and factor not in hidden:
                     found[int(colour[factor])] = None
             op += 1

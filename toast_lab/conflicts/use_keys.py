@@ -1,7 +1,7 @@
 """Hashes of what happens to each value: equal for values that are used alike.
 
-64-bit hashes over whole arrays instead of nested tuples: a program of 100,000 ops is done in a tenth of a second.
-Reference: TOAST section 4.4 (groups of arguments).
+64-bit hashes over whole arrays instead of nested tuples: a program of 100,000 ops is done in a
+tenth of a second.  Reference: TOAST section 4.4 (groups of arguments).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ _LONGEST = 4  # into a loop within a loop, slice, reshape
 
 
 def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
-    """For each of the ascending ``depths``: [V] uint64 hash of what happens to each value within so many ops.
+    """For each of the ascending ``depths``.
 
-    The hash of a value is made of its shape and type and, for each use in any order, of the op's kind and details, the
-    operand's position and names, and the hashes of the op's results one op further on.  Where there are loops,
-    handing a tensor on into one and taking a round's slice of it does not count as an op, or all stacked weights would
-    look alike.
+    [V] uint64 hash of what happens to each value within so many ops.
+
+    The hash of a value is made of its shape and type and, for each use in any order, of the op's
+    kind and details, the operand's position and names, and the hashes of the op's results one op
+    further on.  Where there are loops, handing a tensor on into one and taking a round's slice of
+    it does not count as an op, or all stacked weights would look alike.
     """
     with np.errstate(over="ignore"):  # hashes wrap around
         base = mix(rows(program.shape_ptr, program.shape) ^ mix(numbers(program.value_dtype)))
@@ -43,7 +45,10 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def _use_hashes(program: Program, use_op: np.ndarray) -> np.ndarray:
-    """[U] hash of each use by itself: op kind and details, operand position, names counted from the op's first."""
+    """[U] hash of each use by itself.
+
+    Op kind and details, operand position, names counted from the op's first.
+    """
     position = np.arange(program.n_uses) - program.use_ptr[use_op]
     first = np.repeat(program.factor_ptr[program.owner[use_op]], np.diff(program.use_dim_ptr))
     row = rows(program.use_dim_ptr, program.use_dim_factor - first)

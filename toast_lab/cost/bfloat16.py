@@ -1,9 +1,12 @@
-"""What a TPU's matrix unit does to 32-bit operands: it multiplies them in bfloat16, and the compiler makes use of that.
+"""What a TPU's matrix unit does to 32-bit operands.
+
+It multiplies them in bfloat16, and the compiler makes use of that.
 
 At JAX's default precision a product of f32 tensors is one pass in bfloat16.  The compiler therefore
 
 * keeps a value that nothing but such products read in bfloat16, half its size;
-* sends operands of such products in bfloat16 when they have to be gathered, exchanged or permuted, and sums them in it.
+* sends operands of such products in bfloat16 when they have to be gathered, exchanged or permuted,
+  and sums them in it.
 
 ``high`` and ``highest`` precision take three and six passes and none of this.
 
@@ -64,7 +67,8 @@ def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> 
     for v in reversed(range(program.n_values)):
         # The cast is moved up through ops that only move elements.
         only_products[v] = bool(fusion.consumers[v]) and all(
-            c < n_ops and (single[c] or (moves[c] and all(only_products[r] for r in program.results(c))))
+            c < n_ops
+            and (single[c] or (moves[c] and all(only_products[r] for r in program.results(c))))
             for c in fusion.consumers[v]
         )
     for v in range(program.n_values):

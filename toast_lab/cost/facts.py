@@ -1,7 +1,9 @@
-"""What prices know of a program on a machine before there is a plan: facts of ops, uses and values, and live ranges.
+"""What prices know of a program on a machine before there is a plan.
 
-Worked out once per program: which values are fused away, which are views of another's memory, what is read in part
-only, and from when to when everything that is written has to be kept.
+Facts of ops, uses and values, and live ranges.
+
+Worked out once per program: which values are fused away, which are views of another's memory, what
+is read in part only, and from when to when everything that is written has to be kept.
 
 Reference: TOAST section 4.5.  Start reading at ``make_static``.
 """
@@ -23,7 +25,10 @@ from toast_lab.sharding.steps import Tables
 
 @packed
 class OpFacts(NamedTuple):
-    """What prices may know of each op apart from the plan; ops that differ here are never folded into one."""
+    """What prices may know of each op apart from the plan.
+
+    Ops that differ here are never folded into one.
+    """
 
     flops: Float64Array  #: [O] whole op, times trips
     peak: Float64Array  #: [O] FLOP/s of the op's element type
@@ -31,7 +36,8 @@ class OpFacts(NamedTuple):
     op_class: Int32Array  #: [O]
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
-    brings: Int32Array  #: [O] position of the operand whose size is what the op writes, -1: its whole result
+    #: [O] position of the operand whose size is what the op writes, -1: its whole result
+    brings: Int32Array
     starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
     cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
     rows: Float64Array  #: [O] float64 these five: see ``tiles.Products``
@@ -47,7 +53,8 @@ class UseFacts(NamedTuple):
 
     reads: Float64Array  #: [U] float64 how often it reads memory: 0 if fused or updated in place
     delivered: BoolArray  #: [U] bool: reads no more than the op's result
-    sent: Float64Array  #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
+    #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
+    sent: Float64Array
 
 
 @packed
@@ -56,12 +63,16 @@ class ValueFacts(NamedTuple):
 
     bytes: Float64Array  #: [V] float64
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
-    moved: Float64Array  #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
+    #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
+    moved: Float64Array
 
 
 @packed
 class Facts(NamedTuple):
-    """A program on a machine apart from the plan, op by op or folded.  Only ``root`` holds indices."""
+    """A program on a machine apart from the plan, op by op or folded.
+
+    Only ``root`` holds indices.
+    """
 
     op: OpFacts
     use: UseFacts
@@ -73,13 +84,15 @@ class Facts(NamedTuple):
 class Memory(NamedTuple):
     """When what is in memory: for the whole program in its order, however its prices are folded.
 
-    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if nothing is folded).
+    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if
+    nothing is folded).
     """
 
     buffer_value: Int32Array  #: [B] value that it is like
     buffer_start: Int32Array  #: [B] first op at which it is alive
     buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
-    buffer_heir: Int32Array  #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    buffer_heir: Int32Array
     member_ptr: Int32Array  #: [U'+1] row starts into member
     member: Int32Array  #: uses that are like each use that is priced
     like_use: Int32Array  #: [U] the use that is priced for each
@@ -99,13 +112,16 @@ class Memory(NamedTuple):
     region_end: Int32Array  #: [R + 1]; 0 for all but loops, which alone make things live longer
 
 
-def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu") -> tuple[Facts, Memory]:
+def make_static(
+    program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu"
+) -> tuple[Facts, Memory]:
     """Work out fusion (in the style of a ``compiler``), aliases and live ranges once per program."""
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
     constant_op = np.asarray(
         [
-            all(program.value_is_constant[v] for v in program.results(o)) and len(program.results(o)) > 0
+            all(program.value_is_constant[v] for v in program.results(o))
+            and len(program.results(o)) > 0
             for o in range(n_ops)
         ]
     )
@@ -147,18 +163,27 @@ def make_static(program: p.Program, t: Tables, peak_flops: list[float], compiler
     reads = fusion.reads.copy()
     updated = np.flatnonzero(brings >= 0)
     reads[program.use_ptr[updated]] = 0.0  # in place
-    in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (np.diff(program.result_ptr) > 0)
+    in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
+        np.diff(program.result_ptr) > 0
+    )
     slices = ops_where(program.kind, "reads_part")
     facts = Facts(
         OpFacts(
-            program.flops * program.trips, np.asarray(peak_flops, dtype=np.float64) / narrowed.passes, program.trips,
-            classes, free, slices, brings, fusion.starts, fusion.soft,
+            program.flops * program.trips,
+            np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
+            program.trips,
+            classes,
+            free,
+            slices,
+            brings,
+            fusion.starts,
+            fusion.soft,
             *products(program),
         ),
         UseFacts(reads, delivered, narrowed.sent),
         ValueFacts(t.value_bytes * narrowed.kept, written, narrowed.moved),
         root[program.use_value].astype(np.int32),
-    )  # fmt: skip
+    )
     return facts, _memory(program, t, written, last_op, runs_at, in_place, early=compiler == "tpu")
 
 
@@ -189,20 +214,39 @@ def _memory(
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
     return Memory(
-        value.astype(np.int32), start.astype(np.int32), end.astype(np.int32),
+        value.astype(np.int32),
+        start.astype(np.int32),
+        end.astype(np.int32),
         np.where(inside, heir, -1).astype(np.int32),
-        np.arange(len(uses) + 1, dtype=np.int32), uses, uses, ops, np.arange(n_ops + 1, dtype=np.int32), ops,
-        t.use_op, t.use_value, t.use_until, use_from, t.value_use_ptr, t.value_use,
-        runs_at.astype(np.int32), program.region,
-        np.asarray([r.parent for r in regions], np.int32), np.asarray([r.begin for r in regions], np.int32),
+        np.arange(len(uses) + 1, dtype=np.int32),
+        uses,
+        uses,
+        ops,
+        np.arange(n_ops + 1, dtype=np.int32),
+        ops,
+        t.use_op,
+        t.use_value,
+        t.use_until,
+        use_from,
+        t.value_use_ptr,
+        t.value_use,
+        runs_at.astype(np.int32),
+        program.region,
+        np.asarray([r.parent for r in regions], np.int32),
+        np.asarray([r.begin for r in regions], np.int32),
         np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
-    )  # fmt: skip
+    )
 
 
 def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
-    """The matrix product before each use: a collective is started beside it, if its value and the loop are there."""
+    """The matrix product before each use.
+
+    A collective is started beside it, if its value and the loop are there.
+    """
     heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    before = np.concatenate([[0], np.maximum.accumulate(np.where(heavy, np.arange(program.n_ops), 0))[:-1]])
+    before = np.concatenate(
+        [[0], np.maximum.accumulate(np.where(heavy, np.arange(program.n_ops), 0))[:-1]]
+    )
     begin = np.zeros(program.n_ops, np.int64)
     for region in program.regions:  # those inside others come later
         begin[region.begin : region.end] = region.begin
@@ -213,15 +257,21 @@ def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
 
 
 def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
-    """Loop values that every round returns as it got them: ``while.enter`` op -> value that entered."""
+    """Loop values that every round returns as it got them.
+
+    ``while.enter`` op -> value that entered.
+    """
     return {
         int(program.owner[op]): program.operands(int(program.owner[op]))[0]
         for op in program.ops()
-        if program.kind[op] == "while.next" and program.operands(op)[0] in program.results(int(program.owner[op]))
+        if program.kind[op] == "while.next"
+        and program.operands(op)[0] in program.results(int(program.owner[op]))
     }
 
 
-def _partial_traffic(program: p.Program, root: np.ndarray, last_op: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _partial_traffic(
+    program: p.Program, root: np.ndarray, last_op: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """``UseFacts.delivered`` and ``OpFacts.brings``."""
     delivered, brings = np.zeros(program.n_uses, bool), np.full(program.n_ops, -1, np.int32)
     for op in program.ops():

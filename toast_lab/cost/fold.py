@@ -1,18 +1,22 @@
-"""A program folded for pricing: one op for each class of ops that cost the same under every plan of a search.
+"""A program folded for pricing.
 
-The layers of a network differ in nothing that a price depends on, and an action treats them all alike
-(``sharding.alike``).  So ops are sorted into classes by everything that lowering and pricing look at, one op of each
-class is lowered and priced, and its price counts as often as the class has members.  Classes are made from the inside
-out, each step by comparing whole rows of numbers, so that nothing rests on luck:
+One op for each class of ops that cost the same under every plan of a search.
+
+The layers of a network differ in nothing that a price depends on, and an action treats them all
+alike (``sharding.alike``).  So ops are sorted into classes by everything that lowering and pricing
+look at, one op of each class is lowered and priced, and its price counts as often as the class has
+members.  Classes are made from the inside out, each step by comparing whole rows of numbers, so
+that nothing rests on luck:
 
 * a *want* is what a use asks for: the op's row of the state, and which of its names each dim has;
-* a value is its row of the state, the row and names of its maker, its shape, its facts, and the set of its wants;
-* a use is a want, a value, the value in whose memory that is, and the set of wants that came before it and whose
-  copies it may take;
+* a value is its row of the state, the row and names of its maker, its shape, its facts, and the set
+  of its wants;
+* a use is a want, a value, the value in whose memory that is, and the set of wants that came before
+  it and whose copies it may take;
 * an op is its row of the state, its kind and facts, its uses and its results.
 
-What depends on the place in the program, when things come to life and die, is not folded: ``Memory`` counts the
-program's own ops and takes sizes from the classes.
+What depends on the place in the program, when things come to life and die, is not folded:
+``Memory`` counts the program's own ops and takes sizes from the classes.
 
 Reference: TOAST section 4.4, where repeated layers are treated alike.  Start reading at ``fold``.
 """
@@ -36,7 +40,10 @@ ALWAYS = np.iinfo(np.int32).max
 
 
 class Folded(NamedTuple):
-    """A folded program: ``tables`` and ``facts`` count classes, ``memory`` maps the program onto them."""
+    """A folded program.
+
+    ``tables`` and ``facts`` count classes, ``memory`` maps the program onto them.
+    """
 
     tables: Tables
     facts: Facts
@@ -45,7 +52,10 @@ class Folded(NamedTuple):
 
 
 def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Folded:
-    """Sort the ops of a program into classes of equal price; ``t``, ``f`` and ``m`` are those of the whole program."""
+    """Sort the ops of a program into classes of equal price.
+
+    ``t``, ``f`` and ``m`` are those of the whole program.
+    """
     row = alike.ops.label  # [O] row of op_axis
     first_name = program.factor_ptr[:-1]
     by_dim_of_use = np.diff(t.use_dim_ptr)
@@ -57,19 +67,35 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
     free = ~(t.value_constant | t.value_output | (t.value_op < t.n_arguments))
     values = classes(
         program.n_values,
-        alike.values.label, row[t.value_owner], (t.shape_ptr, def_names), (t.shape_ptr, program.shape),
-        t.value_constant, t.value_output, t.value_op < t.n_arguments, *f.value,
+        alike.values.label,
+        row[t.value_owner],
+        (t.shape_ptr, def_names),
+        (t.shape_ptr, program.shape),
+        t.value_constant,
+        t.value_output,
+        t.value_op < t.n_arguments,
+        *f.value,
         _sets(t.value_use_ptr, wants.label[t.value_use], free),
-    )  # fmt: skip
+    )
     earlier = _earlier(t, wants.label)
     uses = classes(
-        program.n_uses, wants.label, values.label[t.use_value], values.label[f.root], earlier, *f.use,
-    )  # fmt: skip
+        program.n_uses,
+        wants.label,
+        values.label[t.use_value],
+        values.label[f.root],
+        earlier,
+        *f.use,
+    )
     owner = program.owner
     ops = classes(
-        program.n_ops, row, row[owner], numbers(program.kind), *f.op,
-        (t.use_ptr, uses.label), (t.result_ptr, values.label[t.result]),
-    )  # fmt: skip
+        program.n_ops,
+        row,
+        row[owner],
+        numbers(program.kind),
+        *f.op,
+        (t.use_ptr, uses.label),
+        (t.result_ptr, values.label[t.result]),
+    )
 
     # The first op of each class, with its uses in a row; values and wants by their first ones.
     lead, value_lead, want_lead = ops.first, values.first, wants.first
@@ -90,7 +116,9 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
         value_use=set_data[gather(set_ptr, value_lead)].astype(np.int32),
         value_row=alike.values.label[value_lead],
         value_owner=maker_row,
-        def_dim_factor=(def_names[value_dims] + np.repeat(name_of_row[maker_row], rank[value_lead])).astype(np.int32),
+        def_dim_factor=(
+            def_names[value_dims] + np.repeat(name_of_row[maker_row], rank[value_lead])
+        ).astype(np.int32),
         result_ptr=_ptr(np.diff(t.result_ptr)[lead]),
         result=values.label[t.result[result]],
         op_row=row[lead],
@@ -110,7 +138,7 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
         factor_reduction=t.factor_reduction,
         n_arguments=int((lead < t.n_arguments).sum()),
         folded=True,
-    )  # fmt: skip
+    )
     facts = Facts(
         OpFacts._make([a[lead] for a in f.op]),
         UseFacts._make([a[use] for a in f.use]),
@@ -126,19 +154,25 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
     memory = m._replace(
         buffer_value=values.label[m.buffer_value],
         buffer_heir=np.where(m.buffer_heir >= 0, values.label[m.buffer_heir], np.int32(-1)),
-        member_ptr=member_ptr, member=member, like_use=like_use,
-        like_op=like_op, op_member_ptr=op_member_ptr, op_member=op_member,
-    )  # fmt: skip
+        member_ptr=member_ptr,
+        member=member,
+        like_use=like_use,
+        like_op=like_op,
+        op_member_ptr=op_member_ptr,
+        op_member=op_member,
+    )
     # Of the very types of the whole program's, so that kernels are compiled once for both.
     return Folded(
         Tables._make(_typed(tables, t)),
         Facts(
-            OpFacts._make(_typed(facts.op, f.op)), UseFacts._make(_typed(facts.use, f.use)),
-            ValueFacts._make(_typed(facts.value, f.value)), _typed([facts.root], [f.root])[0],
+            OpFacts._make(_typed(facts.op, f.op)),
+            UseFacts._make(_typed(facts.use, f.use)),
+            ValueFacts._make(_typed(facts.value, f.value)),
+            _typed([facts.root], [f.root])[0],
         ),
         Memory._make(_typed(memory, m)),
         ops.sizes.astype(np.float64),
-    )  # fmt: skip
+    )
 
 
 def _typed(made: Sequence[Any], like: Sequence[Any]) -> list[Any]:
@@ -169,8 +203,12 @@ def _sets(ptr: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> Ragged:
 
 
 def _earlier(t: Tables, want: np.ndarray) -> Ragged:
-    """For each use: wants of the uses of its value before it that it may share a copy with, ascending."""
-    length, data = _earlier_sets(t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, np.array(t.value_constant))
+    """For each use: wants of the uses of its value before it that it may share a copy with,
+    ascending.
+    """
+    length, data = _earlier_sets(
+        t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, np.array(t.value_constant)
+    )
     # The rows were made value by value.
     made = _ptr(length)
     place = np.empty(len(t.use_op), np.int64)
@@ -194,7 +232,8 @@ def _earlier_sets(
         if constant[v]:
             continue
         begin, end = value_use_ptr[v], value_use_ptr[v + 1]
-        seen = np.empty((end - begin, 2), np.int64)  # distinct (want, until) so far, ascending by want
+        # Distinct (want, until) so far, ascending by want
+        seen = np.empty((end - begin, 2), np.int64)
         n_seen = 0
         for k in range(begin, end):
             use = value_use[k]

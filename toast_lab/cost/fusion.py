@@ -1,15 +1,17 @@
 """Which values a compiler never writes to memory, as far as that can be said without a plan.
 
-Elementwise ops, slices and the like are *soft*: whoever needs their result can compute it again from what they read.  A
-soft value with one consumer that takes it in is computed there.  One with several consumers is computed in each of
-them, if keeping what it is made from costs no more memory than keeping the value; else it is written.  A matrix product
-whose result goes into one elementwise op is written as that op's result.
+Elementwise ops, slices and the like are *soft*: whoever needs their result can compute it again
+from what they read.  A soft value with one consumer that takes it in is computed there.  One with
+several consumers is computed in each of them, if keeping what it is made from costs no more memory
+than keeping the value; else it is written.  A matrix product whose result goes into one elementwise
+op is written as that op's result.
 
-What each kernel then reads is worked out by following its operands through what is not written back to what is: each
-source once a kernel, however many of the ops inside look at it.
+What each kernel then reads is worked out by following its operands through what is not written back
+to what is: each source once a kernel, however many of the ops inside look at it.
 
-XLA's compilers differ in what they fuse (``STYLES``), found by reading what they make of the built-in models.
-Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts dot and convolution only.
+XLA's compilers differ in what they fuse (``STYLES``), found by reading what they make of the
+built-in models.  Reference: TOAST section 4.5 leaves fusion to the compiler; its cost model counts
+dot and convolution only.
 """
 
 from __future__ import annotations
@@ -44,11 +46,13 @@ class Fusion(NamedTuple):
     """What is in memory and what is read from it."""
 
     written: np.ndarray  #: [V] bool
-    runs_at: np.ndarray  #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
+    #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
+    runs_at: np.ndarray
     reads: np.ndarray  #: [U] float64 how often the use reads memory; 0: fused, a view, a constant
     starts: np.ndarray  #: [O] bool: a kernel of its own
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
-    consumers: list[set[int]]  #: ops that read each value, views looked through; O: a result of the program
+    #: ops that read each value, views looked through; O: a result of the program
+    consumers: list[set[int]]
 
 
 def fuse(program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style) -> Fusion:
@@ -65,7 +69,9 @@ def fuse(program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, styl
 
 
 class _Fuser:
-    def __init__(self, program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style) -> None:
+    def __init__(
+        self, program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style
+    ) -> None:
         self.program, self.style = program, style
         classes, n_ops = program.op_class, program.n_ops
         self.n_ops = n_ops
@@ -93,7 +99,10 @@ class _Fuser:
         self.ahead: dict[int, int] = {}  # the product that could be written as this soft value
 
     def _consumers(self) -> list[set[int]]:
-        """Ops that read each value, views looked through; ``n_ops`` stands for being a result of the program."""
+        """Ops that read each value, views looked through.
+
+        ``n_ops`` stands for being a result of the program.
+        """
         found: list[set[int]] = [set() for _ in self.root]
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
             results, operands = self.results[op], self.operands[op]
@@ -117,9 +126,13 @@ class _Fuser:
             if self._inside(op):
                 runs_at[op] = max(runs_at[c] for c in self.consumers[self.results[op][0]])
         return Fusion(
-            np.asarray(self.written, bool), np.asarray(runs_at, np.int64), self._reads(), np.asarray(starts, bool),
-            np.asarray(self.soft, bool), self.consumers,
-        )  # fmt: skip
+            np.asarray(self.written, bool),
+            np.asarray(runs_at, np.int64),
+            self._reads(),
+            np.asarray(starts, bool),
+            np.asarray(self.soft, bool),
+            self.consumers,
+        )
 
     def _inside(self, op: int) -> bool:
         """Is this soft op computed inside others?"""
@@ -132,7 +145,10 @@ class _Fuser:
         consumers = self.consumers[v]
         if self.constant[v] or self.root[v] != v or self.output[v] or not consumers:
             return
-        if not all(c < self.n_ops and self.takes[c] and self.region[c] == self.region[op] for c in consumers):
+        if not all(
+            c < self.n_ops and self.takes[c] and self.region[c] == self.region[op]
+            for c in consumers
+        ):
             return
         found: set[int] = set()
         for operand in self.operands[op]:
@@ -153,7 +169,8 @@ class _Fuser:
             kept = sum(self.bytes[s] for s in found if self._alive(s) < last)
             if not self.style.recomputes or len(found) > _MOST_SOURCES or kept > self.bytes[v]:
                 return
-            # Nor may it move more: what each consumer would read, against one that reads it all, writes and is read.
+            # Nor may it move more: what each consumer would read, against one that reads it all,
+            # writes and is read.
             read = sum(self.bytes[s] for c in consumers for s in found - self._sources(c))
             if read > sum(self.bytes[s] for s in found) + (1 + len(consumers)) * self.bytes[v]:
                 return
@@ -166,7 +183,10 @@ class _Fuser:
         return {s for root in roots for s in self.sources.get(root, (root,))}
 
     def _ahead(self, op: int) -> int:
-        """The product that nobody but this op, through soft ops of one consumer each, looks at; -1 if there is none."""
+        """The product that nobody but this op, through soft ops of one consumer each, looks at.
+
+        -1 if there is none.
+        """
         for operand in self.operands[op]:
             v = self.root[operand]
             near = self.region[self.maker[v]] == self.region[op]
@@ -191,9 +211,16 @@ class _Fuser:
                 continue
             (v,) = self.results[op]
             here, at = v, op
-            while len(self.consumers[here]) == 1 and not self.output[here] and self.root[here] == here:
+            while (
+                len(self.consumers[here]) == 1 and not self.output[here] and self.root[here] == here
+            ):
                 (at,) = self.consumers[here]
-                if at >= self.n_ops or not self.soft[at] or self.free[at] or self.region[at] != self.region[op]:
+                if (
+                    at >= self.n_ops
+                    or not self.soft[at]
+                    or self.free[at]
+                    or self.region[at] != self.region[op]
+                ):
                     at = op
                     break
                 here = self.results[at][0]
@@ -221,7 +248,8 @@ class _Fuser:
                 for i, operand in enumerate(self.operands[here]):
                     source = self.root[operand]
                     if self.written[source]:
-                        # A kernel reads each source once, unless it is an op that goes through its operands by itself.
+                        # A kernel reads each source once, unless it is an op that goes through its
+                        # operands by itself.
                         if source not in seen or (here == op and not self.elementwise[op]):
                             reads[first[here] + i] += 1.0
                         seen.add(source)

@@ -1,35 +1,37 @@
 """The compiled cost kernel: device-local steps -> times, buffers and peak memory.
 
-Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``tiles`` says how much of the peak small
-shards of a product reach.  Which values are never written is ``fusion``'s matter, what a TPU holds and sends at half
-width ``bfloat16``'s.  Views (reshape, broadcast) are aliases.  Values made of constants alone cost nothing: XLA folds
-or fuses them.
+Compute is a roofline: the larger of flops over peak and bytes over bandwidth; ``tiles`` says how
+much of the peak small shards of a product reach.  Which values are never written is ``fusion``'s
+matter, what a TPU holds and sends at half width ``bfloat16``'s.  Views (reshape, broadcast) are
+aliases.  Values made of constants alone cost nothing: XLA folds or fuses them.
 
-Memory is a live range analysis over program order: arguments (those that are not donated live throughout), written
-values from their definition to their last use, copies that collectives bring until their last use, the whole result
-before a reduce_scatter, what is computed on the way into a product beside it, and in-place reuse of an operand that
-dies in an elementwise op.
+Memory is a live range analysis over program order: arguments (those that are not donated live
+throughout), written values from their definition to their last use, copies that collectives bring
+until their last use, the whole result before a reduce_scatter, what is computed on the way into a
+product beside it, and in-place reuse of an operand that dies in an elementwise op.
 
-Loops and conditionals: an op counts as often as it runs (``Program.trips``); what a loop reads from outside lives until
-the loop ends; what it hands on unchanged is the very buffer that came in.  Slices and gathers read no more than they
-deliver, and updates in place write no more than they bring, or a loop over stacked layers would read all of them in
-every round.
+Loops and conditionals: an op counts as often as it runs (``Program.trips``); what a loop reads from
+outside lives until the loop ends; what it hands on unchanged is the very buffer that came in.
+Slices and gathers read no more than they deliver, and updates in place write no more than they
+bring, or a loop over stacked layers would read all of them in every round.
 
-Every formula stands here once.  ``price`` runs these functions over the whole program, a search over the folded one
-(``fold``, ``reprice``), and a property test holds the two together.  To change one:
+Every formula stands here once.  ``price`` runs these functions over the whole program, a search
+over the folded one (``fold``, ``reprice``), and a property test holds the two together.  To change
+one:
 
-* what a step takes, reads or writes, and what it holds in memory while it runs: ``price_steps``.  It may look at all
-  of ``Facts`` and ``Tables`` and at the layouts, but only at those of the op's own operands (and the values in whose
-  memory they are), of its results and of its row of the state.  Whatever else a price depended on, ``fold`` and
-  ``reprice`` would not know.
-* something new that it needs to know of an op, a use or a value: a field of ``OpFacts``, ``UseFacts`` or
-  ``ValueFacts``, filled by ``make_static``.  Ops that differ in it are told apart from then on, nothing else has to be
-  done.  No fact may be an index: it would differ in every layer, and nothing would be folded.
+* what a step takes, reads or writes, and what it holds in memory while it runs: ``price_steps``.
+  It may look at all of ``Facts`` and ``Tables`` and at the layouts, but only at those of the op's
+  own operands (and the values in whose memory they are), of its results and of its row of the
+  state.  Whatever else a price depended on, ``fold`` and ``reprice`` would not know.
+* something new that it needs to know of an op, a use or a value: a field of ``OpFacts``,
+  ``UseFacts`` or ``ValueFacts``, filled by ``make_static``.  Ops that differ in it are told apart
+  from then on, nothing else has to be done.  No fact may be an index: it would differ in every
+  layer, and nothing would be folded.
 * how long things live: ``live_bytes``, and ``Memory`` for what does not depend on the plan.
 * what overlaps with what: ``clocks``, for whole programs only.
 
-Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for: free gathers
-and elementwise ops are a known way for a search to be fooled.
+Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for:
+free gathers and elementwise ops are a known way for a search to be fooled.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class Prices(NamedTuple):
 
     op_time_s: Float64Array  #: [O] compute and collectives of the op's steps
     copied: Int8Array  #: [U] int8 how a use gets its value: AS_KEPT, BROUGHT or REUSED
-    copy_bytes: Float64Array  #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
+    #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
+    copy_bytes: Float64Array
     passing_bytes: Float64Array  #: [O] what is in memory at the op alone
 
 
@@ -119,12 +122,14 @@ def price_steps(
 ) -> None:
     """Price every step: the one place where a step's time, traffic and memory are decided.
 
-    ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each`` (rows of steps) and
-    the rows of ``ops`` and of their uses in ``found``.  What is read here of ops, uses and values must be in ``t`` or
-    ``f``, for ops that differ in these are told apart when a program is folded.
+    ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each``
+    (rows of steps) and the rows of ``ops`` and of their uses in ``found``.  What is read here of
+    ops, uses and values must be in ``t`` or ``f``, for ops that differ in these are told apart when
+    a program is folded.
 
-    One long function on purpose: handing the tuples of arrays to helpers for ops and collectives took 365 instead
-    of 52 microseconds for 1,565 ops (references are counted for every array at every call), inlined or not.
+    One long function on purpose: handing the tuples of arrays to helpers for ops and collectives
+    took 365 instead of 52 microseconds for 1,565 ops (references are counted for every array at
+    every call), inlined or not.
     """
     n_axes = axis_size.shape[0]
     for op in ops:
@@ -151,7 +156,9 @@ def price_steps(
                 for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
                     value = t.result[k]
                     if f.value.written[value] or f.op.slices[op]:
-                        size = f.value.bytes[value] / ways(_result_layout(steps, i, n_steps, value), axis_size)
+                        size = f.value.bytes[value] / ways(
+                            _result_layout(steps, i, n_steps, value), axis_size
+                        )
                         made += size
                         if f.value.written[value] and f.op.brings[op] < 0:
                             moved += size
@@ -162,7 +169,11 @@ def price_steps(
                         copied = steps.copy[use] != -1
                         layout = steps.wanted[t.use_want[use]] if copied else steps.layout[value]
                         # A copy is as it was sent, whatever the value itself is kept in.
-                        whole_bytes = f.use.sent[use] * t.value_bytes[value] if copied else f.value.bytes[value]
+                        whole_bytes = (
+                            f.use.sent[use] * t.value_bytes[value]
+                            if copied
+                            else f.value.bytes[value]
+                        )
                         piece = whole_bytes / ways(layout, axis_size)
                         whole = f.value.bytes[source] / ways(steps.layout[source], axis_size)
                         if not copied:
@@ -171,15 +182,22 @@ def price_steps(
                             piece = min(piece, made)
                         moved += f.use.reads[use] * piece
                         if not copied and not f.value.written[source]:
-                            # Only products read what is not written: it is prepared beside them, as they take it.
+                            # Only products read what is not written: it is prepared beside them, as
+                            # they take it.
                             found.passing_bytes[op] += f.use.sent[use] * piece
                     if use == t.use_ptr[op] + f.op.brings[op] and f.op.brings[op] >= 0:
-                        moved += f.value.bytes[value] / ways(steps.wanted[t.use_want[use]], axis_size)
+                        moved += f.value.bytes[value] / ways(
+                            steps.wanted[t.use_want[use]], axis_size
+                        )
                 flops = f.op.flops[op] / cut
                 each.flops[i] = flops
                 each.bytes[i] = moved * f.op.trips[op]
                 peak = f.op.peak[op]
-                if r.tile > 0.0 and f.op.op_class[op] == p.DOT and t.use_ptr[op + 1] - t.use_ptr[op] == 2:
+                if (
+                    r.tile > 0.0
+                    and f.op.op_class[op] == p.DOT
+                    and t.use_ptr[op + 1] - t.use_ptr[op] == 2
+                ):
                     rows, columns, depth = f.op.rows[op], f.op.columns[op], f.op.depth[op]
                     left = steps.wanted[t.use_want[t.use_ptr[op]]]
                     right = steps.wanted[t.use_want[t.use_ptr[op] + 1]]
@@ -202,8 +220,15 @@ def price_steps(
                         time_s += r.op_overhead_s * f.op.trips[op]
         else:
             use = steps.use[i]
-            # What is cast before it is summed is not scattered by the compilers that cast: as slow as in full width.
-            sent = 1.0 if kind == REDUCE_SCATTER else f.use.sent[use] if use >= 0 else f.value.moved[steps.value[i]]
+            # What is cast before it is summed is not scattered by the compilers that cast: as slow
+            # as in full width.
+            sent = (
+                1.0
+                if kind == REDUCE_SCATTER
+                else f.use.sent[use]
+                if use >= 0
+                else f.value.moved[steps.value[i]]
+            )
             each.bytes[i] = sent * max(steps.in_bytes[i], steps.out_bytes[i])
             if kind != SLICE:
                 time_s = collective_time_s(
@@ -217,7 +242,8 @@ def price_steps(
                     r.link_shape,
                 )
                 time_s *= f.op.trips[op]
-            # memory: a copy for uses lives until its last use; the input of a definition's reshard only now
+            # memory: a copy for uses lives until its last use; the input of a definition's reshard
+            # only now
             if use < 0:
                 # Sums are made in place, and a part of what a soft op gives is computed alone.
                 if kind != ALL_REDUCE and (kind != SLICE or not f.op.cuts[op]):
@@ -243,10 +269,13 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
 
 
 @compiled
-def clocks(t: Tables, steps: Steps, n_steps: int, time_s: Float64Array) -> tuple[float, float, float]:
+def clocks(
+    t: Tables, steps: Steps, n_steps: int, time_s: Float64Array
+) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
 
-    Overlapped: collectives run beside compute, one after the other, and everything waits for what it needs.
+    Overlapped: collectives run beside compute, one after the other, and everything waits for what
+    it needs.
     """
     compute_s, comm_s = 0.0, 0.0
     compute_clock, link_clock = 0.0, 0.0
@@ -301,9 +330,9 @@ def live_bytes(
 ) -> tuple[float, int]:
     """(peak bytes, op at the peak) of a state; fills ``live`` (bytes alive at each op, [O + 2]).
 
-    The one place where it is decided how long things live.  ``f``, ``t``, ``layout``, ``wanted`` and ``found`` may be
-    those of the folded program, ``m`` counts the ops of the program itself.  ``size`` (values) and ``last`` (uses of
-    the program itself) are scratch.
+    The one place where it is decided how long things live.  ``f``, ``t``, ``layout``, ``wanted``
+    and ``found`` may be those of the folded program, ``m`` counts the ops of the program itself.
+    ``size`` (values) and ``last`` (uses of the program itself) are scratch.
     """
     n_ops = live.shape[0] - 2
     for value in range(size.shape[0]):
@@ -323,7 +352,10 @@ def live_bytes(
                 value = m.use_value[use]
                 for j in range(m.value_use_ptr[value], m.value_use_ptr[value + 1]):
                     maker = m.value_use[j]
-                    if wanted[t.use_want[m.like_use[maker]]] == want and m.use_op[use] < m.use_until[maker]:
+                    if (
+                        wanted[t.use_want[m.like_use[maker]]] == want
+                        and m.use_op[use] < m.use_until[maker]
+                    ):
                         last[maker] = max(last[maker], _needed_until(m, use, m.use_op[maker]))
                         break
     for like in range(found.copied.shape[0]):
@@ -340,7 +372,8 @@ def live_bytes(
                 at = m.runs_at[m.op_member[k]]
                 live[at] += held
                 live[at + 1] -= held
-    # Written values; an operand that dies in an elementwise op gives its place to the result, one operand an op.
+    # Written values; an operand that dies in an elementwise op gives its place to the result, one
+    # operand an op.
     heirs = np.zeros(n_ops + 1, np.bool_)
     for b in range(m.buffer_value.shape[0]):
         held = size[m.buffer_value[b]]
@@ -362,7 +395,10 @@ def live_bytes(
 
 @helper
 def _needed_until(m: Memory, use: int, made: int) -> int:
-    """Op until which a use needs a copy made at op ``made``: one from outside a loop is read in every round."""
+    """Op until which a use needs a copy made at op ``made``.
+
+    One from outside a loop is read in every round.
+    """
     when = m.runs_at[m.use_op[use]]
     inside = m.region[m.use_op[use]]
     while inside >= 0:

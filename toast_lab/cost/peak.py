@@ -16,14 +16,17 @@ ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
 class Held(NamedTuple):
     """One thing in memory at some op."""
 
-    what: str  #: ARGUMENT, TENSOR, COPY (brought by a collective for uses) or WORK (only while an op runs)
+    #: ARGUMENT, TENSOR, COPY (brought by a collective for uses) or WORK (only while an op runs)
+    what: str
     value: str  #: name of the value, "" for work space
     op: int  #: the op that made it, that it was brought for, or that needs the space
     where: str  #: source line of that op
     bytes: float  #: on one device
 
 
-def held_at(program: Program, m: Memory, found: Prices, size: np.ndarray, last: np.ndarray, op: int) -> list[Held]:
+def held_at(
+    program: Program, m: Memory, found: Prices, size: np.ndarray, last: np.ndarray, op: int
+) -> list[Held]:
     """What is alive at ``op``, largest first; adds up to the bytes alive there.
 
     Args:
@@ -38,12 +41,19 @@ def held_at(program: Program, m: Memory, found: Prices, size: np.ndarray, last: 
     given_away = False  # one operand's place goes to the result
     for b in np.flatnonzero((m.buffer_start <= op) & (m.buffer_end >= op)).tolist():
         value, heir = int(m.buffer_value[b]), int(m.buffer_heir[b])
-        if int(m.buffer_end[b]) == op and heir >= 0 and size[heir] == size[value] and not given_away:
+        if (
+            int(m.buffer_end[b]) == op
+            and heir >= 0
+            and size[heir] == size[value]
+            and not given_away
+        ):
             given_away = True
             continue
         maker = int(program.value_op[value])
         what = ARGUMENT if maker < program.n_arguments else TENSOR
-        held.append(Held(what, program.value_name[value], maker, program.where(maker), float(size[value])))
+        held.append(
+            Held(what, program.value_name[value], maker, program.where(maker), float(size[value]))
+        )
     brought = np.flatnonzero(found.copied == BROUGHT)
     for use in brought[(m.use_from[brought] <= op) & (last[brought] >= op)].tolist():
         user = int(m.use_op[use])

@@ -68,7 +68,8 @@ class Cost:
     """Price of one plan: estimates for one device, none of them measured."""
 
     time_s: float  #: compute and collectives one after the other
-    overlapped_s: float  #: critical path when collectives may run beside compute, as far as the machine lets them
+    #: critical path when collectives may run beside compute, as far as the machine lets them
+    overlapped_s: float
     compute_s: float
     comm_s: float
     peak_bytes: float
@@ -88,8 +89,10 @@ class Cost:
     def __str__(self) -> str:
         fits = "fits" if self.fits else f"over the limit of {bytes_text(self.memory_limit_bytes)}"
         return (
-            f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, {self.comm_s * 1e3:.3f} in "
-            f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) {self.score:.4f}"
+            f"{self.time_s * 1e3:.3f} ms ({self.compute_s * 1e3:.3f} compute, "
+            f"{self.comm_s * 1e3:.3f} in "
+            f"{len(self.collectives)} collectives), {bytes_text(self.peak_bytes)}, {fits}; C(s) "
+            f"{self.score:.4f}"
         )
 
     @property
@@ -99,7 +102,9 @@ class Cost:
 
     def count(self, kind: str, axis: str | None = None) -> int:
         """Number of collectives of ``kind`` (over ``axis``)."""
-        return sum(1 for c in self.collectives if c.kind == kind and (axis is None or axis in c.axes))
+        return sum(
+            1 for c in self.collectives if c.kind == kind and (axis is None or axis in c.axes)
+        )
 
 
 class Quick(NamedTuple):
@@ -115,8 +120,9 @@ class Quick(NamedTuple):
 class Problem:
     """An analysed program, a mesh, a machine and a memory limit.
 
-    The fields are what a problem holds.  What follows from them is worked out when it is first asked for: here if
-    it depends on the pins, else in ``prices``, which a problem shares with its copies that have other pins.
+    The fields are what a problem holds.  What follows from them is worked out when it is first
+    asked for: here if it depends on the pins, else in ``prices``, which a problem shares with its
+    copies that have other pins.
 
     Args:
         analysis: result of the static analysis.
@@ -198,13 +204,18 @@ class Problem:
 
     @functools.cached_property
     def space(self) -> Space:
-        """The action space; what pins fix is there from the start, and what they rule out is left out."""
+        """The action space.
+
+        What pins fix is there from the start, and what they rule out is left out.
+        """
         return self.prices.space if self.pins is None else self.pins.narrowed(self.prices.space)
 
     @functools.cached_property
     def folded(self) -> Folded:
         """The program with one op for each class of ops of equal price."""
-        return fold(self.analysis.program, self.space.alike, self.prices.tables, *self.prices.static)
+        return fold(
+            self.analysis.program, self.space.alike, self.prices.tables, *self.prices.static
+        )
 
     # -- what if ----------------------------------------------------------------------------------
     def pin(self, what: object, spec: object = None) -> Problem:
@@ -212,40 +223,53 @@ class Problem:
 
         Args:
             what: an action as ``Plan.from_actions`` takes it, or the path of an argument or result.
-            spec: of the argument or result, one entry a dim: None (whole), an axis, several, or ``"*"`` (open).
+            spec: of the argument or result, one entry a dim: None (whole), an axis, several, or
+                ``"*"`` (open).
 
         Raises:
-            InvalidProblem: the pins contradict each other, change nothing or do not divide; all are listed, with sizes.
+            InvalidProblem: the pins contradict each other, change nothing or do not divide; all are
+                listed, with sizes.
         """
-        return self._with(read_all(self.analysis, self.mesh, [(what,) if spec is None else (what, spec)], []))
+        return self._with(
+            read_all(self.analysis, self.mesh, [(what,) if spec is None else (what, spec)], [])
+        )
 
     def forbid(self, what: object, axis: str | None = None) -> Problem:
         """This problem with one more thing that no plan has.
 
         Args:
-            what: an action; without a resolution it is forbidden in all of them.  Or the path of an argument or result.
+            what: an action; without a resolution it is forbidden in all of them.  Or the path of an
+                argument or result.
             axis: over which the argument or result may not be cut.
 
         Raises:
             InvalidProblem: as ``pin``.
         """
-        return self._with(read_all(self.analysis, self.mesh, [], [(what,) if axis is None else (what, axis)]))
+        return self._with(
+            read_all(self.analysis, self.mesh, [], [(what,) if axis is None else (what, axis)])
+        )
 
     def what_if(self, pins: Iterable[object] = (), forbids: Iterable[object] = ()) -> Problem:
-        """``pin`` and ``forbid`` of several things at once: actions, and tuples (path, spec) or (path, axis).
+        """``pin`` and ``forbid`` of several things at once.
 
-        Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden ``"params['w']->data"``.
+        Actions, and tuples (path, spec) or (path, axis).
+
+        Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden
+        ``"params['w']->data"``.
         """
         given = [[given_as(self.analysis, item) for item in items] for items in (pins, forbids)]
         return self._with(read_all(self.analysis, self.mesh, *given))
 
     def keep_annotations(self, *, strict: bool = True) -> Problem:
-        """This problem with the shardings that the user wrote into the program as pins (``tl.annotations``).
+        """This problem with the shardings that the user wrote into the program as pins
+        (``tl.annotations``).
 
-        Those that name axes which this mesh does not have, or that do not divide or go together, cannot be kept.
+        Those that name axes which this mesh does not have, or that do not divide or go together,
+        cannot be kept.
 
         Args:
-            strict: refuse if there are any; else they are left out, and ``problem.pins.notes`` say which and why.
+            strict: refuse if there are any; else they are left out, and ``problem.pins.notes`` say
+                which and why.
 
         Raises:
             InvalidProblem: some cannot be kept; all are listed.
@@ -259,7 +283,9 @@ class Problem:
 
     def _keeping_to(self, wishes: Sequence[Wish], notes: Sequence[str] = ()) -> Problem:
         notes = (*(() if self.pins is None else self.pins.notes), *notes)
-        return self._pinned(make_pins(self.prices.space, wishes, notes) if wishes or notes else None)
+        return self._pinned(
+            make_pins(self.prices.space, wishes, notes) if wishes or notes else None
+        )
 
     def _pinned(self, pins: Pins | None) -> Problem:
         """A copy with other pins, which shares all that does not depend on them."""
@@ -274,7 +300,10 @@ class Problem:
         return self if self.pins is None else self._pinned(None)
 
     def divisibility(self, plan: ShardingPlan | None = None) -> Divisibility:
-        """Which dims and arguments this mesh cannot cut; with ``plan``, the arguments that it keeps whole."""
+        """Which dims and arguments this mesh cannot cut.
+
+        With ``plan``, the arguments that it keeps whole.
+        """
         return divisibility(self.analysis, self.mesh, plan)
 
     def pricer(self) -> Pricer:
@@ -309,11 +338,16 @@ class Pricer:
         base_time, base_peak = self._baseline
         relative = time_s / base_time if base_time > 0 else 1.0
         over = peak_bytes - self.problem.memory_limit_bytes
-        penalty = self.problem.memory_weight * over / base_peak if over > 0 and base_peak > 0 else 0.0
+        penalty = (
+            self.problem.memory_weight * over / base_peak if over > 0 and base_peak > 0 else 0.0
+        )
         return relative + penalty, relative, penalty
 
     def quick(self, state: State) -> Quick:
-        """Price a search state: only the ops that differ from the last state that was priced on the way to it."""
+        """Price a search state.
+
+        Only the ops that differ from the last state that was priced on the way to it.
+        """
         before = state.priced
         if type(before) is not tuple or before[0] is not self:
             before = (self, None)
@@ -334,29 +368,54 @@ class Pricer:
             kind, op = int(s.kind[i]), int(s.op[i])
             if kind == COMPUTE:
                 if each.time_s[i] > 0 or each.flops[i] > 0:
-                    result = program.value_name[program.results(op)[0]] if program.results(op) else ""
-                    flops, moved, time_s = float(each.flops[i]), float(each.bytes[i]), float(each.time_s[i])
-                    ops.append(OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s))
+                    result = (
+                        program.value_name[program.results(op)[0]] if program.results(op) else ""
+                    )
+                    flops = float(each.flops[i])
+                    moved = float(each.bytes[i])
+                    time_s = float(each.time_s[i])
+                    ops.append(
+                        OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s)
+                    )
             elif kind != SLICE:
                 axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
                 collectives.append(
-                    CollectiveRow(STEP_KINDS[kind], axes, program.value_name[int(s.value[i])], op, program.where(op),
-                                  float(each.bytes[i]), float(each.time_s[i]))
-                )  # fmt: skip
+                    CollectiveRow(
+                        STEP_KINDS[kind],
+                        axes,
+                        program.value_name[int(s.value[i])],
+                        op,
+                        program.where(op),
+                        float(each.bytes[i]),
+                        float(each.time_s[i]),
+                    )
+                )
         _, memory = self.problem.prices.static
         at_peak = held_at(program, memory, totals.found, totals.size, totals.last, totals.peak_op)
         return Cost(
-            time_s=totals.time_s, overlapped_s=totals.time_s - hidden_s, compute_s=totals.compute_s,
-            comm_s=totals.comm_s, peak_bytes=totals.peak_bytes, memory_limit_bytes=self.problem.memory_limit_bytes,
-            relative_time=relative, memory_penalty=penalty, score=score, collectives=tuple(collectives),
-            ops=tuple(ops), peak_op=totals.peak_op, at_peak=tuple(at_peak),
+            time_s=totals.time_s,
+            overlapped_s=totals.time_s - hidden_s,
+            compute_s=totals.compute_s,
+            comm_s=totals.comm_s,
+            peak_bytes=totals.peak_bytes,
+            memory_limit_bytes=self.problem.memory_limit_bytes,
+            relative_time=relative,
+            memory_penalty=penalty,
+            score=score,
+            collectives=tuple(collectives),
+            ops=tuple(ops),
+            peak_op=totals.peak_op,
+            at_peak=tuple(at_peak),
             timeline_bytes=totals.live[: program.n_ops + 1],
-        )  # fmt: skip
+        )
 
 
 def price(problem: Problem, plan: ShardingPlan) -> Cost:
     """Price ``plan``.  Raises InvalidPlan if it belongs to another program or mesh."""
-    if plan.program is not problem.analysis.program and plan.program.digest() != problem.analysis.program.digest():
+    if (
+        plan.program is not problem.analysis.program
+        and plan.program.digest() != problem.analysis.program.digest()
+    ):
         raise InvalidPlan(
             f"this plan shards {plan.program.name} ({plan.program.digest()}), "
             f"the problem is {problem.analysis.program.name} ({problem.analysis.program.digest()})"

@@ -1,6 +1,9 @@
-"""``ProgramPrices``: what prices need of a program on a mesh of a machine, whatever plans have to keep to.
+"""``ProgramPrices``.
 
-All of it is worked out when it is first asked for, once for a problem and every copy of it with other pins.
+What prices need of a program on a mesh of a machine, whatever plans have to keep to.
+
+All of it is worked out when it is first asked for, once for a problem and every copy of it with
+other pins.
 
 Start reading at ``ProgramPrices.totals``.  Reference: TOAST section 4.5.
 """
@@ -115,7 +118,8 @@ class ProgramPrices:
         """Price a sharding given by its arrays over the whole program, every op and step by itself."""
         tables, axis_size = self.tables, self.mesh.array()
         facts, memory = self.static
-        # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled twice.
+        # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled
+        # twice.
         op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
         ops, steps = st.real_ops(tables), st.buffers(tables, len(axis_size))
         each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
@@ -123,7 +127,9 @@ class ProgramPrices:
         size = np.empty(len(tables.value_op))
         last = np.empty(len(tables.use_op), np.int32)
         n_steps = st.lower_all(tables, ops, op_axis, value_axis, axis_size, steps)
-        kernel.price_steps(facts, self.rates, tables, ops, steps, n_steps, op_axis, axis_size, each, prices)
+        kernel.price_steps(
+            facts, self.rates, tables, ops, steps, n_steps, op_axis, axis_size, each, prices
+        )
         compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
         peak_bytes, peak_op = kernel.live_bytes(
             facts, memory, tables, steps.layout, steps.wanted, prices, axis_size, size, last, live

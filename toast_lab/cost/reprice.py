@@ -1,12 +1,14 @@
 """Prices of search states: on the folded program, and only what an action changed.
 
-The price of an op depends on its own row of the state, on how its operands and results are kept, and on what the
-uses of its operands want.  A ``Snapshot`` holds all of these for a state that was priced, with the prices of every op.
-To price another state, the layouts are worked out anew (they are few), compared with those of the snapshot, and only
-ops that saw a difference are lowered and priced again.  Nothing has to be known of how the two states are related, so
-undoing and branching need no care.
+The price of an op depends on its own row of the state, on how its operands and results are kept,
+and on what the uses of its operands want.  A ``Snapshot`` holds all of these for a state that was
+priced, with the prices of every op.  To price another state, the layouts are worked out anew (they
+are few), compared with those of the snapshot, and only ops that saw a difference are lowered and
+priced again.  Nothing has to be known of how the two states are related, so undoing and branching
+need no care.
 
-Peak memory is worked out anew each time from the sizes, in one pass over the whole program's buffers.
+Peak memory is worked out anew each time from the sizes, in one pass over the whole program's
+buffers.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from toast_lab.sharding.steps import Steps, Tables
 
 @packed
 class Snapshot(NamedTuple):
-    """A state that was priced (folded): what prices depend on, and the prices.  Never changed once it was made."""
+    """A state that was priced (folded): what prices depend on, and the prices.
+
+    Never changed once it was made.
+    """
 
     op_axis: Int32Matrix  #: [K, A]
     wanted: Int64Array  #: [W]
@@ -53,13 +58,20 @@ def make_scratch(folded: Folded, axis_size: np.ndarray) -> Scratch:
     t, m = folded.tables, folded.memory
     steps = st.buffers(t, len(axis_size))
     return Scratch(
-        steps, kernel.step_prices(len(steps.kind)), np.empty(len(t.op_row), np.int32),
-        np.empty(len(t.value_op)), np.empty(len(m.use_op), np.int32), np.empty(len(m.like_op) + 2),
-    )  # fmt: skip
+        steps,
+        kernel.step_prices(len(steps.kind)),
+        np.empty(len(t.op_row), np.int32),
+        np.empty(len(t.value_op)),
+        np.empty(len(m.use_op), np.int32),
+        np.empty(len(m.like_op) + 2),
+    )
 
 
 class Repricer:
-    """Prices states of one folded program.  May be used by several threads at once: each has scratch of its own."""
+    """Prices states of one folded program.
+
+    May be used by several threads at once: each has scratch of its own.
+    """
 
     def __init__(self, folded: Folded, rates: Rates, axis_size: np.ndarray) -> None:
         self.folded, self.rates, self.axis_size = folded, rates, axis_size
@@ -86,9 +98,20 @@ class Repricer:
             kernel.prices(t),
         )
         time_s, peak_bytes, n_ops = reprice(
-            self.folded.facts, self.rates, t, self.folded.memory, self.folded.times, op_axis, value_axis,
-            self.axis_size, np.inf, before is None, after if before is None else before, after, self._scratch(),
-        )  # fmt: skip
+            self.folded.facts,
+            self.rates,
+            t,
+            self.folded.memory,
+            self.folded.times,
+            op_axis,
+            value_axis,
+            self.axis_size,
+            np.inf,
+            before is None,
+            after if before is None else before,
+            after,
+            self._scratch(),
+        )
         return time_s, peak_bytes, n_ops, after
 
 
@@ -108,9 +131,12 @@ def reprice(
     after: Snapshot,
     scratch: Scratch,
 ) -> tuple[float, float, int]:
-    """(time_s, peak_bytes, ops priced) of a state; fills ``after``.  With ``all_ops``, ``before`` is not looked at.
+    """(time_s, peak_bytes, ops priced) of a state; fills ``after``.
 
-    Memory is half the work: the peak of a state that takes more than ``enough_s`` is not worked out, but infinite.
+    With ``all_ops``, ``before`` is not looked at.
+
+    Memory is half the work: the peak of a state that takes more than ``enough_s`` is not worked
+    out, but infinite.
     """
     n_axes = axis_size.shape[0]
     n_ops = t.op_row.shape[0]
@@ -140,7 +166,16 @@ def reprice(
     if time_s > enough_s:
         return time_s, np.inf, n
     peak, _ = kernel.live_bytes(
-        f, m, t, after.kept, after.wanted, after.prices, axis_size, scratch.size, scratch.last, scratch.live
+        f,
+        m,
+        t,
+        after.kept,
+        after.wanted,
+        after.prices,
+        axis_size,
+        scratch.size,
+        scratch.last,
+        scratch.live,
     )
     return time_s, peak, n
 

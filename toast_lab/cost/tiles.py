@@ -1,12 +1,14 @@
-"""How much of a matrix unit a product keeps busy once it is cut: local sizes are rounded up to tiles.
+"""How much of a matrix unit a product keeps busy once it is cut.
 
-A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of the contracted dim by ``t`` of a free
-dim, while rows of the other pass through eight at a time.  A shard of 32 columns keeps a quarter of 128 busy: cutting
-further then buys no time.
+Local sizes are rounded up to tiles.
 
-Source: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro 41(2), 2021 (arrays
-of 128 by 128, eight sublanes).  Which operand stays is the compiler's choice, taken to be the better one.
-Reference: TOAST section 4.5 counts FLOPs only.
+A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of the contracted dim by
+``t`` of a free dim, while rows of the other pass through eight at a time.  A shard of 32 columns
+keeps a quarter of 128 busy: cutting further then buys no time.
+
+Source: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro
+41(2), 2021 (arrays of 128 by 128, eight sublanes).  Which operand stays is the compiler's choice,
+taken to be the better one.  Reference: TOAST section 4.5 counts FLOPs only.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Products(NamedTuple):
 def products(program: p.Program) -> Products:
     """Read them off the factors of each dot_general."""
     n = program.n_ops
-    found = Products(np.ones(n), np.ones(n), np.ones(n), np.zeros(n, np.int64), np.zeros(n, np.int64))
+    found = Products(
+        np.ones(n), np.ones(n), np.ones(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    )
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         first = int(program.use_ptr[op])
         if int(program.use_ptr[op + 1]) - first != 2 or len(program.results(op)) != 1:
@@ -44,12 +48,19 @@ def products(program: p.Program) -> Products:
         left, right = list(program.use_names(first)), list(program.use_names(first + 1))
         result = set(program.def_names(program.results(op)[0]))
         for own, other, sizes, roles in (
-            (left, set(right), found.rows, found.left), (right, set(left), found.columns, found.right),
-        ):  # fmt: skip
+            (left, set(right), found.rows, found.left),
+            (right, set(left), found.columns, found.right),
+        ):
             packed = 0
             for dim, name in enumerate(own):
                 size = float(program.factor_size[name])
-                role = BATCH if name in other and name in result else CONTRACTED if name in other else FREE
+                role = (
+                    BATCH
+                    if name in other and name in result
+                    else CONTRACTED
+                    if name in other
+                    else FREE
+                )
                 packed |= role << (ROLE_BITS * dim)
                 if role == FREE:
                     sizes[op] *= size

@@ -1,8 +1,11 @@
-"""The conflict board: every ambiguous choice of a program, and what each way to settle it costs on each mesh axis.
+"""The conflict board.
 
-A row is one resolution: the compatibility sets that one bit settles, which for repeated layers is one set in each.  Its
-options are the two sides on each axis, priced alone: the colour sharded on that axis with this bit, everything else
-left whole.  That is what can be known before any search; in company, costs are others (``tl.search`` looks at those).
+Every ambiguous choice of a program, and what each way to settle it costs on each mesh axis.
+
+A row is one resolution: the compatibility sets that one bit settles, which for repeated layers is
+one set in each.  Its options are the two sides on each axis, priced alone: the colour sharded on
+that axis with this bit, everything else left whole.  That is what can be known before any search;
+in company, costs are others (``tl.search`` looks at those).
 
 Reference: TOAST sections 3.4 to 3.6.  Start reading at ``conflicts``.
 """
@@ -75,7 +78,11 @@ class Board:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         rows = [
-            {**d._asdict(), "tensors": [t._asdict() for t in d.tensors], "options": [o._asdict() for o in d.options]}
+            {
+                **d._asdict(),
+                "tensors": [t._asdict() for t in d.tensors],
+                "options": [o._asdict() for o in d.options],
+            }
             for d in self.disputes
         ]
         return {
@@ -94,30 +101,62 @@ class Board:
         return self.text()
 
     def text(self, limit: int | None = SHOWN) -> str:
-        """At most ``limit`` rows of a table: conflicts in the order of the program, each with its choices."""
+        """At most ``limit`` rows of a table.
+
+        Conflicts in the order of the program, each with its choices.
+        """
         if not self.disputes:
-            return "This program has no conflicts: no tensor has two dims that would be sharded alike."
+            return (
+                "This program has no conflicts: no tensor has two dims that would be sharded alike."
+            )
         rows = []
         for d in self.disputes:
-            t = next((t for t in d.tensors if not t.value.startswith("%")), d.tensors[0])  # one with a name, if any
+            # One with a name, if any
+            t = next((t for t in d.tensors if not t.value.startswith("%")), d.tensors[0])
             more = f" and {len(d.tensors) - 1} more" if len(d.tensors) > 1 else ""
             layers = f", {len(d.sets)} alike" if len(d.sets) > 1 else ""
-            rows.append((d.colour, f"{t.value} {list(t.shape)}{more}{layers}", text.line_text(t.where), "", "", "", ""))
+            rows.append(
+                (
+                    d.colour,
+                    f"{t.value} {list(t.shape)}{more}{layers}",
+                    text.line_text(t.where),
+                    "",
+                    "",
+                    "",
+                    "",
+                )
+            )
             for o in d.options:
                 side = f"dim {t.dims[o.bit]}"
                 if not o.possible:
                     rows.append(("", f"  {side} on {o.axis}", "", "not possible", "", "", ""))
                     continue
-                sent = ", ".join(f"{n} {kind}" for kind, n in o.collectives.items()) or "nothing sent"
+                sent = ", ".join(f"{n} {kind}" for kind, n in o.collectives.items()) or (
+                    "nothing sent"
+                )
                 size = text.bytes_text(o.peak_bytes) + ("" if o.fits else ", too large")
-                rows.append(("", f"  {side} on {o.axis}", "", f"{o.time_s * 1e3:.3f} ms", size, sent, o.action))
-        before = f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, {text.bytes_text(self.unsharded_peak_bytes)}"
+                rows.append(
+                    (
+                        "",
+                        f"  {side} on {o.axis}",
+                        "",
+                        f"{o.time_s * 1e3:.3f} ms",
+                        size,
+                        sent,
+                        o.action,
+                    )
+                )
+        before = (
+            f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
+            f"{text.bytes_text(self.unsharded_peak_bytes)}"
+        )
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
         return before + "\n" + text.table(header, rows, len(rows) if limit is None else limit, REST)
 
 
 def conflicts(problem: Problem) -> Board:
-    """Every resolution of a problem with the predicted time and memory of its sides on each axis, before any search.
+    """Every resolution of a problem with the predicted time and memory of its sides on each axis,
+    before any search.
 
     Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
     """
@@ -137,8 +176,12 @@ def conflicts(problem: Problem) -> Board:
             if size > 1
             for bit in (0, 1)
         )
-        tensors = tuple(tensor for k in first.conflicts for tensor in _tensors(analysis, k, first.flipped))
-        disputes.append(Dispute(group.name, group.size, tuple(sets), tuple(dict.fromkeys(tensors)), options))
+        tensors = tuple(
+            tensor for k in first.conflicts for tensor in _tensors(analysis, k, first.flipped)
+        )
+        disputes.append(
+            Dispute(group.name, group.size, tuple(sets), tuple(dict.fromkeys(tensors)), options)
+        )
     return Board(tuple(disputes), base_time_s, base_peak_bytes)
 
 
@@ -154,7 +197,11 @@ def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[Tensor]:
         if mine[dims[0]] == names[1]:
             dims = (dims[1], dims[0])
         op = int(program.value_op[place.value]) if place.use < 0 else _user(analysis, place.use)
-        found.append(Tensor(program.value_name[place.value], program.dims(place.value), dims, program.where(op)))
+        found.append(
+            Tensor(
+                program.value_name[place.value], program.dims(place.value), dims, program.where(op)
+            )
+        )
     return found
 
 
@@ -162,10 +209,16 @@ def _user(analysis: Analysis, use: int) -> int:
     return int(np.searchsorted(analysis.program.use_ptr, use, side="right")) - 1
 
 
-def _option(problem: Problem, pricer: Pricer, group: int, place: int, axis: int, bit: int) -> Option:
-    """Side ``bit`` of the resolution at ``place`` of a group on an axis, the group's other bits being 0 if they can."""
+def _option(
+    problem: Problem, pricer: Pricer, group: int, place: int, axis: int, bit: int
+) -> Option:
+    """Side ``bit`` of the resolution at ``place`` of a group on an axis, the group's other bits
+    being 0 if they can.
+    """
     space, n = problem.space, len(problem.analysis.groups[group].resolutions)
-    offered = [int(b) for b in space.bits[space.group == group] if int(b) >> (n - 1 - place) & 1 == bit]
+    offered = [
+        int(b) for b in space.bits[space.group == group] if int(b) >> (n - 1 - place) & 1 == bit
+    ]
     bits = min(offered, key=lambda b: ((b & ~(1 << (n - 1 - place))).bit_count(), b))
     action = Action(group, bits, axis)
     state = State(space)
@@ -181,6 +234,13 @@ def _option(problem: Problem, pricer: Pricer, group: int, place: int, axis: int,
         sent += float(totals.each.bytes[: totals.n_steps][of_kind].sum())
     fits = totals.peak_bytes <= problem.memory_limit_bytes
     return Option(
-        space.text(action), problem.mesh.axes[axis], bit, bool(changed), totals.time_s, totals.peak_bytes, fits, counts,
+        space.text(action),
+        problem.mesh.axes[axis],
+        bit,
+        bool(changed),
+        totals.time_s,
+        totals.peak_bytes,
+        fits,
+        counts,
         sent,
-    )  # fmt: skip
+    )

@@ -1,7 +1,8 @@
 """Two plans of one program side by side: tensors, collectives, time and memory, layers together.
 
-Rows of repeated layers are one, told apart by where they are in the source and what they are, not by the number of the
-layer.  Numbers are the evaluator's (``tl.price``).  Start reading at ``difference``.
+Rows of repeated layers are one, told apart by where they are in the source and what they are, not
+by the number of the layer.  Numbers are the evaluator's (``tl.price``).  Start reading at
+``difference``.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ class Difference:
     before: Cost
     after: Cost
     tensors: tuple[TensorRow, ...]  #: in program order
-    collectives: tuple[CollectiveRow, ...]  #: what changes time the most first; those that are the same are left out
-    compute: tuple[tuple[str, float, float], ...]  #: (source line, seconds before, after), the largest change first
+    #: what changes time the most first; those that are the same are left out
+    collectives: tuple[CollectiveRow, ...]
+    #: (source line, seconds before, after), the largest change first
+    compute: tuple[tuple[str, float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -72,7 +75,9 @@ class Difference:
         }
 
     def __repr__(self) -> str:
-        return f"<Difference in {len(self.tensors)} tensors and {len(self.collectives)} collectives>"
+        return (
+            f"<Difference in {len(self.tensors)} tensors and {len(self.collectives)} collectives>"
+        )
 
     def _repr_html_(self) -> str:
         return text.as_html(self)
@@ -91,20 +96,24 @@ class Difference:
         if self.collectives:
             rows = [
                 (
-                    f"{r.kind} {{{','.join(r.axes)}}}", text.line_text(r.where), f"{r.before} -> {r.after}",
+                    f"{r.kind} {{{','.join(r.axes)}}}",
+                    text.line_text(r.where),
+                    f"{r.before} -> {r.after}",
                     f"{r.before_time_s * 1e3:.3f} -> {r.after_time_s * 1e3:.3f}",
                 )
                 for r in self.collectives
-            ]  # fmt: skip
+            ]
             lines += ["", text.table(("collective", "line", "count", "ms"), rows)]
         if self.tensors:
             rows = [
                 (
-                    r.value + (f" x{r.places}" if r.places > 1 else ""), text.line_text(r.where), spec_text(r.before),
+                    r.value + (f" x{r.places}" if r.places > 1 else ""),
+                    text.line_text(r.where),
+                    spec_text(r.before),
                     spec_text(r.after),
                 )
                 for r in self.tensors
-            ]  # fmt: skip
+            ]
             lines += ["", text.table(("tensor", "line", "before", "after"), rows)]
         return "\n".join(lines)
 
@@ -117,7 +126,10 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
     """
     costs = price(problem, before), price(problem, after)
     return Difference(
-        *costs, tuple(_tensors(problem, before, after)), tuple(_collectives(costs)), tuple(_compute(costs))
+        *costs,
+        tuple(_tensors(problem, before, after)),
+        tuple(_collectives(costs)),
+        tuple(_compute(costs)),
     )
 
 
@@ -138,10 +150,15 @@ def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> lis
         total = sum(program.nbytes(v) for v in values)
         rows.append(
             TensorRow(
-                first if len(values) == 1 else name, len(values), where, a, b,
-                total / mesh.ways(chain(*a)), total / mesh.ways(chain(*b)),
+                first if len(values) == 1 else name,
+                len(values),
+                where,
+                a,
+                b,
+                total / mesh.ways(chain(*a)),
+                total / mesh.ways(chain(*b)),
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -149,12 +166,16 @@ def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveRow]:
     found: dict[tuple[str, tuple[str, ...], str], list[list[float]]] = {}
     for side, cost in enumerate(costs):
         for c in cost.collectives:
-            row = found.setdefault((c.kind, c.axes, c.where), [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[side]
+            row = found.setdefault((c.kind, c.axes, c.where), [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[
+                side
+            ]
             row[0] += 1
             row[1] += c.time_s
             row[2] += c.local_bytes
     rows = [
-        CollectiveRow(*key, int(a[0]), int(b[0]), a[1], b[1], a[2], b[2]) for key, (a, b) in found.items() if a != b
+        CollectiveRow(*key, int(a[0]), int(b[0]), a[1], b[1], a[2], b[2])
+        for key, (a, b) in found.items()
+        if a != b
     ]
     return sorted(rows, key=lambda r: -abs(r.time_s))
 

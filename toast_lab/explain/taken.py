@@ -1,7 +1,9 @@
-"""A plan made by hand: its actions one after the other, what each adds, and how one side of a conflict is exchanged.
+"""A plan made by hand.
 
-All functions take and give action lists; a list is replayed from the unsharded program at every call, which takes less
-than a millisecond for thousands of ops.  Start reading at ``taken``.
+Its actions one after the other, what each adds, and how one side of a conflict is exchanged.
+
+All functions take and give action lists; a list is replayed from the unsharded program at every
+call, which takes less than a millisecond for thousands of ops.  Start reading at ``taken``.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class SideOption(NamedTuple):
 
 
 def replay(problem: Problem, actions: Iterable[object]) -> tuple[State, list[Action], list[str]]:
-    """(the state that actions lead to, those that change something, why each of the others does not)."""
+    """(the state that actions lead to, those that change something, why each of the others does
+    not).
+    """
     state, kept, left_out = State(problem.space), [], []
     for item in actions:
         action = parse_action(problem.analysis, problem.mesh, item)
@@ -64,7 +68,8 @@ def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) ->
     Args:
         problem: mesh, machine and memory limit.
         actions: as text; each has to change something.
-        memo: rows of earlier calls for the same problem, by the actions that lead to them; new ones are added.
+        memo: rows of earlier calls for the same problem, by the actions that lead to them; new ones
+            are added.
 
     Raises:
         InvalidPlan: an action names no colour or axis.
@@ -91,11 +96,15 @@ def _priced(pricer: Pricer, state: State, action: str) -> Taken:
         axes = tuple(a for j, a in enumerate(problem.mesh.axes) if mask >> j & 1)
         sent[STEP_KINDS[int(kinds[i])], axes, int(totals.steps.op[i])] += 1
     fits = totals.peak_bytes <= problem.memory_limit_bytes
-    return Taken(action, totals.time_s, totals.compute_s, totals.comm_s, totals.peak_bytes, fits, sent)
+    return Taken(
+        action, totals.time_s, totals.compute_s, totals.comm_s, totals.peak_bytes, fits, sent
+    )
 
 
 def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
-    """By kind and axes, how many collectives are new and how many are gone, op by op; what stayed is left out.
+    """By kind and axes, how many collectives are new and how many are gone, op by op.
+
+    What stayed is left out.
 
     A collective that moved to another op is new there and gone here.
     """
@@ -108,7 +117,7 @@ def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple
     return {key: (new[key], gone[key]) for key in sorted({*new, *gone})}
 
 
-# -- sides of a conflict ------------------------------------------------------------------------------
+# -- sides of a conflict ---------------------------------------------------------------------------
 
 
 def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
@@ -131,14 +140,17 @@ def side_on(problem: Problem, actions: Iterable[object], resolution: int, axis: 
 def with_side(
     problem: Problem, actions: Iterable[object], resolution: int, axis: str, side: int | None
 ) -> list[Action]:
-    """The list with one side of a conflict sharded on an axis, instead of the other one if that stood there.
+    """The list with one side of a conflict sharded on an axis, instead of the other one if that
+    stood there.
 
-    An action that is there already keeps its place and its other bits; a new one comes last, with the other bits of
-    the colour on other axes.  Of colours with more bits than all settings of which are offered, the offered one next to
-    that is taken.  ``side`` None takes the colour off the axis.
+    An action that is there already keeps its place and its other bits; a new one comes last, with
+    the other bits of the colour on other axes.  Of colours with more bits than all settings of
+    which are offered, the offered one next to that is taken.  ``side`` None takes the colour off
+    the axis.
 
     Raises:
-        InvalidPlan: no setting with this side is offered, or it would change nothing; says why, with the sizes.
+        InvalidPlan: no setting with this side is offered, or it would change nothing; says why,
+            with the sizes.
     """
     analysis, mesh, space = problem.analysis, problem.mesh, problem.space
     group, place = owner(analysis, resolution)
@@ -149,9 +161,13 @@ def with_side(
     if side is None:
         return rest
     mask = 1 << (len(group.resolutions) - 1 - place)
-    like = given[mine[0]].bits if mine else next((x.bits for x in given if x.group == group.index), 0)
+    like = (
+        given[mine[0]].bits if mine else next((x.bits for x in given if x.group == group.index), 0)
+    )
     wanted = (like & ~mask) | (mask if side else 0)
-    offered = [int(b) for b in space.bits[space.group == group.index] if bool(int(b) & mask) == bool(side)]
+    offered = [
+        int(b) for b in space.bits[space.group == group.index] if bool(int(b) & mask) == bool(side)
+    ]
     if not offered:
         raise InvalidPlan(f"{group.name} cannot be sharded: no op can be split along it")
     bits = min(offered, key=lambda b: ((b ^ wanted).bit_count(), b))
@@ -163,7 +179,11 @@ def with_side(
 
 
 def side_options(
-    problem: Problem, actions: Sequence[object], resolution: int, axis: str, pricer: Pricer | None = None
+    problem: Problem,
+    actions: Sequence[object],
+    resolution: int,
+    axis: str,
+    pricer: Pricer | None = None,
 ) -> tuple[SideOption, SideOption]:
     """Both sides on an axis, priced in the company of the other actions."""
     pricer = problem.pricer() if pricer is None else pricer

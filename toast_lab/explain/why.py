@@ -3,11 +3,12 @@
     for reason in tl.why(problem, plan, "all_gather"):
         print(reason)
 
-A collective is there because a value is wanted otherwise than it is kept, or because an op is split along a dim that it
-sums over.  Both have causes: the actions of the plan that put a mesh axis on that value, on the op that makes it and on
-the op that reads it, found by taking the plan's actions again one by one; what refinement changed afterwards is called
-so.  For every cause the plan is priced without it.  Then small changes around the place are tried, and the one is
-named that removes the collective at the least cost.
+A collective is there because a value is wanted otherwise than it is kept, or because an op is split
+along a dim that it sums over.  Both have causes: the actions of the plan that put a mesh axis on
+that value, on the op that makes it and on the op that reads it, found by taking the plan's actions
+again one by one; what refinement changed afterwards is called so.  For every cause the plan is
+priced without it.  Then small changes around the place are tried, and the one is named that removes
+the collective at the least cost.
 
 Start reading at ``why``.
 """
@@ -50,7 +51,9 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         sign = "+" if self.more_time_s >= 0 else ""
-        memory = ("+" if self.more_peak_bytes >= 0 else "-") + text.bytes_text(abs(self.more_peak_bytes))
+        memory = ("+" if self.more_peak_bytes >= 0 else "-") + text.bytes_text(
+            abs(self.more_peak_bytes)
+        )
         left = "" if self.removes else ", but the collective stays"
         fits = "" if self.fits else ", does not fit"
         return f"{self.text}: {sign}{self.more_time_s * 1e6:.1f} us a step, {memory}{fits}{left}"
@@ -69,7 +72,8 @@ class Reason:
     conflict: str  #: the resolution that decided it, "" if there is no conflict on the tensor
     causes: tuple[str, ...]  #: actions, or ``REFINED``
     undoing: tuple[Change, ...]  #: the plan without each cause that is an action
-    cheapest: Change | None  #: of all changes tried, that which removes the collective at the least cost
+    #: of all changes tried, that which removes the collective at the least cost
+    cheapest: Change | None
 
     def __repr__(self) -> str:
         return f"<Reason for {self.collective.kind} of {self.collective.value} at {self.place}>"
@@ -80,8 +84,10 @@ class Reason:
     def __str__(self) -> str:
         c = self.collective
         lines = [
-            f"{c.kind} {{{','.join(c.axes)}}} of {c.value}, {text.bytes_text(c.local_bytes)}, {c.time_s * 1e6:.1f} us",
-            f"  at      {self.op_kind}, {self.place}" + (f" ({self.name_stack})" if self.name_stack else ""),
+            f"{c.kind} {{{','.join(c.axes)}}} of {c.value}, {text.bytes_text(c.local_bytes)}, "
+            f"{c.time_s * 1e6:.1f} us",
+            f"  at      {self.op_kind}, {self.place}"
+            + (f" ({self.name_stack})" if self.name_stack else ""),
             f"  because {self.because}",
             f"  from    {', '.join(self.causes) or 'no action: the op cannot be split'}",
         ]
@@ -93,7 +99,10 @@ class Reason:
 
 
 class Reasons(list[Reason]):
-    """Reasons in the order of the collectives; ``str()`` shows those first that take the most time, and not all."""
+    """Reasons in the order of the collectives.
+
+    ``str()`` shows those first that take the most time, and not all.
+    """
 
     def text(self, limit: int | None = SHOWN) -> str:
         """At most ``limit`` reasons as paragraphs, the most costly collectives first."""
@@ -103,7 +112,8 @@ class Reasons(list[Reason]):
         if left:
             time_s = sum(reason.collective.time_s for reason in left)
             shown.append(
-                f"... and {len(left)} more, {time_s * 1e6:.1f} us together: print(reasons.text(None)) shows all, "
+                f"... and {len(left)} more, {time_s * 1e6:.1f} us together: "
+                "print(reasons.text(None)) shows all, "
                 "or ask about a line or a value"
             )
         return "\n\n".join(shown) or "no collectives"
@@ -112,21 +122,26 @@ class Reasons(list[Reason]):
         return self.text()
 
     def __repr__(self) -> str:
-        return f"<Reasons for {len(self)} collectives, {sum(r.collective.time_s for r in self) * 1e6:.1f} us>"
+        return (
+            f"<Reasons for {len(self)} collectives, "
+            f"{sum(r.collective.time_s for r in self) * 1e6:.1f} us>"
+        )
 
     def _repr_html_(self) -> str:
         return text.as_html(self)
 
 
-def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str | Iterable[int]) -> Reasons:
+def why(
+    problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str | Iterable[int]
+) -> Reasons:
     """Why a plan has certain collectives.
 
     Args:
         problem: the plan's problem.
         plan: the plan.
-        which: a row of ``price(problem, plan).collectives``, its number, or several numbers; or a text: a kind
-            ("all_gather"), a kind of op ("dot_general"), the name of a value, or part of a source line ("model.py:31"),
-            of the op or else of whoever calls it.
+        which: a row of ``price(problem, plan).collectives``, its number, or several numbers; or a
+            text: a kind ("all_gather"), a kind of op ("dot_general"), the name of a value, or part
+            of a source line ("model.py:31"), of the op or else of whoever calls it.
 
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
@@ -138,7 +153,9 @@ def why(problem: Problem, plan: ShardingPlan, which: CollectiveRow | int | str |
     return Reasons(asker.answer(row) for row in _chosen(problem, cost, which))
 
 
-def _chosen(problem: Problem, cost: Cost, which: CollectiveRow | int | str | Iterable[int]) -> Iterable[CollectiveRow]:
+def _chosen(
+    problem: Problem, cost: Cost, which: CollectiveRow | int | str | Iterable[int]
+) -> Iterable[CollectiveRow]:
     rows = cost.collectives
     if isinstance(which, int):
         if not 0 <= which < len(rows):
@@ -158,13 +175,20 @@ def _chosen(problem: Problem, cost: Cost, which: CollectiveRow | int | str | Ite
         or [r for r in rows if which in program.locations[int(program.location[r.op])]]
     )
     if not found:
-        known = sorted({r.kind for r in rows} | {kinds[r.op] for r in rows} | {r.value for r in rows})
+        known = sorted(
+            {r.kind for r in rows} | {kinds[r.op] for r in rows} | {r.value for r in rows}
+        )
         raise ToastError(
-            f"no collective of this plan is of kind, op, value or line {which!r}{did_you_mean(which, known)}; it has "
-            f"{len(rows)}: {text.few(sorted({f'{r.kind} at {text.line_text(r.where)}' for r in rows}), 10)}"
+            "no collective of this plan is of kind, op, value or line "
+            f"{which!r}{did_you_mean(which, known)}; it has "
+            f"{len(rows)}: "
+            f"{text.few(sorted({f'{r.kind} at {text.line_text(r.where)}' for r in rows}), 10)}"
         )
     if len(found) > MOST:
-        raise ToastError(f"{len(found)} collectives match {which!r}, ask about at most {MOST}: give a line or a value")
+        raise ToastError(
+            f"{len(found)} collectives match {which!r}, ask about at most {MOST}: "
+            "give a line or a value"
+        )
     return found
 
 
@@ -177,7 +201,8 @@ class _Asker:
         self.actions = _actions(problem, plan)
         self.texts = [problem.space.text(a) for a in self.actions]
         shape = plan.op_axis.shape, plan.value_axis.shape
-        self.op_cause, self.value_cause = np.full(shape[0], -1), np.full(shape[1], -1)  # -1: refinement
+        # -1: refinement
+        self.op_cause, self.value_cause = np.full(shape[0], -1), np.full(shape[1], -1)
         state = State(problem.space)
         for i, action in enumerate(self.actions):
             before = state.op_axis.copy(), state.value_axis.copy()
@@ -186,7 +211,9 @@ class _Asker:
             self.value_cause[state.value_axis != before[1]] = i
         self.op_cause[state.op_axis != plan.op_axis] = -1
         self.value_cause[state.value_axis != plan.value_axis] = -1
-        self.exact = bool((state.op_axis == plan.op_axis).all() and (state.value_axis == plan.value_axis).all())
+        self.exact = bool(
+            (state.op_axis == plan.op_axis).all() and (state.value_axis == plan.value_axis).all()
+        )
         self.kept = plan.value_specs()
         self._wants = st.wants_of(st.tables(plan.program), plan.op_axis)
         self.values = {name: v for v, name in enumerate(self.program.value_name)}
@@ -203,29 +230,44 @@ class _Asker:
         tried = [*undoing, *settled, *self._around(row, value, axes)]
         removing = [c for c in tried if c.removes]
         return Reason(
-            row, program.kind[row.op], text.place_text(program.locations[int(program.location[row.op])]),
-            program.name_stack[row.op], self._because(row, value, axes, made),
-            tuple(dict.fromkeys(self._colours(row, value, axes))), self._conflict(row, value),
-            tuple(self.texts[i] if i >= 0 else REFINED for i in causes), undoing,
+            row,
+            program.kind[row.op],
+            text.place_text(program.locations[int(program.location[row.op])]),
+            program.name_stack[row.op],
+            self._because(row, value, axes, made),
+            tuple(dict.fromkeys(self._colours(row, value, axes))),
+            self._conflict(row, value),
+            tuple(self.texts[i] if i >= 0 else REFINED for i in causes),
+            undoing,
             min(removing, key=lambda c: (not c.fits, c.time_s)) if removing else None,
-        )  # fmt: skip
+        )
 
     # -- words ------------------------------------------------------------------------------------
     def _because(self, row: CollectiveRow, value: int, axes: Sequence[int], made: bool) -> str:
         program = self.program
         if made:
             summed = [
-                f"{self.analysis.dim_text(int(self.plan.op_axis[row.op, a]))} over {self.plan.mesh.axes[a]}"
+                f"{self.analysis.dim_text(int(self.plan.op_axis[row.op, a]))} over "
+                f"{self.plan.mesh.axes[a]}"
                 for a in axes
                 if self.plan.op_axis[row.op, a] >= 0
                 and int(self.plan.op_axis[row.op, a]) not in program.def_names(value)
             ]
             if summed:
-                return f"{program.kind[row.op]} is split along what it sums over ({', '.join(summed)}): parts are added"
-            return f"{row.value} is kept as {spec_text(self.kept[value])}, and its op leaves it otherwise"
+                return (
+                    f"{program.kind[row.op]} is split along what it sums over "
+                    f"({', '.join(summed)}): parts are added"
+                )
+            return (
+                f"{row.value} is kept as {spec_text(self.kept[value])}, and its op leaves it "
+                "otherwise"
+            )
         wanted = self._wanted(row, value)
         kept = spec_text(self.kept[value])
-        return f"{row.value} is kept as {kept} and {program.kind[row.op]} reads it as {spec_text(wanted)}"
+        return (
+            f"{row.value} is kept as {kept} and {program.kind[row.op]} reads it as "
+            f"{spec_text(wanted)}"
+        )
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program = self.program
@@ -243,7 +285,9 @@ class _Asker:
                 yield self.analysis.dim_text(int(self.plan.op_axis[row.op, a]))
 
     def _conflict(self, row: CollectiveRow, value: int) -> str:
-        """The first conflict on the value, or on a tensor of the op, and the bit that the plan's actions give it."""
+        """The first conflict on the value, or on a tensor of the op, and the bit that the plan's
+        actions give it.
+        """
         analysis, program = self.analysis, self.program
         around = {value, *program.operands(row.op), *program.results(row.op)}
         for conflict in analysis.conflicts:
@@ -258,14 +302,18 @@ class _Asker:
                     dims = [analysis.name_text[n] for n in conflict.sides]
                     side = bit ^ int(s.flipped)
                     return (
-                        f"{dims[0]} and {dims[1]} of {program.value_name[conflict.places[0].value]} have one colour; "
+                        f"{dims[0]} and {dims[1]} of "
+                        f"{program.value_name[conflict.places[0].value]} have one colour; "
                         f"{self.problem.space.text(action)} shards {dims[side]}"
                     )
         return ""
 
     # -- causes -----------------------------------------------------------------------------------
     def _causes(self, row: CollectiveRow, value: int, axes: Sequence[int], made: bool) -> list[int]:
-        """Numbers of actions, -1 for refinement: what put the axes on the value, on its op and on the op that reads."""
+        """Numbers of actions, -1 for refinement.
+
+        What put the axes on the value, on its op and on the op that reads.
+        """
         found: dict[int, None] = {}
         ops = [row.op] if made else [row.op, int(self.program.value_op[value])]
         for a in axes:
@@ -295,12 +343,17 @@ class _Asker:
             if self.exact:
                 op_axis, value_axis = state.op_axis, state.value_axis
             actions = [t for k, t in enumerate(self.texts) if k != i]
-            self.without[i] = self._change(f"without {self.texts[i]}", op_axis, value_axis, tuple(actions), None)
+            self.without[i] = self._change(
+                f"without {self.texts[i]}", op_axis, value_axis, tuple(actions), None
+            )
         change = self.without[i]
         return None if change is None else change._replace(removes=self._gone(change.plan, row))
 
     def _settle(self, i: int, row: CollectiveRow) -> Iterator[Change]:
-        """The plan with one conflict of an action's colour settled the other way; not of refined plans."""
+        """The plan with one conflict of an action's colour settled the other way.
+
+        Not of refined plans.
+        """
         action, space = self.actions[i], self.problem.space
         if not self.exact:
             return
@@ -314,14 +367,21 @@ class _Asker:
                     state.apply(other if k == i else taken)
                 texts = tuple(space.text(other) if k == i else t for k, t in enumerate(self.texts))
                 self.settled[i, bit] = self._change(
-                    f"{space.text(other)} instead of {self.texts[i]}", state.op_axis, state.value_axis, texts, None
+                    f"{space.text(other)} instead of {self.texts[i]}",
+                    state.op_axis,
+                    state.value_axis,
+                    texts,
+                    None,
                 )
             change = self.settled[i, bit]
             if change is not None:
                 yield change._replace(removes=self._gone(change.plan, row))
 
     def _around(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[Change]:
-        """Small changes at the place: the value, its op or the op that reads it without the axes, or kept as wanted."""
+        """Small changes at the place.
+
+        The value, its op or the op that reads it without the axes, or kept as wanted.
+        """
         program, plan = self.program, self.plan
         made_by = int(program.value_op[value])
         called = f"{program.kind[row.op]} ({text.line_text(row.where)})"
@@ -345,18 +405,30 @@ class _Asker:
         candidates = [
             changed(f"do not split {called} over {axis_text}", [row.op], {}),
             changed(
-                f"do not split {called} over {axis_text}, and keep its results so", [row.op], dict.fromkeys(results)
+                f"do not split {called} over {axis_text}, and keep its results so",
+                [row.op],
+                dict.fromkeys(results),
             ),
             changed(f"keep {row.value} without {axis_text}", [], {value: None}),
         ]
         if made_by != row.op:
-            candidates.append(changed(f"keep {row.value} as {spec_text(wanted)}", [], {value: wanted}))
             candidates.append(
-                changed(f"neither split {called} nor keep {row.value} over {axis_text}", [row.op], {value: None})
+                changed(f"keep {row.value} as {spec_text(wanted)}", [], {value: wanted})
+            )
+            candidates.append(
+                changed(
+                    f"neither split {called} nor keep {row.value} over {axis_text}",
+                    [row.op],
+                    {value: None},
+                )
             )
             if made_by >= program.n_arguments:
                 candidates.append(
-                    changed(f"neither make nor keep {row.value} over {axis_text}", [made_by], {value: None})
+                    changed(
+                        f"neither make nor keep {row.value} over {axis_text}",
+                        [made_by],
+                        {value: None},
+                    )
                 )
         yield from (c for c in candidates if c is not None)
 
@@ -375,7 +447,11 @@ class _Asker:
         for array in (op_axis, value_axis):
             array.flags.writeable = False
         other = dataclasses.replace(
-            plan, op_axis=op_axis, value_axis=value_axis, actions=actions or (*plan.actions, what), key=0
+            plan,
+            op_axis=op_axis,
+            value_axis=value_axis,
+            actions=actions or (*plan.actions, what),
+            key=0,
         )
         try:
             other.check()
@@ -383,9 +459,15 @@ class _Asker:
             return None
         cost = price(self.problem, other)
         return Change(
-            what, other, cost.time_s, cost.peak_bytes, cost.fits, cost.time_s - self.cost.time_s,
-            cost.peak_bytes - self.cost.peak_bytes, row is not None and not _has(cost, row),
-        )  # fmt: skip
+            what,
+            other,
+            cost.time_s,
+            cost.peak_bytes,
+            cost.fits,
+            cost.time_s - self.cost.time_s,
+            cost.peak_bytes - self.cost.peak_bytes,
+            row is not None and not _has(cost, row),
+        )
 
     def _gone(self, plan: ShardingPlan, row: CollectiveRow) -> bool:
         return not _has(price(self.problem, plan), row)
@@ -393,7 +475,10 @@ class _Asker:
 
 def _has(cost: Cost, row: CollectiveRow) -> bool:
     """Does a collective still move this value at this op over one of these axes?"""
-    return any(r.op == row.op and r.value == row.value and set(r.axes) & set(row.axes) for r in cost.collectives)
+    return any(
+        r.op == row.op and r.value == row.value and set(r.axes) & set(row.axes)
+        for r in cost.collectives
+    )
 
 
 def _actions(problem: Problem, plan: ShardingPlan) -> list[Action]:

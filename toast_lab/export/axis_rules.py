@@ -1,9 +1,9 @@
 """Logical-axis rules: a plan in the form in which flax users say it.
 
-flax gives every dim of a parameter a logical name and maps names to mesh axes by a list of rules, the same for all
-tensors.  A plan may shard two tensors with the same names differently, which no such list can say; what a list then
-gets wrong is named.  Rules apply in order, and one whose mesh axes are taken in a tensor is passed over, as in
-``flax.linen.logical_to_mesh_axes``.
+flax gives every dim of a parameter a logical name and maps names to mesh axes by a list of rules,
+the same for all tensors.  A plan may shard two tensors with the same names differently, which no
+such list can say; what a list then gets wrong is named.  Rules apply in order, and one whose mesh
+axes are taken in a tensor is passed over, as in ``flax.linen.logical_to_mesh_axes``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ Rules = tuple[tuple[str, Any], ...]
 
 
 class AxisRules(NamedTuple):
-    """Rules for ``flax.linen.logical_axis_rules``, and the tensors for which they give something else than the plan."""
+    """Rules for ``flax.linen.logical_axis_rules``, and the tensors for which they give something
+    else than the plan.
+    """
 
     rules: Rules
     wrong: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = ["LOGICAL_AXIS_RULES = (", *(f"    ({name!r}, {axes!r})," for name, axes in self.rules), ")"]
+        lines = [
+            "LOGICAL_AXIS_RULES = (",
+            *(f"    ({name!r}, {axes!r})," for name, axes in self.rules),
+            ")",
+        ]
         return "\n".join([*lines, *(f"# not as planned: {text}" for text in self.wrong)])
 
 
@@ -43,15 +49,17 @@ class _Tensor(NamedTuple):
 
 
 def axis_rules(
-    plan: ShardingPlan, names: Mapping[str, Sequence[str | None]] | None = None, model: Model | None = None
+    plan: ShardingPlan,
+    names: Mapping[str, Sequence[str | None]] | None = None,
+    model: Model | None = None,
 ) -> AxisRules:
     """Rules that give the plan's argument shardings.
 
     Args:
         plan: of a model.
-        names: logical names of dims by argument path or by its last key; by default those that the arguments carry
-            (``flax.linen.with_logical_partitioning``, nnx variables with ``sharding_names``), else the model's
-            ``dim_names``.
+        names: logical names of dims by argument path or by its last key; by default those that the
+            arguments carry (``flax.linen.with_logical_partitioning``, nnx variables with
+            ``sharding_names``), else the model's ``dim_names``.
         model: see ``minimal_constraints``.
 
     Raises:
@@ -77,11 +85,13 @@ def axis_rules(
         raise InvalidProblem("names of dims do not fit:\n" + "\n".join(wrong[:20]))
     if not tensors:
         raise InvalidProblem(
-            "no argument has names for its dims: give names={'w1': ('embed', 'mlp'), ...}, or dim_names to from_jax"
+            "no argument has names for its dims: give names={'w1': ('embed', 'mlp'), ...}, or "
+            "dim_names to from_jax"
         )
     rules = _best(tensors)
     lost = [
-        f"{t.path} {t.names}: {partition_text(resolve(t.names, rules))} instead of {partition_text(t.spec)}"
+        f"{t.path} {t.names}: {partition_text(resolve(t.names, rules))} instead of "
+        f"{partition_text(t.spec)}"
         for t in tensors
         if resolve(t.names, rules) != t.spec
     ]
@@ -111,7 +121,8 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
                 by_axes[axes] = by_axes.get(axes, 0.0) + t.bytes
     rules: list[tuple[str, Any]] = []
     for name, by_axes in wanted.items():
-        # Names that are whole here and split there keep their rule: where its axes are taken it is passed over.
+        # Names that are whole here and split there keep their rule: where its axes are taken it is
+        # passed over.
         split = {axes: size for axes, size in by_axes.items() if axes}
         best = max(split, key=lambda axes: split[axes]) if split else ()
         rules.append((name, spec_entries((best,))[0]))
@@ -122,8 +133,14 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
     score, improved = right(rules), True
     while improved:
         improved = False
-        trials = [_moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j]
-        trials += [[*rules[:i], (rules[i][0], None), *rules[i + 1 :]] for i in range(len(rules)) if rules[i][1]]
+        trials = [
+            _moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j
+        ]
+        trials += [
+            [*rules[:i], (rules[i][0], None), *rules[i + 1 :]]
+            for i in range(len(rules))
+            if rules[i][1]
+        ]
         for trial in trials:
             if (now := right(trial)) > score:
                 rules, score, improved = trial, now, True

@@ -1,9 +1,11 @@
-"""Put sharding constraints into a JAX function at places of its source, without touching the source.
+"""Put sharding constraints into a JAX function at places of its source, without touching the
+source.
 
-A place is an equation of the function's jaxpr, known by the source lines that lead to it, its primitive, whether it is
-part of a derivative's backward pass, and its shape; so one place is one expression in the source, however many layers
-run through it.  The function is traced, and its equations are evaluated again with ``with_sharding_constraint`` on the
-operands and results of those places, within loops, branches and inner jits, too.
+A place is an equation of the function's jaxpr, known by the source lines that lead to it, its
+primitive, whether it is part of a derivative's backward pass, and its shape; so one place is one
+expression in the source, however many layers run through it.  The function is traced, and its
+equations are evaluated again with ``with_sharding_constraint`` on the operands and results of those
+places, within loops, branches and inner jits, too.
 
 This file and what it imports need nothing but JAX: exported code carries them along.
 """
@@ -25,8 +27,17 @@ _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 ENDS = {
     code.co_filename for code in ((lambda: 0).__code__, called.__code__)
 }  # files whose frames are not the user's, and end the chain of source lines
-_INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin")
-_OF_SCALARS = ("reduce", "scatter", "select_and_")  # the jaxpr in their parameters combines two numbers
+_INLINED = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_lin",
+)
+# The jaxpr in their parameters combines two numbers
+_OF_SCALARS = ("reduce", "scatter", "select_and_")
 
 
 class Place(NamedTuple):
@@ -42,30 +53,45 @@ class Which(NamedTuple):
     """Some of the equations of a place."""
 
     numbers: frozenset[int]
-    in_pass: bool  #: counted anew each time that the source line is run, so that it holds for any number of layers
+    #: counted anew each time that the source line is run, so that it holds for any number of layers
+    in_pass: bool
 
 
 class Rule(NamedTuple):
-    """What to pin at a place.  Specs have one entry per dim: None, a mesh axis, or a tuple of them."""
+    """What to pin at a place.
+
+    Specs have one entry per dim: None, a mesh axis, or a tuple of them.
+    """
 
     place: Place
-    operands: Mapping[int, tuple[Any, ...]]  #: operand number -> spec in which this equation reads it
-    results: Mapping[int, tuple[tuple[Any, ...], ...]]  #: result number -> specs that it is brought to, in order
+    #: operand number -> spec in which this equation reads it
+    operands: Mapping[int, tuple[Any, ...]]
+    #: result number -> specs that it is brought to, in order
+    results: Mapping[int, tuple[tuple[Any, ...], ...]]
     which: Which | None = None  #: None: all equations of the place
 
 
-def constrain(fn: Callable[..., Any], rules: Sequence[Rule], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+def constrain(
+    fn: Callable[..., Any], rules: Sequence[Rule], mesh: jax.sharding.Mesh
+) -> Callable[..., Any]:
     """``fn`` with sharding constraints at the places of ``rules``.
 
     Raises:
-        ValueError: on tracing, if a rule finds no equation: the source has changed since the rules were made.
+        ValueError: on tracing, if a rule finds no equation: the source has changed since the rules
+            were made.
     """
 
     def constrained(*args: Any, **keywords: Any) -> Any:
         values, by_name = ordered(fn, args, keywords)
         leaves, tree = jax.tree_util.tree_flatten(values)
-        # What is no array here is a static argument of the jit around this, or bound in the user's function.
-        given = Whole(tree, tuple(None if isinstance(x, jax.Array | np.ndarray | np.generic) else (x,) for x in leaves))
+        # What is no array here is a static argument of the jit around this, or bound in the user's
+        # function.
+        given = Whole(
+            tree,
+            tuple(
+                None if isinstance(x, jax.Array | np.ndarray | np.generic) else (x,) for x in leaves
+            ),
+        )
         arrays = [x for x, slot in zip(leaves, given.slots, strict=True) if slot is None]
         whole: list[Whole] = []
 
@@ -91,7 +117,8 @@ class Walk:
         for rule in rules:
             self.rules.setdefault(rule.place, []).append(rule)
         self.count: dict[Place, int] = {}  #: number of the last equation of each place
-        self.in_pass: dict[Place, int] = {}  #: the same, since the lines of the last equation were come to
+        #: the same, since the lines of the last equation were come to
+        self.in_pass: dict[Place, int] = {}
         self.lines: tuple[str, bool] = "", False
         self.used: set[int] = set()
 
@@ -116,16 +143,21 @@ class Walk:
         """Results of one equation; what it calls is walked, too."""
         name = eqn.primitive.name
         if name in _INLINED:
-            inner = next(p for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if (p := eqn.params.get(key)) is not None)
+            inner = next(
+                p
+                for key in ("jaxpr", "call_jaxpr", "fun_jaxpr")
+                if (p := eqn.params.get(key)) is not None
+            )
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
         if not name.startswith(_OF_SCALARS) and any(map(_holds_jaxpr, eqn.params.values())):
             return self.bind(eqn, values, {k: self.rewritten(p) for k, p in eqn.params.items()})
         place = place_of(eqn)
         number, in_pass = self.counted(place)
         rules = [
-            r for r in self.rules.get(place, ())
+            r
+            for r in self.rules.get(place, ())
             if r.which is None or (in_pass if r.which.in_pass else number) in r.which.numbers
-        ]  # fmt: skip
+        ]
         for rule in rules:
             self.used.add(id(rule))
             for i, spec in rule.operands.items():
@@ -149,7 +181,8 @@ class Walk:
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         """Evaluate one equation."""
         taken = eqn.primitive.get_bind_params(dict(params))
-        functions, plain = taken if isinstance(taken, tuple) else ((), taken)  # older versions of JAX give both
+        # Older versions of JAX give both
+        functions, plain = taken if isinstance(taken, tuple) else ((), taken)
         with eqn.ctx.manager, _at(eqn):
             made = eqn.primitive.bind(*functions, *values, **plain)
         return list(made) if eqn.primitive.multiple_results else [made]
@@ -168,7 +201,9 @@ class Walk:
 
     def pin(self, value: Any, spec: Sequence[Any]) -> Any:
         """``value`` with a constraint behind it."""
-        return jax.lax.with_sharding_constraint(value, jax.sharding.NamedSharding(self.mesh, partition_spec(spec)))
+        return jax.lax.with_sharding_constraint(
+            value, jax.sharding.NamedSharding(self.mesh, partition_spec(spec))
+        )
 
     def check(self) -> None:
         """Raise ValueError for rules that no equation was found for."""
@@ -181,7 +216,10 @@ class Walk:
 
 
 def partition_spec(entries: Sequence[Any]) -> jax.sharding.PartitionSpec:
-    """Entries per dim as a PartitionSpec; JAX hides the last dims of random keys, so nothing is said of whole ones."""
+    """Entries per dim as a PartitionSpec.
+
+    JAX hides the last dims of random keys, so nothing is said of whole ones.
+    """
     last = max((i + 1 for i, entry in enumerate(entries) if entry is not None), default=0)
     return jax.sharding.PartitionSpec(*entries[:last])
 
@@ -191,13 +229,19 @@ def place_of(eqn: Any) -> Place:
     shape = tuple(map(int, getattr(eqn.outvars[0].aval, "shape", ()))) if eqn.outvars else ()
     lines = source_lines(eqn.source_info.traceback)
     backward = "transpose" in str(eqn.source_info.name_stack)
-    return Place(" < ".join(f"{os.path.basename(f)}:{n}" for f, n in lines), eqn.primitive.name, backward, shape)
+    return Place(
+        " < ".join(f"{os.path.basename(f)}:{n}" for f, n in lines),
+        eqn.primitive.name,
+        backward,
+        shape,
+    )
 
 
 def source_lines(traceback: Any) -> list[tuple[str, int]]:
     """(file, line) of the user's frames that lead to an equation, innermost first.
 
-    They end where JAX was called to trace: what is outside of that differs from one caller to the next.
+    They end where JAX was called to trace: what is outside of that differs from one caller to the
+    next.
     """
     found: list[tuple[str, int]] = []
     for frame in traceback.frames if traceback is not None else ():
@@ -210,7 +254,10 @@ def source_lines(traceback: Any) -> list[tuple[str, int]]:
 
 
 def _at(eqn: Any) -> Any:
-    """Keeps the source line and name of an equation; where JAX hides how, profiles lose them and nothing else does."""
+    """Keeps the source line and name of an equation.
+
+    Where JAX hides how, profiles lose them and nothing else does.
+    """
     try:
         from jax._src import source_info_util as info
 

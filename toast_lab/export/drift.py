@@ -1,7 +1,8 @@
 """``plan.to_test()``: a pytest file that fails when what the compiler makes of a plan drifts.
 
-It loads the model as the user does, reads the saved plan, compiles ahead of time, and compares collectives, bytes and
-memory with what was recorded.  A change of the model that the plan no longer fits fails as well, with the plan's notes.
+It loads the model as the user does, reads the saved plan, compiles ahead of time, and compares
+collectives, bytes and memory with what was recorded.  A change of the model that the plan no longer
+fits fails as well, with the plan's notes.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ def to_test(
         load: what ``tl.load`` takes: a built-in model or ``"package.module:make"``.
         plan_file: where the test finds the saved plan, from its own folder.
         sizes: for ``tl.load``.
-        topology: what is compiled for, see ``tl.compile``; as many virtual CPU devices as the mesh has by default.
+        topology: what is compiled for, see ``tl.compile``; as many virtual CPU devices as the mesh
+            has by default.
         model: see ``minimal_constraints``.
         options: for ``tl.compile``.
 
     Raises:
-        InvalidProblem: sizes that cannot be written down, or the compiler refuses the plan for lack of memory.
+        InvalidProblem: sizes that cannot be written down, or the compiler refuses the plan for lack
+            of memory.
     """
     model = model_of(plan.program, model)
     given = dict(sizes or {})
@@ -54,7 +57,9 @@ def to_test(
         if ast.literal_eval(repr(given)) != given:
             raise ValueError
     except (ValueError, SyntaxError):
-        raise InvalidProblem(f"sizes {given!r} are no plain values that a test file could hold") from None
+        raise InvalidProblem(
+            f"sizes {given!r} are no plain values that a test file could hold"
+        ) from None
     topology = topology or f"cpu:{plan.mesh.n_devices}"
     made = compile_plan(model, plan, topology, **options)
     if not made.fits:
@@ -84,26 +89,36 @@ def recorded(made: Compiled) -> dict[str, Any]:
     """What a test remembers of a compiled program."""
     rows: dict[str, list[float]] = {}
     for c in made.collectives:
-        row = rows.setdefault(f"{c.kind} over {'?' if c.axes is None else ','.join(c.axes)}", [0.0, 0.0])
+        row = rows.setdefault(
+            f"{c.kind} over {'?' if c.axes is None else ','.join(c.axes)}", [0.0, 0.0]
+        )
         row[0] += c.times * max(1, len(c.parts))
         row[1] += c.times * c.bytes
     return {
-        "collectives": {key: {"count": n, "bytes": size} for key, (n, size) in sorted(rows.items())},
+        "collectives": {
+            key: {"count": n, "bytes": size} for key, (n, size) in sorted(rows.items())
+        },
         "peak_bytes": made.peak_bytes,
     }
 
 
 def drifted(record: Mapping[str, Any], made: Compiled) -> list[str]:
-    """How a compiled program differs from what was recorded, a sentence each; memory may differ by 5%."""
+    """How a compiled program differs from what was recorded, a sentence each.
+
+    Memory may differ by 5%.
+    """
     if not made.fits:
         return [f"the compiler refuses it for lack of memory: {made.refusal[:200]}"]
     now, found = recorded(made), []
     before = record["collectives"]
     for key in sorted({*before, *now["collectives"]}):
-        then, here = (side.get(key, {"count": 0.0, "bytes": 0.0}) for side in (before, now["collectives"]))
+        then, here = (
+            side.get(key, {"count": 0.0, "bytes": 0.0}) for side in (before, now["collectives"])
+        )
         if then != here:
             found.append(
-                f"{key}: {then['count']:g} of {then['bytes']:g} bytes recorded, {here['count']:g} of "
+                f"{key}: {then['count']:g} of {then['bytes']:g} bytes recorded, "
+                f"{here['count']:g} of "
                 f"{here['bytes']:g} bytes now"
             )
     peak, limit = now["peak_bytes"], PEAK_TOLERANCE * (record["peak_bytes"] or 0)

@@ -4,11 +4,13 @@
     print(found)                                # each with source line, value and PartitionSpec
     step = jax.jit(found.apply(train_step), in_shardings=..., out_shardings=...)
 
-Arguments and results carry the plan's shardings; propagation finds most of the rest by itself.  A constraint stands at
-a place of the source, so one covers all layers that run through that line.  How a set is judged and searched is told in
-``trial``; what remains different in the end is said in ``remaining``, never hidden.
+Arguments and results carry the plan's shardings; propagation finds most of the rest by itself.  A
+constraint stands at a place of the source, so one covers all layers that run through that line.
+How a set is judged and searched is told in ``trial``; what remains different in the end is said in
+``remaining``, never hidden.
 
-Propagation is Shardy's; the paper has nothing of the kind.  Start reading at ``minimal_constraints``.
+Propagation is Shardy's; the paper has nothing of the kind.  Start reading at
+``minimal_constraints``.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Pinned(NamedTuple):
     values: tuple[str, ...]  #: names of the values, one for each layer that it covers
     where: str  #: "model.py:31"; where a value is read from several lines, the first
     name_stack: str  #: of the first of them
-    frames: tuple[tuple[tuple[str, int, int, int, int], ...], ...]  #: per target: file, line, column, end line, column
+    #: per target: file, line, column, end line, column
+    frames: tuple[tuple[tuple[str, int, int, int, int], ...], ...]
 
     @property
     def backward(self) -> bool:
@@ -83,7 +86,8 @@ class MinimalConstraints(Sequence[Pinned]):
     rows: tuple[Pinned, ...]
     proof: str  #: "compiled" or "propagated": the judge that agreed
     found: trial.Found
-    source: places.Source | None  #: None: made for a program without its function, so ``apply`` cannot be used
+    #: None: made for a program without its function, so ``apply`` cannot be used
+    source: places.Source | None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -114,14 +118,20 @@ class MinimalConstraints(Sequence[Pinned]):
 
     @property
     def remaining_bytes(self) -> float:
-        """Bytes of collectives that one of the two programs has and the other has not; NaN if nothing was compiled."""
+        """Bytes of collectives that one of the two programs has and the other has not.
+
+        NaN if nothing was compiled.
+        """
         found = self.found
         if found.compiled is None:
             return 0.0 if not found.wrong else float("nan")
         return trial.difference_bytes(*found.compiled)
 
     def remaining_time_s(self, problem: Problem) -> float:
-        """Predicted seconds of the compiled collectives beyond those of the plan; NaN if nothing was compiled."""
+        """Predicted seconds of the compiled collectives beyond those of the plan.
+
+        NaN if nothing was compiled.
+        """
         from toast_lab.export.pricing import collectives_time_s
 
         found = self.found
@@ -142,7 +152,9 @@ class MinimalConstraints(Sequence[Pinned]):
                     operands[number] = entries[0]
                 else:
                     results[number] = entries
-        return tuple(Rule(p, operands, results, some) for (p, some), (operands, results) in merged.items())
+        return tuple(
+            Rule(p, operands, results, some) for (p, some), (operands, results) in merged.items()
+        )
 
     def apply(self, fn: Callable[..., Any], mesh: Any = None) -> Callable[..., Any]:
         """``fn`` with these constraints in it, for the user's own ``jax.jit``.
@@ -153,16 +165,23 @@ class MinimalConstraints(Sequence[Pinned]):
         from toast_lab.apply.jit import jax_mesh
 
         if self.source is None:
-            raise InvalidPlan("these constraints were found for a program without its function; see annotate")
+            raise InvalidPlan(
+                "these constraints were found for a program without its function; see annotate"
+            )
         return constrained.constrain(fn, self.rules, jax_mesh(self.plan, mesh))
 
     def __str__(self) -> str:
         spread = sum(len(r.values) for r in self.rows)
         head = (
-            f"{counted(len(self.rows), 'constraint')} for {counted(spread, 'value')} of {self.plan.program.name} on "
+            f"{counted(len(self.rows), 'constraint')} for {counted(spread, 'value')} of "
+            f"{self.plan.program.name} on "
             f"{self.plan.mesh}"
         )
-        how = "the compiler makes the same collectives" if self.proof == "compiled" else "propagation gives the plan"
+        how = (
+            "the compiler makes the same collectives"
+            if self.proof == "compiled"
+            else ("propagation gives the plan")
+        )
         left = self.remaining
         state = how if not left else f"what remains different: {'; '.join(left[:10])}"
         rest = "" if self.found.complete else "; time ran out before every constraint was tried"
@@ -183,9 +202,9 @@ def minimal_constraints(
     Args:
         plan: of a model.
         model: the model, if it is not the one last analysed of this program.
-        proof: "compiled": compile each set for virtual CPU devices and compare collectives, work and memory with
-            those of the whole plan; "propagated": let Shardy's propagation alone be the judge, which is quicker and
-            asks for more constraints.
+        proof: "compiled": compile each set for virtual CPU devices and compare collectives, work
+            and memory with those of the whole plan; "propagated": let Shardy's propagation alone be
+            the judge, which is quicker and asks for more constraints.
         seconds: after which the smallest set so far is given.
         on_event: receives ``trial.Progress``.
         cancel: polled; True ends the search with ``isolate.Cancelled``.
@@ -203,21 +222,31 @@ def minimal_constraints(
     bare = dataclasses.replace(plan, trees=None)
     request = trial.Request(model.stablehlo, bare, units, proof == "compiled", seconds)
     found: trial.Found = isolate.run_in_child(
-        "toast_lab.export.trial:search", request, env=dev.environment(dev.Devices("cpu", plan.mesh.n_devices)),
-        time_limit_s=seconds + 600.0, on_event=on_event, cancel=cancel,
+        "toast_lab.export.trial:search",
+        request,
+        env=dev.environment(dev.Devices("cpu", plan.mesh.n_devices)),
+        time_limit_s=seconds + 600.0,
+        on_event=on_event,
+        cancel=cancel,
         what=f"looking for the constraints of {model.name}",
-    )  # fmt: skip
+    )
     chosen = tuple(rows[i][0] for i in found.chosen)
     return MinimalConstraints(plan, chosen, proof, found, source)
 
 
-def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[Pinned, trial.Unit]]:
+def candidates(
+    plan: ShardingPlan, equations: Sequence[Equation]
+) -> list[tuple[Pinned, trial.Unit]]:
     """Every constraint that could be set, alike ones of several layers together.
 
-    A value that all its readers want in one sharding has that as its last; else those who want the same are one.
+    A value that all its readers want in one sharding has that as its last; else those who want the
+    same are one.
     """
     program = plan.program
-    kept, used, made, natural = plan.value_specs(), plan.use_specs(), made_specs(plan), natural_specs(plan)
+    kept = plan.value_specs()
+    used = plan.use_specs()
+    made = made_specs(plan)
+    natural = natural_specs(plan)
     wanted: dict[int, set[Spec]] = {}
     for use, value in enumerate(map(int, program.use_value)):
         wanted.setdefault(value, set()).add(used[use])
@@ -233,12 +262,15 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
                 specs += wanted[value]
             specs = [s for j, s in enumerate(specs) if not j or s != specs[j - 1]]
             target = Target(e.place, "result", i, None)
-            groups.setdefault(("result", e.place, i, tuple(specs)), []).append((e, target, value, ()))
+            groups.setdefault(("result", e.place, i, tuple(specs)), []).append(
+                (e, target, value, ())
+            )
         for i, uses in enumerate(e.uses):
             if not uses:
                 continue
             value = int(program.use_value[uses[0]])
-            # Of several ops that an equation becomes the last does the work; a gather first looks which indices fit.
+            # Of several ops that an equation becomes the last does the work; a gather first looks
+            # which indices fit.
             spec = used[uses[-1]]
             alone = value in source and value not in outputs and len(wanted[value]) == 1
             if spec == kept[value] or alone:
@@ -249,7 +281,9 @@ def candidates(plan: ShardingPlan, equations: Sequence[Equation]) -> list[tuple[
     return [_row(key, members, program, kept, natural, used) for key, members in groups.items()]
 
 
-def _row(key: Any, members: list[Any], program: Any, kept: Any, natural: Any, used: Any) -> tuple[Pinned, trial.Unit]:
+def _row(
+    key: Any, members: list[Any], program: Any, kept: Any, natural: Any, used: Any
+) -> tuple[Pinned, trial.Unit]:
     """One group of alike places as a constraint and as what is tried."""
     side, specs, first = key[0], key[-1], members[0][0]
     at: dict[Target, list[Equation]] = {}
@@ -270,7 +304,9 @@ def _row(key: Any, members: list[Any], program: Any, kept: Any, natural: Any, us
 
 
 def _which(some: Sequence[Equation]) -> Which | None:
-    """How to tell these equations of one place from the others, in words that hold for more layers if they can."""
+    """How to tell these equations of one place from the others, in words that hold for more layers
+    if they can.
+    """
     if len(some) == some[0].of:
         return None
     passes = {e.in_pass: e.of_pass for e in some}
@@ -292,9 +328,14 @@ def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
         if a != b:
             kind, axes, size = key
             over = "unknown axes" if axes is None else ", ".join(axes)
-            found.append(f"{kind} over {over} of {size} bytes: {a:g} in the plan, {b:g} with the constraints")
+            found.append(
+                f"{kind} over {over} of {size} bytes: {a:g} in the plan, {b:g} with the constraints"
+            )
     if reached.flops > trial.FLOPS_TOLERANCE * target.flops:
-        found.append(f"{reached.flops:.4g} floating point operations a device, {target.flops:.4g} in the plan")
+        found.append(
+            f"{reached.flops:.4g} floating point operations a device, "
+            f"{target.flops:.4g} in the plan"
+        )
     if reached.peak_bytes > trial.PEAK_TOLERANCE * target.peak_bytes:
         found.append(f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan")
     return found

@@ -1,10 +1,11 @@
 """``plan.to_patch()``: the constraints as a diff against the user's source.
 
-Each constraint becomes ``jax.lax.with_sharding_constraint`` around the expression that it stands for.  JAX tells where
-in the source an equation comes from, to the column, and who called that; the innermost expression is wrapped of which
-every value that it ever makes is to be sharded so (a function called from two places is wrapped where it is called).
-Autodiff then sees the constraint too: the gradient of a constrained value gets the same one, so constraints of the
-backward pass are left out here, as are those in libraries; ``left_out`` names them.
+Each constraint becomes ``jax.lax.with_sharding_constraint`` around the expression that it stands
+for.  JAX tells where in the source an equation comes from, to the column, and who called that; the
+innermost expression is wrapped of which every value that it ever makes is to be sharded so (a
+function called from two places is wrapped where it is called).  Autodiff then sees the constraint
+too: the gradient of a constrained value gets the same one, so constraints of the backward pass are
+left out here, as are those in libraries; ``left_out`` names them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
-Range = tuple[str, int, int, int, int]  # file, line, column, end line, end column; columns count bytes from 0
+# File, line, column, end line, end column; columns count bytes from 0
+Range = tuple[str, int, int, int, int]
 
 
 class Patch(NamedTuple):
@@ -56,13 +58,17 @@ def to_patch(
     Args:
         plan: of the model.
         constraints: what ``plan.constraints(minimal=True)`` gave.
-        root: folder that paths in the diff start from; the current one by default.  Files outside are named whole.
+        root: folder that paths in the diff start from; the current one by default.  Files outside
+            are named whole.
 
     Raises:
         InvalidPlan: the program came without its function.
     """
     if constraints.source is None:
-        raise InvalidPlan(f"{plan.program.name} came without its function, so its source is not known; use tl.from_jax")
+        raise InvalidPlan(
+            f"{plan.program.name} came without its function, so its source is not "
+            "known; use tl.from_jax"
+        )
     finder = _Finder(plan.program, constraints.source.equations)
     edits: dict[_Edit, None] = {}
     left_out = []
@@ -81,9 +87,16 @@ def to_patch(
         path = Path(file).resolve()
         name = str(path.relative_to(top)) if path.is_relative_to(top) else str(path)
         old = "".join(linecache.getlines(file))
-        texts.append("".join(difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-        )))  # fmt: skip
+        texts.append(
+            "".join(
+                difflib.unified_diff(
+                    old.splitlines(keepends=True),
+                    new.splitlines(keepends=True),
+                    f"a/{name}",
+                    f"b/{name}",
+                )
+            )
+        )
     return Patch("".join(texts), sources, tuple(left_out))
 
 
@@ -107,7 +120,9 @@ class _Finder:
             return [], "it is in the backward pass, which has no source of its own"
         if row.targets[0].side == "operand":
             return self.at_operands(row)
-        wanted = {self.value[name] for other in every if other.specs == row.specs for name in other.values}
+        wanted = {
+            self.value[name] for other in every if other.specs == row.specs for name in other.values
+        }
         found: dict[_Edit, None] = {}
         lost: dict[str, int] = {}
         for name in row.values:
@@ -118,10 +133,14 @@ class _Finder:
             else:
                 specs = tuple(visible(self.program, self.value[name], spec) for spec in row.specs)
                 found[_Edit(at, specs)] = None
-        return list(found), "; ".join(f"{n} of {len(row.values)} values: {reason}" for reason, n in lost.items())
+        return list(found), "; ".join(
+            f"{n} of {len(row.values)} values: {reason}" for reason, n in lost.items()
+        )
 
     def expression(self, value: int, wanted: set[int]) -> Range | None:
-        """The innermost expression of the user's that makes ``value``, and otherwise only such as are wanted alike."""
+        """The innermost expression of the user's that makes ``value``, and otherwise only such as
+        are wanted alike.
+        """
         made_by = self.of_op[int(self.program.value_op[value])]
         for at in made_by.frames:
             if _is_library(at[0]) or _node(at) is None:
@@ -138,7 +157,9 @@ class _Finder:
         run: list[Equation] = []
         outer: tuple[Range, ...] | None = None
         for e in [*self.forward, None]:
-            around = e.frames[e.frames.index(at) + 1 :] if e is not None and at in e.frames else None
+            around = (
+                e.frames[e.frames.index(at) + 1 :] if e is not None and at in e.frames else None
+            )
             if run and around != outer:
                 found.update(self.outcome(run))
                 run = []
@@ -148,7 +169,10 @@ class _Finder:
         return frozenset(found)
 
     def outcome(self, run: list[Equation]) -> list[int]:
-        """The value of an expression from its equations: the last one that the forward pass goes on with."""
+        """The value of an expression from its equations.
+
+        The last one that the forward pass goes on with.
+        """
         inside = {op for e in run for op in e.ops}
         for e in reversed(run):
             for value in reversed(e.results):
@@ -172,11 +196,19 @@ class _Finder:
             library = bool(frames) and _is_library(frames[0][0])
             operand = None if library or not frames else _operand(frames[0], target.number)
             if operand is None:
-                what = "library code reads it" if library else "the expression that reads it cannot be told apart"
-                lost.setdefault(what, []).append(target.place.source.partition(" < ")[0] or "unknown line")
+                what = (
+                    "library code reads it"
+                    if library
+                    else ("the expression that reads it cannot be told apart")
+                )
+                lost.setdefault(what, []).append(
+                    target.place.source.partition(" < ")[0] or "unknown line"
+                )
             else:
                 found[_Edit(operand, specs)] = None
-        return list(found), "; ".join(f"{what} at {', '.join(dict.fromkeys(lines))}" for what, lines in lost.items())
+        return list(found), "; ".join(
+            f"{what} at {', '.join(dict.fromkeys(lines))}" for what, lines in lost.items()
+        )
 
 
 def _no_expression(made_by: Equation) -> str:
@@ -184,7 +216,10 @@ def _no_expression(made_by: Equation) -> str:
     if not made_by.frames:
         return "JAX tells no source line of it"
     if all(_is_library(at[0]) for at in made_by.frames):
-        return f"made by library code ({os.path.basename(made_by.frames[0][0])}), which a patch leaves alone"
+        return (
+            f"made by library code ({os.path.basename(made_by.frames[0][0])}), which a patch "
+            "leaves alone"
+        )
     return "the expressions of yours that make it also make others"
 
 
@@ -196,8 +231,14 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
         return {}
     found: dict[tuple[int, int, int, int], ast.expr] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and node.end_lineno is not None and node.end_col_offset is not None:
-            found.setdefault((node.lineno, node.col_offset, node.end_lineno, node.end_col_offset), node)
+        if (
+            isinstance(node, ast.expr)
+            and node.end_lineno is not None
+            and node.end_col_offset is not None
+        ):
+            found.setdefault(
+                (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset), node
+            )
     return found
 
 
@@ -231,7 +272,8 @@ def _is_library(file: str) -> bool:
     roots = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
     if not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots):
         return True
-    return bool({"site-packages", "dist-packages"} & {*Path(file).parts})  # of the user, or of another environment
+    # Of the user, or of another environment
+    return bool({"site-packages", "dist-packages"} & {*Path(file).parts})
 
 
 def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
@@ -244,15 +286,20 @@ def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
     tree = ast.parse(source)
     short = not _binds(tree, "P")
     spec_name = "P" if short else "jax.sharding.PartitionSpec"
-    inserts: list[tuple[int, int, int, bytes]] = []  # offset, closing ones first, larger expressions outside, text
+    # Offset, closing ones first, larger expressions outside, text
+    inserts: list[tuple[int, int, int, bytes]] = []
     for (_, line, column, end_line, end_column), specs in edits:
         begin, end = starts[line - 1] + column, starts[end_line - 1] + end_column
         inserts.append((begin, 1, begin - end, b"jax.lax.with_sharding_constraint(" * len(specs)))
-        closing = "".join(f", {spec_name}({', '.join(map(repr, spec_entries(spec)))}))" for spec in specs)
+        closing = "".join(
+            f", {spec_name}({', '.join(map(repr, spec_entries(spec)))}))" for spec in specs
+        )
         inserts.append((end, 0, end - begin, closing.encode()))
     for offset, _, _, text in sorted(inserts, reverse=True):
         source = source[:offset] + text + source[offset:]
-    return _with_imports(source.decode(), "from jax.sharding import PartitionSpec as P" if short else "")
+    return _with_imports(
+        source.decode(), "from jax.sharding import PartitionSpec as P" if short else ""
+    )
 
 
 def _binds(tree: ast.Module, name: str) -> bool:
@@ -269,7 +316,9 @@ def _binds(tree: ast.Module, name: str) -> bool:
 def _imports_spec(tree: ast.Module) -> bool:
     """Is ``P`` the PartitionSpec already?"""
     return any(
-        isinstance(n, ast.ImportFrom) and n.module == "jax.sharding" and any(a.asname == "P" for a in n.names)
+        isinstance(n, ast.ImportFrom)
+        and n.module == "jax.sharding"
+        and any(a.asname == "P" for a in n.names)
         for n in ast.walk(tree)
     )
 
@@ -278,7 +327,8 @@ def _with_imports(source: str, spec_import: str) -> str:
     """What the constraints need at the top, as far as it is not there."""
     tree = ast.parse(source)
     has_jax = any(
-        isinstance(n, ast.Import) and any(a.name == "jax" and a.asname is None for a in n.names) for n in tree.body
+        isinstance(n, ast.Import) and any(a.name == "jax" and a.asname is None for a in n.names)
+        for n in tree.body
     )
     missing = [] if has_jax else ["import jax"]
     if spec_import and not _imports_spec(tree):

@@ -1,10 +1,12 @@
 """Which expressions of the user's source stand for which ops of the program.
 
-The function is traced once more with a number on each equation of its jaxpr, which the ops that it becomes carry in
-their names.  Constants aside (JAX makes them where it likes) the ops of both traces are the same in the same order,
-which is checked; so every op of the program has its equation, and every equation its place (see ``constrained``).
+The function is traced once more with a number on each equation of its jaxpr, which the ops that it
+becomes carry in their names.  Constants aside (JAX makes them where it likes) the ops of both
+traces are the same in the same order, which is checked; so every op of the program has its
+equation, and every equation its place (see ``constrained``).
 
-Where there is no function (a StableHLO file) an op is its own equation, known by its source line, kind and shape.
+Where there is no function (a StableHLO file) an op is its own equation, known by its source line,
+kind and shape.
 """
 
 from __future__ import annotations
@@ -36,23 +38,29 @@ class Equation(NamedTuple):
     of: int  #: equations of the place, those included that are not in the program
     of_pass: int  #: those of them that have the same number in their pass
     ops: tuple[int, ...]
-    uses: tuple[tuple[int, ...], ...]  #: per operand, the program's uses that read it; empty where unknown
+    #: per operand, the program's uses that read it; empty where unknown
+    uses: tuple[tuple[int, ...], ...]
     results: tuple[int, ...]  #: per result the program's value, -1: unknown
     where: str  #: "model.py:31"
     name_stack: str
-    frames: tuple[tuple[str, int, int, int, int], ...]  #: file, line, column, end line, end column; innermost first
+    #: file, line, column, end line, end column; innermost first
+    frames: tuple[tuple[str, int, int, int, int], ...]
 
 
 class Source(NamedTuple):
     """What the user's function says of a program, as plain data."""
 
     equations: list[Equation]  #: those that are in the program, in program order
-    argument_keys: list[list[str]]  #: for each positional argument the paths of its leaves, as JAX writes them
-    names: dict[str, tuple[str | None, ...]]  #: logical names of dims that arguments carry, by our path
+    #: for each positional argument the paths of its leaves, as JAX writes them
+    argument_keys: list[list[str]]
+    #: logical names of dims that arguments carry, by our path
+    names: dict[str, tuple[str | None, ...]]
 
 
 def source_of(program: Program, model: Model) -> Source | None:
-    """What the function of ``model`` says of its program; None if there is no function, as with a StableHLO file.
+    """What the function of ``model`` says of its program.
+
+    None if there is no function, as with a StableHLO file.
 
     User code that is not loaded in this process is run in a child.
 
@@ -62,7 +70,10 @@ def source_of(program: Program, model: Model) -> Source | None:
     """
     if isinstance(model.function, Recipe):
         found: Source = in_child(
-            "toast_lab.export.places:source_in_child", program, model.function, what=f"tracing {model.function.which}"
+            "toast_lab.export.places:source_in_child",
+            program,
+            model.function,
+            what=f"tracing {model.function.which}",
         )
         return found
     return _source(program, model.function) if model.function else None
@@ -80,7 +91,10 @@ def _source(program: Program, function: Function) -> Source:
     import jax
 
     keys = [
-        [str(jax.tree_util.keystr(path)) for path, _ in jax.tree_util.tree_flatten_with_path(given)[0]]
+        [
+            str(jax.tree_util.keystr(path))
+            for path, _ in jax.tree_util.tree_flatten_with_path(given)[0]
+        ]
         for given in function.given
     ]
     return Source(equations_of(program, function), keys, _carried(program, function.given))
@@ -102,7 +116,10 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
         numbers = _NUMBERED.findall(model.program.name_stack[other])
         if numbers:
             of_eqn.setdefault(int(numbers[-1]), []).append(op)
-    return [_equation(program, walk, n, ops) for n, ops in sorted(of_eqn.items(), key=lambda item: item[1][0])]
+    return [
+        _equation(program, walk, n, ops)
+        for n, ops in sorted(of_eqn.items(), key=lambda item: item[1][0])
+    ]
 
 
 def ops_as_equations(program: Program) -> list[Equation]:
@@ -110,7 +127,11 @@ def ops_as_equations(program: Program) -> list[Equation]:
     found, count = [], dict[Place, int]()
     for op in program.ops():
         values = program.results(op)
-        if op_kinds.is_control(program.kind[op]) or not len(values) or program.value_is_constant[values[0]]:
+        if (
+            op_kinds.is_control(program.kind[op])
+            or not len(values)
+            or program.value_is_constant[values[0]]
+        ):
             continue
         where = program.where(op)
         shape = tuple(map(int, program.dims(int(values[0]))))
@@ -119,7 +140,19 @@ def ops_as_equations(program: Program) -> list[Equation]:
         uses = tuple((u,) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])))
         results = tuple(map(int, values))
         found.append(
-            Equation(place, count[place], count[place], -1, 1, (op,), uses, results, where, program.name_stack[op], ())
+            Equation(
+                place,
+                count[place],
+                count[place],
+                -1,
+                1,
+                (op,),
+                uses,
+                results,
+                where,
+                program.name_stack[op],
+                (),
+            )
         )
     return [e._replace(of=count[e.place] + 1) for e in found]
 
@@ -127,12 +160,21 @@ def ops_as_equations(program: Program) -> list[Equation]:
 def different(mine: Program, other: Program) -> str:
     """What to say when a function is another program than the plan's."""
     ours, theirs = ([s for _, s in _signatures(p)] for p in (mine, other))
-    first = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-    shown = [f"{s[first][0]} {list(s[first][1][0]) if s[first][1] else ''}" if first < len(s) else "the end"
-             for s in (ours, theirs)]  # fmt: skip
+    first = next(
+        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+        min(len(ours), len(theirs)),
+    )
+    shown = [
+        f"{s[first][0]} {list(s[first][1][0]) if s[first][1] else ''}"
+        if first < len(s)
+        else "the end"
+        for s in (ours, theirs)
+    ]
     return (
-        f"this plan shards {mine.name}; the function given is another program: op {first} is {shown[0]} in the plan's, "
-        f"{shown[1]} in the function's (constants not counted). Was it planned with the same code, arguments and "
+        f"this plan shards {mine.name}; the function given is another program: op {first} is "
+        f"{shown[0]} in the plan's, "
+        f"{shown[1]} in the function's (constants not counted). Was it planned with the same "
+        "code, arguments and "
         "versions?"
     )
 
@@ -183,7 +225,9 @@ def _signatures(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
         if values and all(program.value_is_constant[v] for v in values):
             continue
         shapes = tuple(tuple(map(int, program.dims(v))) for v in values)
-        found.append((op, (program.kind[op], shapes, tuple(program.value_dtype[v] for v in values))))
+        found.append(
+            (op, (program.kind[op], shapes, tuple(program.value_dtype[v] for v in values)))
+        )
     return found
 
 
@@ -191,14 +235,25 @@ def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -
     eqn, place, at_place, in_pass = walk.seen[number]
     where = place.source.partition(" < ")[0] or "unknown line"
     return Equation(
-        place, at_place, in_pass, walk.count[place] + 1, walk.passes[place, in_pass], tuple(ops),
+        place,
+        at_place,
+        in_pass,
+        walk.count[place] + 1,
+        walk.passes[place, in_pass],
+        tuple(ops),
         _operand_uses(program, eqn, ops),
-        _result_values(program, eqn, ops), where, str(eqn.source_info.name_stack), _ranges(eqn.source_info.traceback),
-    )  # fmt: skip
+        _result_values(program, eqn, ops),
+        where,
+        str(eqn.source_info.name_stack),
+        _ranges(eqn.source_info.traceback),
+    )
 
 
 def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
-    """Source ranges of ``source_lines``: file, line, column from 0, end line, end column; none where JAX hides them."""
+    """Source ranges of ``source_lines``.
+
+    File, line, column from 0, end line, end column; none where JAX hides them.
+    """
     wanted = [(file, line) for file, line in source_lines(traceback)]
     try:
         codes, offsets = traceback.raw_frames()
@@ -218,8 +273,14 @@ def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
 
 
 def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...]:
-    """Per result the last value of its shape that the equation's ops make and no other op of it reads."""
-    inside = {int(program.use_value[u]) for op in ops for u in range(program.use_ptr[op], program.use_ptr[op + 1])}
+    """Per result the last value of its shape that the equation's ops make and no other op of it
+    reads.
+    """
+    inside = {
+        int(program.use_value[u])
+        for op in ops
+        for u in range(program.use_ptr[op], program.use_ptr[op + 1])
+    }
     made = [int(v) for op in ops for v in program.results(op)]
     made = [v for v in made if v not in inside and not program.value_is_constant[v]]
     shapes = [_shape(v) for v in eqn.outvars]
@@ -243,7 +304,10 @@ def _shape(variable: Any) -> tuple[int, ...]:
 
 
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Per operand the uses that read it: values from outside, in the order in which the equation names them."""
+    """Per operand the uses that read it.
+
+    Values from outside, in the order in which the equation names them.
+    """
     made = {int(v) for op in ops for v in program.results(op)}
     outside: dict[int, list[int]] = {}
     for op in ops:
@@ -256,15 +320,22 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
     if only >= 0 and int(program.use_ptr[only + 1] - program.use_ptr[only]) == len(eqn.invars):
         uses = range(int(program.use_ptr[only]), int(program.use_ptr[only + 1]))
         return tuple(
-            (u,) if _fits(program, v, int(program.use_value[u])) else () for u, v in zip(uses, eqn.invars, strict=True)
+            (u,) if _fits(program, v, int(program.use_value[u])) else ()
+            for u, v in zip(uses, eqn.invars, strict=True)
         )
     variables = list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
     if len(variables) != len(outside):
         return nothing
     pairs = list(zip(variables, outside, strict=True))
     if not all(_fits(program, variable, value) for variable, value in pairs):
-        # Some ops read their operands in another order, such as gathers that first look which indices are inside.
-        pairs = [(variable, value) for variable in variables for value in outside if _fits(program, variable, value)]
+        # Some ops read their operands in another order, such as gathers that first look which
+        # indices are inside.
+        pairs = [
+            (variable, value)
+            for variable in variables
+            for value in outside
+            if _fits(program, variable, value)
+        ]
         if len(pairs) != len(variables) or len({value for _, value in pairs}) != len(pairs):
             return nothing
     groups = {variable: outside[value] for variable, value in pairs}
@@ -291,6 +362,10 @@ def _names_of(box: Any) -> tuple[str | None, ...] | None:
         return None
     for key in ("names", "sharding_names", "out_sharding", "sharding"):
         names = getattr(box, key, None)
-        if isinstance(names, tuple) and names and all(n is None or isinstance(n, str) for n in names):
+        if (
+            isinstance(names, tuple)
+            and names
+            and all(n is None or isinstance(n, str) for n in names)
+        ):
             return names
     return None

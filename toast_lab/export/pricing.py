@@ -6,15 +6,24 @@ from typing import TYPE_CHECKING
 
 from toast_lab.cost.problem import Problem
 from toast_lab.machines.collectives import collective_time_s
-from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+from toast_lab.sharding.step_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    PERMUTE,
+    REDUCE_SCATTER,
+)
 
 if TYPE_CHECKING:
     from toast_lab.export.trial import Signature
 
 _KINDS = {
-    "all_gather": ALL_GATHER, "all_reduce": ALL_REDUCE, "reduce_scatter": REDUCE_SCATTER,
-    "all_to_all": ALL_TO_ALL, "collective_permute": PERMUTE,
-}  # fmt: skip
+    "all_gather": ALL_GATHER,
+    "all_reduce": ALL_REDUCE,
+    "reduce_scatter": REDUCE_SCATTER,
+    "all_to_all": ALL_TO_ALL,
+    "collective_permute": PERMUTE,
+}
 
 
 def collectives_time_s(signature: Signature, problem: Problem) -> float:
@@ -31,6 +40,13 @@ def collectives_time_s(signature: Signature, problem: Problem) -> float:
             ways *= mesh.size(a)
         starts = size / ways if kind == "all_gather" else float(size)
         total += times * collective_time_s(
-            _KINDS[kind], mask, starts, mesh.array(), links.bytes_per_s, links.latency_s, links.switched, links.shape
+            _KINDS[kind],
+            mask,
+            starts,
+            mesh.array(),
+            links.bytes_per_s,
+            links.latency_s,
+            links.switched,
+            links.shape,
         )
     return total

@@ -1,11 +1,14 @@
-"""``plan.to_python()``: a file of Python that shards the user's function as the plan says, with nothing but JAX.
+"""``plan.to_python()``.
+
+A file of Python that shards the user's function as the plan says, with nothing but JAX.
 
     from my_sharding import shard
     step = shard(train_step)            # jitted; arguments, results and constraints are in the file
     params, loss = step(*step.place(params, batch))
 
-The file holds the PartitionSpecs of arguments and results by path (equal ones of all layers on one line), the
-constraints by place of the source, and the code that applies them: the sources of ``constrained`` and ``sharded``.
+The file holds the PartitionSpecs of arguments and results by path (equal ones of all layers on one
+line), the constraints by place of the source, and the code that applies them: the sources of
+``constrained`` and ``sharded``.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from toast_lab.frontends import calls, nnx_modules
 from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
 
-CARRIED = (calls, nnx_modules, constrained, sharded)  # sources that exported code has with it, in this order
+# Sources that exported code has with it, in this order
+CARRIED = (calls, nnx_modules, constrained, sharded)
 
 
 def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardings:
@@ -35,7 +39,8 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
     """
     if constraints.source is None:
         raise InvalidPlan(
-            f"{plan.program.name} came without its function; use tl.from_jax, or take the annotated StableHLO "
+            f"{plan.program.name} came without its function; use tl.from_jax, or take the "
+            "annotated StableHLO "
             "(tl.annotate)"
         )
     program, specs = plan.program, plan.value_specs()
@@ -56,16 +61,22 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
             i, text = where[name]
             if arguments[i][text] != entries:
                 changed[i][text] = entries
-        elif name == "result" or name[6:7] in (".", "["):  # others are variables that a module comes to have
+        # Others are variables that a module comes to have
+        elif name == "result" or name[6:7] in (".", "["):
             result[name.removeprefix("result")] = entries
     donated = tuple(
-        i for i, specs_of in enumerate(arguments)
+        i
+        for i, specs_of in enumerate(arguments)
         if specs_of and all(program.donated[_number(program, where, i, text)] for text in specs_of)
-    )  # fmt: skip
+    )
     return Shardings(
-        dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)), tuple(map(_folded, arguments)), _folded(result),
-        tuple(changed), constraints.rules, donated,
-    )  # fmt: skip
+        dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
+        tuple(map(_folded, arguments)),
+        _folded(result),
+        tuple(changed),
+        constraints.rules,
+        donated,
+    )
 
 
 def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
@@ -80,7 +91,8 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         f'"""Sharding of {name} on a mesh of {plan.mesh}, written by TOAST Lab {__version__}.',
         "",
         "    step = shard(fn)                  # fn, jitted and sharded",
-        "    result = step(*step.place(*args))  # place puts arguments where they belong; do it once",
+        "    result = step(*step.place(*args))  # place puts arguments where they belong; do it "
+        "once",
         "",
         *_about(constraints),
         '"""',
@@ -94,7 +106,8 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "# Mesh axes per dim, by path within each argument; * stands for any number.",
         f"ARGUMENTS = {_literal(list(data.arguments))}",
         f"RESULT = {_literal(data.result)}",
-        f"CHANGED = {_literal(list(data.changed))}  # what is left of an argument, where that is another sharding",
+        f"CHANGED = {_literal(list(data.changed))}  # what is left of an argument, where that is "
+        "another sharding",
         f"DONATED = {data.donated!r}",
         "",
         *(line for module in CARRIED for line in _body(module)),
@@ -133,9 +146,11 @@ def _folded(specs: dict[str, Any]) -> dict[str, Any]:
 
 def _about(constraints: MinimalConstraints) -> list[str]:
     if constraints.exact:
-        judge = "compiled for virtual CPU devices, the collectives are" if constraints.proof == "compiled" else (
-            "by propagation the shardings are"
-        )  # fmt: skip
+        judge = (
+            "compiled for virtual CPU devices, the collectives are"
+            if constraints.proof == "compiled"
+            else ("by propagation the shardings are")
+        )
         return [f"{counted(len(constraints), 'constraint')}; {judge} those of the plan."]
     return [
         f"{counted(len(constraints), 'constraint')}. What remains different from the plan:",
@@ -150,7 +165,12 @@ def _literal(value: Any, indent: int = 0) -> str:
         inner = "".join(f"{pad}{k!r}: {_literal(v, indent + 4)},\n" for k, v in value.items())
         return "{\n" + inner + " " * indent + "}"
     if isinstance(value, list) and value:
-        return "[\n" + "".join(f"{pad}{_literal(v, indent + 4)},\n" for v in value) + " " * indent + "]"
+        return (
+            "[\n"
+            + "".join(f"{pad}{_literal(v, indent + 4)},\n" for v in value)
+            + " " * indent
+            + "]"
+        )
     return repr(value)
 
 
@@ -167,7 +187,8 @@ def _imports(*modules: Any) -> list[str]:
     for module in modules:
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.Import) or (
-                isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(("toast_lab", "__future__"))
+                isinstance(node, ast.ImportFrom)
+                and not (node.module or "").startswith(("toast_lab", "__future__"))
             ):
                 found.append(ast.unparse(node))
     return sorted(set(found), key=lambda line: (line.startswith("from"), line))

@@ -1,16 +1,19 @@
 """Tries out sets of constraints; runs in a child process, since passes and compilers may abort.
 
-What is looked for: a set of units (constraints at one place of the source, on all its layers) under which the program
-becomes what the plan says.  Two judges say so:
+What is looked for: a set of units (constraints at one place of the source, on all its layers) under
+which the program becomes what the plan says.  Two judges say so:
 
-* Shardy's propagation: every op reads and leaves its tensors in the shardings that it has in the fully annotated
-  program.  Then the compiler is given the same program, constraints that say nothing new aside;
-* the compiler itself, on virtual CPU devices: the same collectives, no more work and no more memory.  It is the more
-  lenient one, since partitioners insert many a reshard by themselves just where the plan has it.
+* Shardy's propagation: every op reads and leaves its tensors in the shardings that it has in the
+  fully annotated program.  Then the compiler is given the same program, constraints that say
+  nothing new aside;
+* the compiler itself, on virtual CPU devices: the same collectives, no more work and no more
+  memory.  It is the more lenient one, since partitioners insert many a reshard by themselves just
+  where the plan has it.
 
-Search: start from the places where the plan changes a sharding, add what propagation gets wrong, in program order,
-until it agrees; then take away what is not needed, in halves and quarters down to single units, as long as the judge
-agrees.  So no unit of the result can go alone; that no other, smaller set exists is not proven.
+Search: start from the places where the plan changes a sharding, add what propagation gets wrong, in
+program order, until it agrees; then take away what is not needed, in halves and quarters down to
+single units, as long as the judge agrees.  So no unit of the result can go alone; that no other,
+smaller set exists is not proven.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from toast_lab.lowering import sparse
 from toast_lab.lowering.annotate import OP_NUMBER, annotate
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
-FLOPS_TOLERANCE = 1.005  # XLA counts a few element-wise operations more or less where it fuses otherwise
+# XLA counts a few element-wise operations more or less where it fuses otherwise
+FLOPS_TOLERANCE = 1.005
 PEAK_TOLERANCE = 1.02
 PROPAGATION_SHARE = 0.4  # of the time, where a compiler judges as well
 
@@ -38,14 +42,16 @@ class Unit(NamedTuple):
     results: Mapping[int, tuple[Spec, ...]]
     operands: Mapping[int, Spec]
     reshards: bool  #: the plan changes a sharding here
-    blunt: bool  #: pins also ops that read the value otherwise, since the source cannot tell them apart
+    #: pins also ops that read the value otherwise, since the source cannot tell them apart
+    blunt: bool
     cost: float  #: those that a user likes least go first: backward passes, then operands
 
 
 class Signature(NamedTuple):
     """What the compiler made of a program, for one device."""
 
-    collectives: Mapping[tuple[str, tuple[str, ...] | None, int], float]  #: (kind, axes, bytes) -> how often
+    #: (kind, axes, bytes) -> how often
+    collectives: Mapping[tuple[str, tuple[str, ...] | None, int], float]
     flops: float
     peak_bytes: int
 
@@ -73,7 +79,8 @@ class Found(NamedTuple):
     """The smallest set found."""
 
     chosen: tuple[int, ...]
-    wrong: tuple[tuple[int, int, bool], ...]  #: (op, operand or result, is it a result) that propagation gets wrong
+    #: (op, operand or result, is it a result) that propagation gets wrong
+    wrong: tuple[tuple[int, int, bool], ...]
     target: Signature | None  #: of the fully annotated program
     reached: Signature | None
     tried: int
@@ -116,7 +123,9 @@ class _Trials:
         reached = self.signature(self.best) if self.goal else None
         wrong = tuple(sorted(self.wrong(self.best)))
         spent = time.monotonic() - self.began
-        return Found(tuple(sorted(self.best)), wrong, self.goal, reached, self.tried, spent, self.complete)
+        return Found(
+            tuple(sorted(self.best)), wrong, self.goal, reached, self.tried, spent, self.complete
+        )
 
     def steps(self) -> None:
         nothing: frozenset[int] = frozenset()
@@ -130,7 +139,9 @@ class _Trials:
         sharp = frozenset(i for i in everything if not self.units[i].blunt)
         self.best = sharp
         if self.goal is None:
-            self.best = min((self.propagated(some) for some in dict.fromkeys((sharp, everything))), key=self.gap)
+            self.best = min(
+                (self.propagated(some) for some in dict.fromkeys((sharp, everything))), key=self.gap
+            )
             return
         for some in dict.fromkeys((sharp, everything)):
             self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
@@ -139,13 +150,17 @@ class _Trials:
             except _OutOfTime:
                 self.complete, fewer = False, some
             self.deadline = self.began + self.request.seconds
-            self.best = min((self.best, fewer, some), key=lambda chosen: (self.distance(chosen), len(chosen)))
+            self.best = min(
+                (self.best, fewer, some), key=lambda chosen: (self.distance(chosen), len(chosen))
+            )
             if not self.distance(self.best):
                 break
         self.best = self.without(self.best, self.no_worse)
 
     def propagated(self, allowed: frozenset[int]) -> frozenset[int]:
-        """Few of the allowed units with which propagation agrees as far as it does with all of them."""
+        """Few of the allowed units with which propagation agrees as far as it does with all of
+        them.
+        """
         enough = self.enough(allowed)
         most = self.gap(enough)
         return self.without(enough, lambda chosen: self.gap(chosen) <= most, keep=False)
@@ -176,7 +191,10 @@ class _Trials:
     def without(
         self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool], *, keep: bool = True
     ) -> frozenset[int]:
-        """What is left of ``chosen`` when everything is gone that can go; ``keep``: each step is the best so far."""
+        """What is left of ``chosen`` when everything is gone that can go; ``keep``.
+
+        Each step is the best so far.
+        """
         size = max(1, len(chosen) // 2)
         while chosen:
             order = sorted(chosen, key=lambda i: (-self.units[i].cost, i))
@@ -219,16 +237,22 @@ class _Trials:
         if self.distance(chosen) > self.distance(self.best):
             return False
         now, before, goal = self.signature(chosen), self.signature(self.best), self.goal
-        return now.flops <= max(before.flops, FLOPS_TOLERANCE * goal.flops) and now.peak_bytes <= max(
-            before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes
-        )
+        return now.flops <= max(
+            before.flops, FLOPS_TOLERANCE * goal.flops
+        ) and now.peak_bytes <= max(before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
 
     def distance(self, chosen: frozenset[int]) -> float:
-        """Bytes of collectives that are in one program and not in the other; also what is computed or held in vain."""
+        """Bytes of collectives that are in one program and not in the other.
+
+        Also what is computed or held in vain.
+        """
         assert self.goal is not None
         now, goal = self.signature(chosen), self.goal
         moved = difference_bytes(now, goal)
-        in_vain = now.flops > FLOPS_TOLERANCE * goal.flops or now.peak_bytes > PEAK_TOLERANCE * goal.peak_bytes
+        in_vain = (
+            now.flops > FLOPS_TOLERANCE * goal.flops
+            or now.peak_bytes > PEAK_TOLERANCE * goal.peak_bytes
+        )
         return moved + in_vain
 
     def signature(self, chosen: frozenset[int]) -> Signature:
@@ -267,8 +291,12 @@ def _propagated(text: str) -> dict[tuple[int, int, bool], Any]:
     module = _jaxlib.parse_module(context, text)
     _jaxlib.propagate(module)
     main = canonical.main_function(module)
-    found = {(op, i, True): spec for (op, i), spec in _jaxlib.numbered_axes(main, OP_NUMBER).items()}
-    found |= {(op, i, False): spec for (op, i), spec in _jaxlib.numbered_reads(main, OP_NUMBER).items()}
+    found = {
+        (op, i, True): spec for (op, i), spec in _jaxlib.numbered_axes(main, OP_NUMBER).items()
+    }
+    found |= {
+        (op, i, False): spec for (op, i), spec in _jaxlib.numbered_reads(main, OP_NUMBER).items()
+    }
     return found
 
 
@@ -293,4 +321,6 @@ def signature_of(executable: Any, collectives: Sequence[Any]) -> Signature:
             counts[c.kind, c.axes, int(part.bytes)] += c.times
     costs = executable.cost_analysis()
     costs = costs[0] if isinstance(costs, list) else costs
-    return Signature(counts, float(costs.get("flops", 0.0)), _jax_private.memory_stats(executable)["peak"])
+    return Signature(
+        counts, float(costs.get("flops", 0.0)), _jax_private.memory_stats(executable)["peak"]
+    )

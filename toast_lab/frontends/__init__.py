@@ -1,9 +1,10 @@
-"""Frontends: a JAX function, a torch module, a StableHLO file or a ``module:make`` becomes a ``Model``.
+"""Frontends: a JAX function, a torch module, a StableHLO file or a ``module:make`` becomes a
+``Model``.
 
-Takes: what users have: functions and pytrees, modules, files, bytes.
-Gives: a ``Model``: the Program with argument paths, source lines and donated arguments, and its StableHLO text.
-Nothing is materialised: arrays become shapes.  The paper's own input is JAX programs (section 4).
-Start reading at ``tracing.from_jax``.
+Takes: what users have: functions and pytrees, modules, files, bytes.  Gives: a ``Model``: the
+Program with argument paths, source lines and donated arguments, and its StableHLO text.  Nothing is
+materialised: arrays become shapes.  The paper's own input is JAX programs (section 4).  Start
+reading at ``tracing.from_jax``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The caller's arguments, taken apart into arrays with paths, and everything else, which is bound.
 
-``jax.jit`` wants arrays only.  Users of equinox hand over modules whose leaves are also activation functions,
-users of flax's nnx hand over modules that their function changes in place, and both expect what their library's own
-``jit`` would do.  So here:
+``jax.jit`` wants arrays only.  Users of equinox hand over modules whose leaves are also activation
+functions, users of flax's nnx hand over modules that their function changes in place, and both
+expect what their library's own ``jit`` would do.  So here:
 
-* a leaf that is no array (a function, a string, a config) is bound: the traced function sees it as it is, and it is
-  no argument.  Python numbers are arguments, as for ``jax.jit``, except below ``eqx.filter_jit`` and within an equinox
-  module that a function without a jit takes, where that library binds them.  Results likewise: what is no array is
-  kept aside when the function is traced, and given back with its arrays;
-* an nnx module becomes its state; what the function changes in it is returned beside the function's result.  Under
-  ``jax.jit`` it is a pytree like others, which nobody changes in place;
+* a leaf that is no array (a function, a string, a config) is bound: the traced function sees it as
+  it is, and it is no argument.  Python numbers are arguments, as for ``jax.jit``, except below
+  ``eqx.filter_jit`` and within an equinox module that a function without a jit takes, where that
+  library binds them.  Results likewise: what is no array is kept aside when the function is traced,
+  and given back with its arrays;
+* an nnx module becomes its state; what the function changes in it is returned beside the function's
+  result.  Under ``jax.jit`` it is a pytree like others, which nobody changes in place;
 * an equinox or nnx module given as the function itself is its own first argument;
 * keywords are arguments behind the positional ones.
 
@@ -39,17 +40,23 @@ class Outcome(NamedTuple):
 class Arguments:
     """Arguments without what is no array, and the function that takes their leaves."""
 
-    call: Callable[..., Any]  #: takes ``given``; gives the result, or (result, new values) where it changed variables
+    #: takes ``given``; gives the result, or (result, new values) where it changed variables
+    call: Callable[..., Any]
     changed: list[str]  #: paths of those variables, known once ``call`` was traced
-    given: tuple[Any, ...]  #: per argument its pytree, with ShapeDtypeStructs or numbers, None for what was bound
+    #: per argument its pytree, with ShapeDtypeStructs or numbers, None for what was bound
+    given: tuple[Any, ...]
     paths: list[list[str]]  #: of the leaves, per argument
     donated: tuple[int, ...]  #: argument positions
     notes: tuple[str, ...]
     leaves: list[Any]  #: the caller's own arrays and numbers, in the order of ``given``'s leaves
-    shardings: dict[str, Any]  #: ``in_shardings`` and ``out_shardings`` of a jitted function, as ``jax.jit`` takes them
-    structure: tuple[Any, ...]  #: all that decides what is traced but the shapes: structures, and what was bound
-    outcome: Callable[[], Outcome]  #: what else than arrays came of ``call`` when it was traced last
-    deliver: Callable[[Outcome, Sequence[Any]], Any]  #: the user's result of the arrays; updates the caller's modules
+    #: ``in_shardings`` and ``out_shardings`` of a jitted function, as ``jax.jit`` takes them
+    shardings: dict[str, Any]
+    #: all that decides what is traced but the shapes: structures, and what was bound
+    structure: tuple[Any, ...]
+    #: what else than arrays came of ``call`` when it was traced last
+    outcome: Callable[[], Outcome]
+    #: the user's result of the arrays; updates the caller's modules
+    deliver: Callable[[Outcome, Sequence[Any]], Any]
 
 
 def take_apart(
@@ -60,11 +67,13 @@ def take_apart(
 ) -> Arguments:
     """Separate arrays from what is bound.
 
-    ``donate_argnums`` counts the user's ``args``, from the end where it is negative; it is joined by what a jitted
-    ``fn`` donates itself.  ``keywords`` become arguments behind ``args``, in the order of the parameters.
+    ``donate_argnums`` counts the user's ``args``, from the end where it is negative; it is joined
+    by what a jitted ``fn`` donates itself.  ``keywords`` become arguments behind ``args``, in the
+    order of the parameters.
 
     Raises:
-        FrontendError: leaves that look like arrays but are none for JAX, such as torch tensors (all are listed).
+        FrontendError: leaves that look like arrays but are none for JAX, such as torch tensors (all
+            are listed).
     """
     import jax
 
@@ -80,7 +89,9 @@ def take_apart(
         *(i for i in said.static if i < len(args)),
         *(at_name[text] for text in said.static_names if text in at_name),
     }
-    wanted = {d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated) if d < len(args)}
+    wanted = {
+        d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated) if d < len(args)
+    }
     wanted |= {at_name[text] for text in said.donated_names if text in at_name}
     donated = tuple(sorted(d + first for d in wanted - static))
     shardings = _shardings(getattr(fn, "_jit_info", None), static, len(args))
@@ -89,7 +100,8 @@ def take_apart(
     nodes = nnx_modules.Modules(() if user.pure else values)
     plain = nodes.without(values)
     paths: list[list[str]] = []
-    slots: list[list[Any]] = []  # per leaf of the whole argument: None for an array, else (what is bound,)
+    # Per leaf of the whole argument: None for an array, else (what is bound,)
+    slots: list[list[Any]] = []
     given: list[Any] = []
     wrong: list[str] = []
     bound: list[str] = []
@@ -119,16 +131,20 @@ def take_apart(
     if wrong:
         raise FrontendError(
             f"arguments of {name} that JAX cannot take:\n{join_offenders(wrong)}\n"
-            "Give jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to toast_lab.from_torch."
+            "Give jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to "
+            "toast_lab.from_torch."
         )
     wholes = [
-        calls.Whole(jax.tree_util.tree_structure(arg), tuple(slot)) for arg, slot in zip(plain, slots, strict=True)
+        calls.Whole(jax.tree_util.tree_structure(arg), tuple(slot))
+        for arg, slot in zip(plain, slots, strict=True)
     ]
     changed: list[str] = []
     last: list[calls.Whole] = []
 
     def call(*traced: Any) -> Any:
-        whole = [w.filled(jax.tree_util.tree_leaves(t)) for w, t in zip(wholes, traced, strict=True)]
+        whole = [
+            w.filled(jax.tree_util.tree_leaves(t)) for w, t in zip(wholes, traced, strict=True)
+        ]
         made, before = nodes.merged(whole)
         result = calls.called(user.fn, made, user.by_name)
         new = nodes.changed(before, donated)
@@ -140,12 +156,16 @@ def take_apart(
     call.__name__ = call.__qualname__ = name
     call.__signature__ = _signature(base)  # type: ignore[attr-defined]
     structure = (
-        user.by_name, *(w.tree for w in wholes), *(calls.same(s[0]) if s else None for w in wholes for s in w.slots),
+        user.by_name,
+        *(w.tree for w in wholes),
+        *(calls.same(s[0]) if s else None for w in wholes for s in w.slots),
         nodes.graph,
-    )  # fmt: skip
+    )
     notes = []
     if bound:
-        notes.append(f"bound, being no arrays: {', '.join(bound[:8])}{' ...' if len(bound) > 8 else ''}")
+        notes.append(
+            f"bound, being no arrays: {', '.join(bound[:8])}{' ...' if len(bound) > 8 else ''}"
+        )
 
     def traced_last() -> Outcome:
         return Outcome(last[0], nodes.changes)
@@ -156,9 +176,18 @@ def take_apart(
         return nodes.unmarked(outcome.result.filled(arrays[:count]))
 
     return Arguments(
-        call, changed, tuple(given), paths, donated, tuple(notes), leaves,
-        shardings, structure, traced_last, deliver,
-    )  # fmt: skip
+        call,
+        changed,
+        tuple(given),
+        paths,
+        donated,
+        tuple(notes),
+        leaves,
+        shardings,
+        structure,
+        traced_last,
+        deliver,
+    )
 
 
 def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
@@ -173,19 +202,27 @@ def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
     given = found.get("in_shardings")
     if isinstance(given, tuple):  # one for each argument that is not static
         rest = iter(given)
-        found["in_shardings"] = tuple(None if i in static else next(rest, None) for i in range(count))
+        found["in_shardings"] = tuple(
+            None if i in static else next(rest, None) for i in range(count)
+        )
     return found
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names for ``count`` positional arguments: ``params``, ``x``, ``args[0]`` of ``*args``, else ``arg0``."""
+    """Names for ``count`` positional arguments.
+
+    ``params``, ``x``, ``args[0]`` of ``*args``, else ``arg0``.
+    """
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     names: list[str] = []
     for parameter in parameters:
-        if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+        if parameter.kind in (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        ):
             names.append(parameter.name)
         elif parameter.kind == inspect.Parameter.VAR_POSITIONAL:
             names.extend(f"{parameter.name}[{i}]" for i in range(count - len(names)))
@@ -196,11 +233,16 @@ def _signature(base: list[str]) -> inspect.Signature:
     """What JAX looks at to name the arguments in the module."""
     names = [name if name.isidentifier() else f"arg{i}" for i, name in enumerate(base)]
     names = [f"arg{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
-    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
+    return inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+    )
 
 
 def _array(leaf: Any, number_is_argument: bool) -> Any:
-    """What to trace in place of a leaf: a shape or a number; None if it is to be bound; a complaint (str)."""
+    """What to trace in place of a leaf.
+
+    A shape or a number; None if it is to be bound; a complaint (str).
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -212,9 +254,14 @@ def _array(leaf: Any, number_is_argument: bool) -> Any:
     kind = f"a {type(leaf).__module__.partition('.')[0]}.{type(leaf).__name__} of type {leaf.dtype}"
     try:
         shape = tuple(int(size) for size in leaf.shape)
-        if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended) and np.dtype(leaf.dtype).kind in "OSUMm":
+        if (
+            not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+            and np.dtype(leaf.dtype).kind in "OSUMm"
+        ):
             return kind
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
+        return jax.ShapeDtypeStruct(
+            shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False))
+        )
     except Exception:
         return kind
 

@@ -36,7 +36,8 @@ class Facts(NamedTuple):
 class Call(NamedTuple):
     """One call of a user's function."""
 
-    fn: Callable[..., Any]  #: what to call; of ``nnx.jit`` the function inside, whose changes that jit would hide
+    #: what to call; of ``nnx.jit`` the function inside, whose changes that jit would hide
+    fn: Callable[..., Any]
     values: tuple[Any, ...]  #: all arguments in the order of the parameters, keywords last
     by_name: tuple[str, ...]  #: names of the last of them, which are keywords
     numbers: str  #: what becomes of Python numbers: ARRAYS, MIXED or STATIC
@@ -110,22 +111,32 @@ def facts(fn: Any, count: int) -> Facts:
 
     Sees through ``functools.partial``, bound methods and the jits of flax and equinox.
     """
-    if isinstance(fn, functools.partial) or (is_equinox_module(fn) and hasattr(fn, "func") and hasattr(fn, "args")):
+    if isinstance(fn, functools.partial) or (
+        is_equinox_module(fn) and hasattr(fn, "func") and hasattr(fn, "args")
+    ):
         return _shifted(facts(fn.func, count + len(fn.args)), len(fn.args))
     if isinstance(fn, types.MethodType):
         return _shifted(facts(fn.__func__, count + 1), 1)
-    if is_equinox_module(fn) and hasattr(fn, "donate_first") and hasattr(fn, "donate_rest"):  # of filter_jit
+    # Of filter_jit
+    if is_equinox_module(fn) and hasattr(fn, "donate_first") and hasattr(fn, "donate_rest"):
         donated = {i for i in range(count) if (fn.donate_rest if i else fn.donate_first)}
         names = frozenset(parameter_names(fn)) if fn.donate_rest else frozenset[str]()
         return Facts(frozenset(), frozenset(), frozenset(donated), names)
-    info = getattr(getattr(fn, "jitted_fn", fn), "_jit_info", None)  # private, hence nothing is lost without it
+    # Private, hence nothing is lost without it
+    info = getattr(getattr(fn, "jitted_fn", fn), "_jit_info", None)
     wanted = getattr(fn, "__wrapped__", fn) if info is not None else fn
-    at = {p.name: i for i, p in enumerate(_parameters(wanted)) if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    at = {
+        p.name: i
+        for i, p in enumerate(_parameters(wanted))
+        if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    }
 
     def both(what: str) -> tuple[frozenset[int], frozenset[str]]:
         numbers = _tuple(getattr(info, f"{what}_argnums", None))
         names = _tuple(getattr(info, f"{what}_argnames", None))
-        positions = {i + count if i < 0 else i for i in numbers} | {at[name] for name in names if name in at}
+        positions = {i + count if i < 0 else i for i in numbers} | {
+            at[name] for name in names if name in at
+        }
         by_name = {name for name, i in at.items() if i in positions} | set(names)
         return frozenset(positions), frozenset(by_name)
 
@@ -147,7 +158,10 @@ def _tuple(given: Any) -> tuple[Any, ...]:
 
 
 def numbers_of(fn: Any) -> str:
-    """What becomes of Python numbers under the jit that a user of ``fn`` would take: ARRAYS, MIXED or STATIC."""
+    """What becomes of Python numbers under the jit that a user of ``fn`` would take.
+
+    ARRAYS, MIXED or STATIC.
+    """
     fn = _innermost(fn)
     if is_equinox_module(fn):
         return STATIC
@@ -174,7 +188,9 @@ def is_equinox_module(x: Any) -> bool:
 def is_module(x: Any) -> bool:
     """Is this a module of flax's nnx, or an optimizer, a stream of random keys and the like?"""
     nnx = sys.modules.get("flax.nnx")
-    kinds = tuple(getattr(nnx, kind) for kind in ("Pytree", "Object", "Module") if hasattr(nnx, kind))
+    kinds = tuple(
+        getattr(nnx, kind) for kind in ("Pytree", "Object", "Module") if hasattr(nnx, kind)
+    )
     return nnx is not None and isinstance(x, kinds) and not isinstance(x, type)
 
 
@@ -184,7 +200,9 @@ def is_nnx_jitted(fn: Any) -> bool:
 
 
 def numbers_kept(tree: Any, numbers: str) -> list[bool]:
-    """For each leaf of a pytree, whether a Python number there is an array to come (and not static)."""
+    """For each leaf of a pytree, whether a Python number there is an array to come (and not
+    static).
+    """
     if numbers != MIXED:
         return [numbers == ARRAYS] * len(jax.tree_util.tree_leaves(tree))
     keep: list[bool] = []
@@ -197,7 +215,8 @@ class Whole(NamedTuple):
     """A pytree of which some leaves are arrays to come."""
 
     tree: Any
-    slots: tuple[tuple[Any] | None, ...]  #: for each leaf None where an array belongs, else (what is there,)
+    #: for each leaf None where an array belongs, else (what is there,)
+    slots: tuple[tuple[Any] | None, ...]
 
     def filled(self, arrays: Iterable[Any]) -> Any:
         """The pytree with these arrays in it."""
@@ -206,7 +225,9 @@ class Whole(NamedTuple):
 
 
 def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
-    """(the arrays of a result with None in place of its other leaves, what makes the result of them again)."""
+    """(the arrays of a result with None in place of its other leaves, what makes the result of them
+    again).
+    """
     flat: Any = jax.tree_util.tree_flatten(result)
     leaves, tree = flat
     keep = numbers_kept(result, numbers)
@@ -238,9 +259,13 @@ class _Identity:
 
 
 def same(thing: Any) -> Any:
-    """Something to look up by what a trace depends on: equal for things that stand for one another."""
+    """Something to look up by what a trace depends on.
+
+    Equal for things that stand for one another.
+    """
     if isinstance(thing, _NUMBERS):
-        return type(thing), repr(thing)  # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
+        # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
+        return type(thing), repr(thing)
     try:
         hash(thing)
     except TypeError:
@@ -262,14 +287,19 @@ def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bo
     """
     found = list(arrays)
     away = [
-        i for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
+        i
+        for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
         if isinstance(x, jax.Array)
         and not isinstance(x, jax.core.Tracer)
         and getattr(x, "committed", True)
         and not x.sharding.is_equivalent_to(sharding, x.ndim)
-    ]  # fmt: skip
+    ]
     if away:
-        put = jax.device_put([found[i] for i in away], [shardings[i] for i in away], donate=[donated[i] for i in away])
+        put = jax.device_put(
+            [found[i] for i in away],
+            [shardings[i] for i in away],
+            donate=[donated[i] for i in away],
+        )
         for i, x in zip(away, put, strict=True):
             found[i] = x
     return found

@@ -1,7 +1,7 @@
 """``from_stablehlo``: StableHLO from elsewhere, in whatever form it comes, read in a child process.
 
-Malformed input can abort the MLIR libraries, and a large file can fill the memory: neither may happen to the caller.
-So this process looks at a file's size only, and the child opens it.
+Malformed input can abort the MLIR libraries, and a large file can fill the memory: neither may
+happen to the caller.  So this process looks at a file's size only, and the child opens it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from toast_lab.frontends.model import Model, identifier, in_child
 from toast_lab.ir import canonical, read, unsupported
 from toast_lab.prepare import start_early
 
-MAX_BYTES = 256 * 2**20  #: larger inputs are refused: 100,000 ops with locations are about 60 MB of text
+#: larger inputs are refused: 100,000 ops with locations are about 60 MB of text
+MAX_BYTES = 256 * 2**20
 _MLIR = b"ML\xefR"
 _NEITHER = "this is neither StableHLO text nor MLIR bytecode nor a jax.export artifact"
 
@@ -43,8 +44,9 @@ def from_stablehlo(
         cancel: polled ten times a second; True ends the reading.
 
     Raises:
-        FrontendError: the file is missing, too large, malformed, cut off, or holds what cannot be sharded (dynamic
-            shapes, foreign dialects, host communication: each op is named with its line).
+        FrontendError: the file is missing, too large, malformed, cut off, or holds what cannot be
+            sharded (dynamic shapes, foreign dialects, host communication: each op is named with its
+            line).
         RunFailed: the parser crashed, hung or ran out of memory.
     """
     data = source
@@ -61,9 +63,11 @@ def from_stablehlo(
         raise FrontendError(f"{what} is empty")
     if size > max_bytes:
         raise FrontendError(
-            f"{what} has {size / 1e6:.0f} MB, and more than {max_bytes / 1e6:.0f} MB are not read. Mostly such a file "
+            f"{what} has {size / 1e6:.0f} MB, and more than {max_bytes / 1e6:.0f} MB are not "
+            "read. Mostly such a file "
             "holds weights as constants: export the program with its parameters as arguments. "
-            "Or read it all the same, with from_stablehlo(..., max_bytes=...) and about 20 times its size of memory."
+            "Or read it all the same, with from_stablehlo(..., max_bytes=...) and about 20 times "
+            "its size of memory."
         )
     start_early()
     program, text, trees, notes = in_child(
@@ -72,7 +76,8 @@ def from_stablehlo(
         identifier(name or "main"),
         what,
         time_limit_s=time_limit_s,
-        # Address space, most of which the libraries only reserve; a parser needs some 20 bytes for each of text.
+        # Address space, most of which the libraries only reserve; a parser needs some 20 bytes for
+        # each of text.
         memory_limit_bytes=16 * 2**30 + 24 * size,
         what=f"reading {what}",
         cancel=cancel,
@@ -88,13 +93,15 @@ def _size(path: Path) -> int:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        raise FrontendError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FrontendError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     if not stat.S_ISREG(status.st_mode):
         raise FrontendError(f"cannot read {path}: it is no regular file")
     return status.st_size
 
 
-# -- what runs in the child ----------------------------------------------------------------------------
+# -- what runs in the child ------------------------------------------------------------------------
 
 
 def _read(data: str | bytes | Path, name: str, what: str) -> tuple[Any, str, Any, tuple[str, ...]]:
@@ -112,10 +119,17 @@ def _read(data: str | bytes | Path, name: str, what: str) -> tuple[Any, str, Any
                 content = _decoded(content)
         try:
             parsed = read.parse(
-                content, name=name, argument_paths=paths, file=str(data) if isinstance(data, Path) else ""
+                content,
+                name=name,
+                argument_paths=paths,
+                file=str(data) if isinstance(data, Path) else "",
             )
         except FrontendError as error:
-            foreign = _foreign_ops(content) if isinstance(content, str) and "not well-formed" in str(error) else []
+            foreign = (
+                _foreign_ops(content)
+                if isinstance(content, str) and "not well-formed" in str(error)
+                else []
+            )
             if foreign:
                 raise FrontendError(
                     f"ops of dialects that are not StableHLO:\n{join_offenders(foreign)}\n"
@@ -130,9 +144,13 @@ def _read(data: str | bytes | Path, name: str, what: str) -> tuple[Any, str, Any
 
 
 def _decoded(content: bytes) -> str:
-    """Text of a file that is no MLIR bytecode; says what it is instead where that is easy to see."""
+    """Text of a file that is no MLIR bytecode.
+
+    Says what it is instead where that is easy to see.
+    """
     known = {
-        b"PK\x03\x04": "a zip archive; if torch.export saved it, load it with torch.export.load and give it to "
+        b"PK\x03\x04": "a zip archive; if torch.export saved it, load it with torch.export.load "
+        "and give it to "
         "toast_lab.from_torch",
         b"\x1f\x8b": "compressed; unpack it first",
         b"\x7fELF": "an executable",
@@ -154,23 +172,30 @@ _NO_OPS = frozenset({"module", "return"})
 
 
 def _foreign_ops(text: str) -> list[str]:
-    """Ops of other dialects in a text that the parser refused: it stops at the first, users want all."""
+    """Ops of other dialects in a text that the parser refused.
+
+    It stops at the first, users want all.
+    """
     found: dict[str, list[int]] = {}
     for match in _OP.finditer(text):
         if match.group(1) not in unsupported.DIALECTS and match.group(1) not in _NO_OPS:
             at = text.count("\n", 0, match.start(1)) + 1
             found.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(at)
     return [
-        f"{name} (line{'s' if len(at) > 1 else ''} {', '.join(map(str, at[:10]))}{', ...' if len(at) > 10 else ''})"
+        f"{name} (line{'s' if len(at) > 1 else ''} "
+        f"{', '.join(map(str, at[:10]))}{', ...' if len(at) > 10 else ''})"
         for name, at in found.items()
     ]
 
 
-# -- jax.export ----------------------------------------------------------------------------------------
+# -- jax.export ------------------------------------------------------------------------------------
 
 
 def _is_artifact(content: bytes) -> bool:
-    """Whether this may be what ``Exported.serialize`` gives: a flatbuffer with MLIR bytecode within."""
+    """Whether this may be what ``Exported.serialize`` gives.
+
+    A flatbuffer with MLIR bytecode within.
+    """
     return content[:1] != b"{" and _MLIR in content[4:]
 
 
@@ -190,15 +215,19 @@ def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
         ]
         names = paths if symbolic else _module_paths(exported, module, paths)
     except ImportError as error:
-        raise FrontendError(f"this is a jax.export artifact, and reading those fails: {error}") from None
+        raise FrontendError(
+            f"this is a jax.export artifact, and reading those fails: {error}"
+        ) from None
     except Exception as error:  # a damaged flatbuffer ends in errors of any kind
         raise FrontendError(
-            f"this is no sound jax.export artifact ({type(error).__name__}: {str(error)[:200]}). Was it cut off, or "
+            f"this is no sound jax.export artifact ({type(error).__name__}: {str(error)[:200]}). "
+            "Was it cut off, or "
             f"written by a JAX much newer than {jax.__version__}?"
         ) from None
     if symbolic:
         raise FrontendError(
-            f"it was exported with symbolic sizes:\n{join_offenders(symbolic)}\n  Export it with fixed sizes."
+            f"it was exported with symbolic sizes:\n{join_offenders(symbolic)}\n  Export it with "
+            "fixed sizes."
         )
     kept = [names[i] for i in exported.module_kept_var_idx]
     extra = ["platform_index"] if len(exported.platforms) > 1 else []
@@ -214,7 +243,9 @@ def _tree_paths(exported: Any) -> list[str]:
     """``args[0]['w']`` for every argument leaf."""
     import jax
 
-    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, list(range(len(exported.in_avals))))
+    args, kwargs = jax.tree_util.tree_unflatten(
+        exported.in_tree, list(range(len(exported.in_avals)))
+    )
     paths = {
         leaf: base + jax.tree_util.keystr(path)
         for base, tree in (("args", tuple(args)), ("kwargs", kwargs))
@@ -226,9 +257,12 @@ def _tree_paths(exported: Any) -> list[str]:
 def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
     """``params['w']`` where the module names its arguments, as JAX's do, else what ``paths`` says."""
     names = list(paths)
-    parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)  # has to outlive what is looked up in it
+    # Has to outlive what is looked up in it
+    parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)
     main = canonical.main_function(parsed)
-    arguments = list(main.operation.regions[0].blocks[0].arguments)[-len(exported.module_kept_var_idx) :]
+    arguments = list(main.operation.regions[0].blocks[0].arguments)[
+        -len(exported.module_kept_var_idx) :
+    ]
     for i, argument in zip(exported.module_kept_var_idx, arguments, strict=False):
         names[i] = read.argument_path(argument, -1) or names[i]
     return names

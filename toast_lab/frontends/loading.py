@@ -17,16 +17,25 @@ from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.tracing import from_jax, trace
 from toast_lab.prepare import start_early
 
-OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")  #: what a user's make may add
+#: what a user's make may add
+OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 
 
-def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cancel: Any = None, **sizes: Any) -> Model:
+def load(
+    which: str,
+    *,
+    time_limit_s: float = 300.0,
+    on_event: Any = None,
+    cancel: Any = None,
+    **sizes: Any,
+) -> Model:
     """A built-in model by name, or the user's own as ``"package.module:make"``.
 
-    ``make(**sizes)`` gives ``(fn, args)`` or ``(fn, args, options)``, options being a dict with ``donate_argnums``,
-    ``dim_names``, ``expert_plans`` and ``parameter_count``, as in ``models.registry.Example``; ``fn`` may be a torch
-    module or exported program, with its example inputs.  ``make`` runs in a child process with a time limit.
-    Raises FrontendError or RunFailed with what went wrong.
+    ``make(**sizes)`` gives ``(fn, args)`` or ``(fn, args, options)``, options being a dict with
+    ``donate_argnums``, ``dim_names``, ``expert_plans`` and ``parameter_count``, as in
+    ``models.registry.Example``; ``fn`` may be a torch module or exported program, with its example
+    inputs.  ``make`` runs in a child process with a time limit.  Raises FrontendError or RunFailed
+    with what went wrong.
     """
     if ":" not in which:
         from toast_lab.models import registry
@@ -73,7 +82,10 @@ def load(which: str, *, time_limit_s: float = 300.0, on_event: Any = None, cance
 
 
 def function_of(recipe: Recipe) -> Any:
-    """The ``Function`` of a recipe, made anew in this process.  Raises FrontendError as ``load`` does."""
+    """The ``Function`` of a recipe, made anew in this process.
+
+    Raises FrontendError as ``load`` does.
+    """
     if ":" not in recipe.which:
         return load(recipe.which, **recipe.sizes).function
     fn, args, *_ = _made(*recipe)
@@ -83,9 +95,13 @@ def function_of(recipe: Recipe) -> Any:
 def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
     """What runs in the child: import, call ``make``, trace."""
     made = _made(which, sizes)
-    is_torch = "torch" in sys.modules and _is_torch(made[0] if isinstance(made, tuple) and made else made)
+    is_torch = "torch" in sys.modules and _is_torch(
+        made[0] if isinstance(made, tuple) and made else made
+    )
     if not isinstance(made, tuple) or len(made) < 2 or not (callable(made[0]) or is_torch):
-        raise FrontendError(f"{which} must return (fn, args) or (fn, args, options), got {type(made).__name__}")
+        raise FrontendError(
+            f"{which} must return (fn, args) or (fn, args, options), got {type(made).__name__}"
+        )
     if hasattr(made, "_asdict"):
         options = {k: v for k, v in made._asdict().items() if k in OPTIONS}
     else:
@@ -103,9 +119,14 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
     try:
         pickle.dumps(traced.trees)
     except Exception:
-        traced = traced._replace(trees=None)  # custom pytree nodes do not survive the trip; paths still do
+        # Custom pytree nodes do not survive the trip; paths still do
+        traced = traced._replace(trees=None)
     kept = {k: dict(options.get(k) or {}) for k in ("dim_names", "expert_plans")}
-    return traced, name, {**kept, "parameter_count": options.get("parameter_count"), "is_torch": is_torch}
+    return (
+        traced,
+        name,
+        {**kept, "parameter_count": options.get("parameter_count"), "is_torch": is_torch},
+    )
 
 
 def _made(which: str, sizes: dict[str, Any]) -> Any:
@@ -114,19 +135,23 @@ def _made(which: str, sizes: dict[str, Any]) -> Any:
         make = getattr(importlib.import_module(module_name), attribute)
     except ImportError as error:
         raise FrontendError(
-            f"{which}: cannot import {module_name}: {error}. Is it on the path (the current folder is)?"
+            f"{which}: cannot import {module_name}: {error}. Is it on the path (the current "
+            "folder is)?"
         ) from None
     except AttributeError:
         raise FrontendError(f"{which}: module {module_name} has no {attribute}") from None
     except Exception as error:
         raise FrontendError(
-            f"{which}: importing {module_name} raised {type(error).__name__}: {error}{user_code.line(error)}"
+            f"{which}: importing {module_name} raised {type(error).__name__}: "
+            f"{error}{user_code.line(error)}"
         ) from None
     try:
         return make(**sizes)
     except Exception as error:
         traceback.print_exc()
-        raise FrontendError(f"{which} raised {type(error).__name__}: {error}{user_code.line(error)}") from None
+        raise FrontendError(
+            f"{which} raised {type(error).__name__}: {error}{user_code.line(error)}"
+        ) from None
 
 
 def _is_torch(made: Any) -> bool:

@@ -21,12 +21,14 @@ ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Function:
-    """The user's function behind a program, for whoever wants another program of it, such as its gradient.
+    """The user's function behind a program, for whoever wants another program of it, such as its
+    gradient.
 
     It lives in the process that traced it: pickled, it becomes None.
     """
 
-    call: Callable[..., Any]  #: see ``arguments.Arguments``; the program is that of ``call(*given)``
+    #: see ``arguments.Arguments``; the program is that of ``call(*given)``
+    call: Callable[..., Any]
     given: tuple[Any, ...]  #: pytrees of shapes and numbers
     changes: bool  #: whether it changes modules among its arguments
 
@@ -56,9 +58,11 @@ class Model:
     trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
     source: str = ""  #: what to say when asked where this came from
     notes: tuple[str, ...] = ()  #: what was done to the input on the way, a sentence each
-    expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)  #: actions by name, see ``registry.Example``
+    #: actions by name, see ``registry.Example``
+    expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)
     parameter_count: int | None = None  #: trained numbers, if known
-    paper_parameters: str = ""  #: the same as the paper gives it, for its own models at their default sizes
+    #: the same as the paper gives it, for its own models at their default sizes
+    paper_parameters: str = ""
     function: Function | Recipe | None = None  #: None if it came from a file or was pickled
 
     @property
@@ -71,7 +75,10 @@ class Model:
 
     def __str__(self) -> str:
         p = self.program
-        text = f"{self.name}: {p.n_ops - p.n_arguments} ops, {p.n_arguments} arguments, {len(p.outputs)} results"
+        text = (
+            f"{self.name}: {p.n_ops - p.n_arguments} ops, {p.n_arguments} arguments, "
+            f"{len(p.outputs)} results"
+        )
         if self.parameter_count is not None:
             text += f", {self.parameter_count:,} parameters"
         return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")
@@ -101,7 +108,9 @@ def model_of(program: Program, model: Model | None = None) -> Model:
             return found
     if model is None:
         raise InvalidPlan(f"give model=, the model whose program this is ({program.name})")
-    raise InvalidPlan(f"this plan shards {program.name}, the model is {model.name}, another program")
+    raise InvalidPlan(
+        f"this plan shards {program.name}, the model is {model.name}, another program"
+    )
 
 
 class Traced(NamedTuple):
@@ -130,12 +139,22 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
     )
     notes = (*traced.notes, *parsed.notes)
     return Model(
-        identifier(name), parsed.program, parsed.text, dim_names, traced.trees, source, notes, function=traced.function
+        identifier(name),
+        parsed.program,
+        parsed.text,
+        dim_names,
+        traced.trees,
+        source,
+        notes,
+        function=traced.function,
     )
 
 
 def identifier(name: str) -> str:
-    """``name`` with everything but letters, digits and underscores replaced; ``main`` if nothing is left."""
+    """``name`` with everything but letters, digits and underscores replaced.
+
+    ``main`` if nothing is left.
+    """
     clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_")
     return clean or "main"
 

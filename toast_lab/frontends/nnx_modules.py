@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from toast_lab.frontends.calls import is_module
 
-_OWN = ("_pytree__state", "_object__state")  # attributes of a module that say which trace it belongs to
+# Attributes of a module that say which trace it belongs to
+_OWN = ("_pytree__state", "_object__state")
 
 
 class Changes(NamedTuple):
@@ -44,7 +45,8 @@ class Modules:
         import jax
 
         self.nnx: Any = sys.modules.get("flax.nnx")
-        self.places: dict[tuple[int, tuple[Any, ...]], int] = {}  # argument and path within it -> module
+        # Argument and path within it -> module
+        self.places: dict[tuple[int, tuple[Any, ...]], int] = {}
         self.graph: Any = None
         self.changes = NOTHING
         if self.nnx is None:
@@ -60,7 +62,10 @@ class Modules:
             self.graph, state = self.nnx.split(self.nodes)
             # A module all of whose variables belong to an earlier one as well has no entry of its
             # own.
-            self.states = [self._state_of(state[n]) if n in state else self.nnx.State({}) for n in range(len(nodes))]
+            self.states = [
+                self._state_of(state[n]) if n in state else self.nnx.State({})
+                for n in range(len(nodes))
+            ]
 
     def _state_of(self, part: Any) -> Any:
         """A variable that is an argument by itself as a state, too."""
@@ -69,7 +74,10 @@ class Modules:
     def _whole_state(self, states: Sequence[Any]) -> Any:
         lone = [isinstance(node, self.nnx.Variable) for node in self.nodes]
         return self.nnx.State(
-            {n: s[""] if one and len(s) else s for n, (s, one) in enumerate(zip(states, lone, strict=True))}
+            {
+                n: s[""] if one and len(s) else s
+                for n, (s, one) in enumerate(zip(states, lone, strict=True))
+            }
         )
 
     def _is_part(self, x: Any) -> bool:
@@ -79,14 +87,19 @@ class Modules:
     def _is_state(self, x: Any) -> bool:
         return isinstance(x, self.nnx.State)
 
-    def _replace(self, args: Sequence[Any], is_leaf: Callable[[Any], bool], new: Sequence[Any]) -> list[Any]:
+    def _replace(
+        self, args: Sequence[Any], is_leaf: Callable[[Any], bool], new: Sequence[Any]
+    ) -> list[Any]:
         import jax
 
         made = []
         for i, arg in enumerate(args):
             flat: Any = jax.tree_util.tree_flatten_with_path(arg, is_leaf=is_leaf)
             found, tree = flat
-            parts = [new[self.places[i, path]] if (i, path) in self.places else part for path, part in found]
+            parts = [
+                new[self.places[i, path]] if (i, path) in self.places else part
+                for path, part in found
+            ]
             made.append(tree.unflatten(parts))
         return made
 
@@ -105,7 +118,9 @@ class Modules:
         return text.removesuffix(".value") if self.nnx is not None else text
 
     def merged(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """``args`` with modules in place of their states, and the leaves of those, to be compared with later."""
+        """``args`` with modules in place of their states, and the leaves of those, to be compared
+        with later.
+        """
         import jax
 
         if not self.places:
@@ -133,7 +148,9 @@ class Modules:
         graph, state = self.nnx.split(self.live)
         flat: Any = jax.tree_util.tree_flatten_with_path(state)
         found, tree = flat
-        new = [(p, leaf) for p, leaf in found if id(leaf) not in old or self._place(p)[0] in donated]
+        new = [
+            (p, leaf) for p, leaf in found if id(leaf) not in old or self._place(p)[0] in donated
+        ]
         same, paths = graph == self.graph, tuple(path for path, _ in found)
         at = tuple(path for path, _ in new)
         self.changes = Changes(at, None if same else graph, None if same else (paths, tree))
@@ -158,10 +175,15 @@ class Modules:
         import jax
 
         places = [(self._place(path), path[1:]) for path in changes.at]
-        return [(argument, str(jax.tree_util.keystr((*within, *rest)))) for (argument, within), rest in places]
+        return [
+            (argument, str(jax.tree_util.keystr((*within, *rest))))
+            for (argument, within), rest in places
+        ]
 
     def put(self, args: Sequence[Any]) -> list[Any]:
-        """``args`` with the caller's modules in place of states, whose values those modules have then."""
+        """``args`` with the caller's modules in place of states, whose values those modules have
+        then.
+        """
         import jax
 
         if not self.places:
@@ -201,14 +223,17 @@ class Modules:
             own.update(own or self._parts(self.nodes))
             return own[x.path]
 
-        return jax.tree_util.tree_map(of, result, is_leaf=lambda x: is_module(x) or isinstance(x, _Alias))
+        return jax.tree_util.tree_map(
+            of, result, is_leaf=lambda x: is_module(x) or isinstance(x, _Alias)
+        )
 
     def _parts(self, nodes: Any) -> dict[tuple[Any, ...], Any]:
         """Modules and variables by path."""
         return {
-            path: part for path, part in self.nnx.iter_graph(nodes)
+            path: part
+            for path, part in self.nnx.iter_graph(nodes)
             if is_module(part) or isinstance(part, self.nnx.Variable)
-        }  # fmt: skip
+        }
 
     def store(self, changes: Changes, values: Sequence[Any]) -> None:
         """Put what a call changed into the caller's modules."""
@@ -228,7 +253,10 @@ class Modules:
         self.nnx.update(self.nodes, state)
 
     def _restructure(self, like: Any) -> None:
-        """Give the caller's modules the attributes of others; what both have stays the same object."""
+        """Give the caller's modules the attributes of others.
+
+        What both have stays the same object.
+        """
         mine, theirs = self._parts(self.nodes), self._parts(like)
         kept = {path for path, part in theirs.items() if type(mine.get(path)) is type(part)}
         for path in kept:
@@ -237,7 +265,13 @@ class Modules:
             own, other = vars(mine[path]), vars(theirs[path])
             for key in [key for key in own if key not in other and key not in _OWN]:
                 del own[key]
-            own.update({k: x for k, x in other.items() if k not in _OWN and not (k in own and (*path, k) in kept)})
+            own.update(
+                {
+                    k: x
+                    for k, x in other.items()
+                    if k not in _OWN and not (k in own and (*path, k) in kept)
+                }
+            )
 
 
 def _attributes(path: tuple[Any, ...]) -> str:

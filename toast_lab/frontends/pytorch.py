@@ -1,15 +1,18 @@
 """``from_torch``: a torch module becomes a ``Model``, by way of ``torch.export`` and torchax.
 
-``torch.export`` gives a graph of ATen ops, torchax knows each of them as a JAX function, and what those do is traced
-like any other JAX function.  Parameters and buffers become arguments that are called what torch calls them
-(``layers.0.weight``), ops keep their module as the name stack and the lines of the user's ``forward``.
+``torch.export`` gives a graph of ATen ops, torchax knows each of them as a JAX function, and what
+those do is traced like any other JAX function.  Parameters and buffers become arguments that are
+called what torch calls them (``layers.0.weight``), ops keep their module as the name stack and the
+lines of the user's ``forward``.
 
 torchax and torch have to fit together.  Pairs that were tried:
 
-* torch 2.13.0 with torchax 0.0.13, on Python 3.11 with JAX 0.10.2: torchax names overloads of ATen ops by dimension
-  names, which this torch no longer has; ``_import_torchax`` gives it stand-ins, which no graph can contain.
+* torch 2.13.0 with torchax 0.0.13, on Python 3.11 with JAX 0.10.2: torchax names overloads of ATen
+  ops by dimension names, which this torch no longer has; ``_import_torchax`` gives it stand-ins,
+  which no graph can contain.
 
-torch's 64-bit integers and floats become 32-bit ones unless ``jax_enable_x64`` is set, as everything in JAX does.
+torch's 64-bit integers and floats become 32-bit ones unless ``jax_enable_x64`` is set, as
+everything in JAX does.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from toast_lab.frontends import user_code
 from toast_lab.frontends.model import DimNames, Model, Traced, build
 from toast_lab.frontends.tracing import trace
 
-_INSTALL = 'install toast-lab with the extra "torch" (torch 2.13.0 and torchax 0.0.13 were tried together)'
+_INSTALL = (
+    'install toast-lab with the extra "torch" (torch 2.13.0 and torchax 0.0.13 were tried together)'
+)
 
 
 def from_torch(
@@ -38,19 +43,23 @@ def from_torch(
 ) -> Model:
     """Export a torch module and read it.
 
-    Nothing is computed and no weight is copied: modules made under ``torch.device("meta")`` do as well.  The
-    arguments are parameters, buffers and inputs in this order; buffers that ``forward`` changes are results, too.
+    Nothing is computed and no weight is copied: modules made under ``torch.device("meta")`` do as
+    well.  The arguments are parameters, buffers and inputs in this order; buffers that ``forward``
+    changes are results, too.
 
     Args:
         module: a ``torch.nn.Module``, or an ``ExportedProgram``.
-        example_inputs: tensors for ``forward``; only shapes and types count.  None for an exported program.
+        example_inputs: tensors for ``forward``; only shapes and types count.  None for an exported
+            program.
         example_kwargs: keyword arguments of ``forward``.
         name: name for listings, the module's class by default.
-        dim_names: names for argument dims by path (``"layers.0.weight"``) or last key (``"weight"``).
+        dim_names: names for argument dims by path (``"layers.0.weight"``) or last key
+            (``"weight"``).
 
     Raises:
-        FrontendError: torch or torchax are missing or do not fit together, the module cannot be exported (with the
-            user's line), has dynamic shapes, or uses ops that torchax does not know (all are listed).
+        FrontendError: torch or torchax are missing or do not fit together, the module cannot be
+            exported (with the user's line), has dynamic shapes, or uses ops that torchax does not
+            know (all are listed).
     """
     traced = trace_torch(module, example_inputs, example_kwargs)
     called = module_name(module)
@@ -63,26 +72,41 @@ def module_name(module: Any) -> str:
     return "exported_program" if called == "ExportedProgram" else called
 
 
-def trace_torch(module: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Traced:
-    """StableHLO of a module or exported program, with argument and result paths; errors are ``from_torch``'s."""
+def trace_torch(
+    module: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> Traced:
+    """StableHLO of a module or exported program, with argument and result paths.
+
+    Errors are ``from_torch``'s.
+    """
     torch, torchax = _import_torchax()
     name = module_name(module)
     notes: list[str] = []
     if isinstance(module, torch.export.ExportedProgram):
         exported = module
         if inputs or kwargs:
-            raise FrontendError("an exported program brings its example inputs along: give it alone")
+            raise FrontendError(
+                "an exported program brings its example inputs along: give it alone"
+            )
     elif isinstance(module, torch.nn.Module):
         exported = _export(torch, module, inputs, dict(kwargs or {}))
-        if module.training and any(isinstance(m, _training_matters(torch)) for m in module.modules()):
+        if module.training and any(
+            isinstance(m, _training_matters(torch)) for m in module.modules()
+        ):
             notes.append(f"{name} was exported in training mode; call .eval() first for inference")
     else:
-        raise FrontendError(f"from_torch takes a torch.nn.Module or an ExportedProgram, got {type(module).__name__}")
+        raise FrontendError(
+            f"from_torch takes a torch.nn.Module or an ExportedProgram, got {type(module).__name__}"
+        )
     _refuse_dynamic(torch, exported)
     try:
-        exported = exported.run_decompositions().run_decompositions(torchax.decompositions.DECOMPOSITIONS)
+        exported = exported.run_decompositions().run_decompositions(
+            torchax.decompositions.DECOMPOSITIONS
+        )
     except Exception as error:
-        raise FrontendError(f"{name}: decomposing its ops failed: {user_code.short(error)}") from error
+        raise FrontendError(
+            f"{name}: decomposing its ops failed: {user_code.short(error)}"
+        ) from error
     graph = _Graph(torch, torchax, exported)
     shapes, paths = graph.arguments()
     traced = trace(graph.call, (shapes,), ())
@@ -92,9 +116,15 @@ def trace_torch(module: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] 
         if dtype.itemsize > shape.itemsize
     ]
     if narrowed:
-        notes.append(f"64-bit arguments are 32-bit here, as jax_enable_x64 is off: {', '.join(narrowed[:8])}")
+        notes.append(
+            f"64-bit arguments are 32-bit here, as jax_enable_x64 is off: {', '.join(narrowed[:8])}"
+        )
     return traced._replace(
-        paths=paths, outputs=graph.result_paths(), trees=None, donated=[False] * len(paths), notes=tuple(notes)
+        paths=paths,
+        outputs=graph.result_paths(),
+        trees=None,
+        donated=[False] * len(paths),
+        notes=tuple(notes),
     )
 
 
@@ -103,7 +133,7 @@ def _training_matters(torch: Any) -> tuple[Any, ...]:
     return (nn.dropout._DropoutNd, nn.batchnorm._BatchNorm)
 
 
-# -- torchax -------------------------------------------------------------------------------------------
+# -- torchax ---------------------------------------------------------------------------------------
 
 
 def _import_torchax() -> tuple[Any, Any]:
@@ -124,14 +154,17 @@ def _import_torchax() -> tuple[Any, Any]:
         raise FrontendError(f"torchax cannot be imported ({error}): {_INSTALL}") from None
     except Exception as error:
         raise FrontendError(
-            f"this torchax does not go with torch {torch.__version__} ({user_code.short(error)}): {_INSTALL}"
+            f"this torchax does not go with torch {torch.__version__} "
+            f"({user_code.short(error)}): {_INSTALL}"
         ) from error
     return torch, torchax
 
 
 @contextlib.contextmanager
 def _overloads_that_are_gone() -> Iterator[None]:
-    """While torchax is imported, an overload that torch no longer has is a fresh object instead of an error."""
+    """While torchax is imported, an overload that torch no longer has is a fresh object instead of
+    an error.
+    """
     from torch._ops import OpOverloadPacket
 
     find = OpOverloadPacket.__getattr__
@@ -156,7 +189,8 @@ def _export(torch: Any, module: Any, inputs: tuple[Any, ...], kwargs: dict[str, 
         return torch.export.export(module, inputs, kwargs, strict=False)
     except Exception as error:
         raise FrontendError(
-            f"torch.export of {module_name(module)} failed: {user_code.short(error)}{user_code.line(error)}"
+            f"torch.export of {module_name(module)} failed: "
+            f"{user_code.short(error)}{user_code.line(error)}"
         ) from error
 
 
@@ -164,13 +198,17 @@ def _refuse_dynamic(torch: Any, exported: Any) -> None:
     wrong = []
     for node in exported.graph.nodes:
         value: Any = node.meta.get("val") if node.op == "placeholder" else None
-        if isinstance(value, torch.SymInt) or any(isinstance(s, torch.SymInt) for s in getattr(value, "shape", ())):
+        if isinstance(value, torch.SymInt) or any(
+            isinstance(s, torch.SymInt) for s in getattr(value, "shape", ())
+        ):
             wrong.append(f"{node.name}: {list(value.shape) if hasattr(value, 'shape') else value}")
     if wrong:
-        raise FrontendError(f"dynamic shapes:\n{join_offenders(wrong)}\n  Export without dynamic_shapes.")
+        raise FrontendError(
+            f"dynamic shapes:\n{join_offenders(wrong)}\n  Export without dynamic_shapes."
+        )
 
 
-# -- the graph as a JAX function -----------------------------------------------------------------------
+# -- the graph as a JAX function -------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -195,25 +233,34 @@ class _Graph:
             op = registry.get(target) or registry.get(getattr(target, "overloadpacket", None))
             if op is not None and op.is_jax_function:
                 self.function[node] = self._with_env(op) if op.needs_env else op.func
-            elif isinstance(target, self.torch._ops.OpOverload | self.torch._ops.HigherOrderOperator):
+            elif isinstance(
+                target, self.torch._ops.OpOverload | self.torch._ops.HigherOrderOperator
+            ):
                 unknown[f"{target}{_place(node)}"] = None
             else:
                 self.function[node] = target  # operator.getitem and its like
         if unknown:
-            raise FrontendError(f"torchax {self.torchax.__version__} has no JAX form of:\n{join_offenders(unknown)}")
+            raise FrontendError(
+                f"torchax {self.torchax.__version__} has no JAX form of:\n{join_offenders(unknown)}"
+            )
 
     def _with_env(self, op: Any) -> Callable[..., Any]:
         return lambda *args, **kwargs: op.func(*args, env=self.torchax.default_env(), **kwargs)
 
     def _constant(self, spec: Any) -> Any:
-        """A tensor that ``forward`` makes from Python values, as a JAX constant; None for other placeholders."""
+        """A tensor that ``forward`` makes from Python values, as a JAX constant.
+
+        None for other placeholders.
+        """
         import jax.numpy as jnp
 
         if spec.kind != self.torch.export.graph_signature.InputKind.CONSTANT_TENSOR:
             return None
         value = self.exported.constants[spec.target]
         if value.is_meta or not hasattr(value, "numpy"):
-            raise FrontendError(f"the constant {spec.target} has no values: make the module on the CPU")
+            raise FrontendError(
+                f"the constant {spec.target} has no values: make the module on the CPU"
+            )
         return jnp.asarray(value.detach().to("cpu").numpy())
 
     def arguments(self) -> tuple[list[Any], list[str]]:
@@ -230,7 +277,9 @@ class _Graph:
                 self.fixed[node] = self._constant(spec)
             elif isinstance(value, self.torch.Tensor):
                 dtype = self.torchax.ops.mappings.t2j_dtype(value.dtype)
-                shapes.append(jax.ShapeDtypeStruct(tuple(value.shape), jax.dtypes.canonicalize_dtype(dtype)))
+                shapes.append(
+                    jax.ShapeDtypeStruct(tuple(value.shape), jax.dtypes.canonicalize_dtype(dtype))
+                )
                 paths.append(spec.target if spec.target else node.name)
                 self.given.append(node)
             else:
@@ -239,7 +288,10 @@ class _Graph:
 
     def dtypes(self, shapes: list[Any]) -> list[tuple[Any, Any]]:
         """Torch's and JAX's type of each argument."""
-        return [(node.meta["val"].dtype, shape.dtype) for node, shape in zip(self.given, shapes, strict=True)]
+        return [
+            (node.meta["val"].dtype, shape.dtype)
+            for node, shape in zip(self.given, shapes, strict=True)
+        ]
 
     def call(self, arrays: list[Any]) -> list[Any]:
         """Run the graph; gives new values of changed buffers and then the results."""
@@ -252,25 +304,36 @@ class _Graph:
 
         for node in self.nodes:
             if node.op == "get_attr":
-                raise FrontendError(f"{node.target}{_place(node)}: nested graphs (torch.cond, while_loop) are not read")
+                raise FrontendError(
+                    f"{node.target}{_place(node)}: nested graphs (torch.cond, "
+                    "while_loop) are not read"
+                )
             if node.op == "call_function":
                 stack = list((node.meta.get("nn_module_stack") or {}).values())
                 scope = stack[-1][0] if stack and isinstance(stack[-1][0], str) else ""
                 with jax.named_scope(scope) if scope else contextlib.nullcontext():
-                    known[node] = _at_lines_of(node, self.function[node], value(node.args), value(node.kwargs))
+                    known[node] = _at_lines_of(
+                        node, self.function[node], value(node.args), value(node.kwargs)
+                    )
             elif node.op == "output":
                 results = value(node.args[0])
         self.kept = [i for i, result in enumerate(results) if hasattr(result, "shape")]
         return [results[i] for i in self.kept]
 
     def result_paths(self) -> list[str]:
-        """Names of the results: the buffer that it renews, else its place in what ``forward`` returns."""
+        """Names of the results.
+
+        The buffer that it renews, else its place in what ``forward`` returns.
+        """
         pytree = self.torch.utils._pytree
         specs = list(self.exported.graph_signature.output_specs)
         count = sum(spec.kind.name == "USER_OUTPUT" for spec in specs)
         tree = self.exported.call_spec.out_spec.unflatten(list(range(count)))
         places = iter([pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(tree)[0]])
-        names = ["result" + next(places) if s.kind.name == "USER_OUTPUT" else str(s.target) for s in specs]
+        names = [
+            "result" + next(places) if s.kind.name == "USER_OUTPUT" else str(s.target)
+            for s in specs
+        ]
         return [names[i] for i in self.kept]
 
 
@@ -279,7 +342,10 @@ _LINE = re.compile(r'File "([^"\n]+)", line (\d+), in ([^\n]+)')
 
 def _lines(node: Any) -> list[tuple[str, int, str]]:
     """Where the user's program made a node: (file, line, function), outermost first."""
-    return [(file, int(line), function) for file, line, function in _LINE.findall(node.meta.get("stack_trace") or "")]
+    return [
+        (file, int(line), function)
+        for file, line, function in _LINE.findall(node.meta.get("stack_trace") or "")
+    ]
 
 
 def _place(node: Any) -> str:
@@ -287,8 +353,13 @@ def _place(node: Any) -> str:
     return f" ({PurePath(found[-1][0]).name}:{found[-1][1]})" if found else ""
 
 
-def _at_lines_of(node: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call ``function`` below frames that carry the lines of ``node``: JAX keeps them as the ops' locations."""
+def _at_lines_of(
+    node: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call ``function`` below frames that carry the lines of ``node``.
+
+    JAX keeps them as the ops' locations.
+    """
 
     def work() -> Any:
         return function(*args, **kwargs)

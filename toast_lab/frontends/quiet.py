@@ -1,8 +1,8 @@
 """JAX without notes on hardware that nobody asked for.
 
-The first call that needs a device makes JAX look for all of them.  libtpu, the CUDA plugin and XLA then write to
-stderr what they did not find, some of them past Python, and a notebook shows it in red under the reader's first cell,
-although tracing needs no accelerator.
+The first call that needs a device makes JAX look for all of them.  libtpu, the CUDA plugin and XLA
+then write to stderr what they did not find, some of them past Python, and a notebook shows it in
+red under the reader's first cell, although tracing needs no accelerator.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def look_for_devices() -> None:
         asked = os.environ.get("JAX_PLATFORMS")
         raise FrontendError(
             f"JAX finds no device: {error or type(error).__name__}. "
-            + (f"JAX_PLATFORMS={asked} asks for these alone; unset it, or" if asked else "For tracing a CPU will do:")
+            + (
+                f"JAX_PLATFORMS={asked} asks for these alone; unset it, or"
+                if asked
+                else "For tracing a CPU will do:"
+            )
             + " set JAX_PLATFORMS=cpu"
         ) from error
 

@@ -20,7 +20,11 @@ def data_struct(x: Any) -> Any:
     """Shape and type of the data of keys; of anything else its own."""
     import jax
 
-    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(x.shape, x.dtype)) if is_key(x) else x
+    return (
+        jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        if is_key(x)
+        else x
+    )
 
 
 def words_of(x: Any) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Where loading stands, for whoever shows it: tracing, lowering, reading.
 
-A listener is asked for explicitly, since a child that traces may have a protocol of its own with its parent.
+A listener is asked for explicitly, since a child that traces may have a protocol of its own with
+its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ def tell(stage: str) -> None:
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call ``listener`` with every stage that begins within; of this process, whichever thread it is in."""
+    """Call ``listener`` with every stage that begins within.
+
+    Of this process, whichever thread it is in.
+    """
     _LISTENERS.append(listener)
     try:
         yield

@@ -1,6 +1,7 @@
 """``from_jax``: a JAX function becomes a ``Model``.
 
-What the caller's arguments are made of is ``arguments.py``'s business; here the function is traced and lowered.
+What the caller's arguments are made of is ``arguments.py``'s business; here the function is traced
+and lowered.
 """
 
 from __future__ import annotations
@@ -25,22 +26,26 @@ def from_jax(
 ) -> Model:
     """Trace a JAX function.
 
-    Modules of flax (linen and nnx), equinox and haiku are taken as their users write them: ``from_jax(model.apply,
-    variables, x)``, ``from_jax(nnx.jit(step), model, optimizer, batch)``, ``from_jax(eqx.filter_jit(step), model, x)``,
-    ``from_jax(model, x)``.  Leaves that are no arrays are bound, and what the function changes in an nnx module is a
-    result of its own, with the path of the variable; see ``arguments``.
+    Modules of flax (linen and nnx), equinox and haiku are taken as their users write them:
+    ``from_jax(model.apply, variables, x)``, ``from_jax(nnx.jit(step), model, optimizer, batch)``,
+    ``from_jax(eqx.filter_jit(step), model, x)``, ``from_jax(model, x)``.  Leaves that are no arrays
+    are bound, and what the function changes in an nnx module is a result of its own, with the path
+    of the variable; see ``arguments``.
 
     Args:
-        fn: any function that ``jax.jit`` accepts, jitted or not; of a jitted one static and donated arguments stay so.
+        fn: any function that ``jax.jit`` accepts, jitted or not; of a jitted one static and donated
+            arguments stay so.
         args: pytrees of arrays or ShapeDtypeStructs; only shapes and types are looked at.
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
         name: name for listings, the function's own by default.
-        dim_names: names for argument dims by path or last key, ``{"wq": ("d_model", "heads", "key")}``.
-        keywords: further arguments, by name.  For those that are called like an option here, ``functools.partial``.
+        dim_names: names for argument dims by path or last key, ``{"wq": ("d_model", "heads",
+            "key")}``.
+        keywords: further arguments, by name.  For those that are called like an option here,
+            ``functools.partial``.
 
     Raises:
-        FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for JAX, or ``fn`` calls
-            back to the host (all offenders are listed).
+        FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for
+            JAX, or ``fn`` calls back to the host (all offenders are listed).
     """
     start_early()  # beside the tracing, the kernels of a first search
     look_for_devices()
@@ -55,7 +60,10 @@ def trace(
     donate_argnums: int | Sequence[int],
     keywords: Mapping[str, Any] | None = None,
 ) -> Traced:
-    """StableHLO of ``fn``, with argument and result paths.  Raises FrontendError as ``from_jax`` does."""
+    """StableHLO of ``fn``, with argument and result paths.
+
+    Raises FrontendError as ``from_jax`` does.
+    """
     import jax
 
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
@@ -68,7 +76,8 @@ def trace(
     except Exception as error:
         bound = "".join(f". Is an array missing? {note}" for note in taken.notes)
         raise FrontendError(
-            f"{user_code.function_name(fn)} does not trace: {user_code.short(error)}{user_code.line(error)}{bound}"
+            f"{user_code.function_name(fn)} does not trace: "
+            f"{user_code.short(error)}{user_code.line(error)}{bound}"
         ) from error
     result = lowered.out_info[0] if taken.changed else lowered.out_info
     found, _ = jax.tree_util.tree_flatten_with_path(result)
@@ -85,13 +94,18 @@ def trace(
 
 
 def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
-    """(traced, lowered, notes); the shardings that a jitted function gives its arguments stay on them."""
+    """(traced, lowered, notes).
+
+    The shardings that a jitted function gives its arguments stay on them.
+    """
     import jax
 
     notes: list[str] = []
     for shardings in [taken.shardings, {}] if taken.shardings and not taken.changed else [{}]:
         try:
-            jitted = jax.jit(taken.call, keep_unused=True, donate_argnums=taken.donated, **shardings)
+            jitted = jax.jit(
+                taken.call, keep_unused=True, donate_argnums=taken.donated, **shardings
+            )
             stages.tell("tracing")
             traced = jitted.trace(*taken.given)
             stages.tell("lowering")
@@ -104,7 +118,9 @@ def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
         except Exception as error:
             if not shardings:
                 raise
-            notes = [f"{' and '.join(shardings)} of the function are left out: {user_code.short(error)}"]
+            notes = [
+                f"{' and '.join(shardings)} of the function are left out: {user_code.short(error)}"
+            ]
     raise AssertionError("the last try returns or raises")
 
 
@@ -112,11 +128,15 @@ _LARGE = 2**20  # bytes; smaller tables and masks are nobody's weights
 
 
 def _closed_over(traced: Any) -> list[str]:
-    """A note if the function closes over weights: constants are part of the program and not sharded."""
+    """A note if the function closes over weights.
+
+    Constants are part of the program and not sharded.
+    """
     sizes = [int(c.nbytes) for c in getattr(traced.jaxpr, "consts", ()) if hasattr(c, "nbytes")]
     if sum(sizes) < _LARGE:
         return []
     return [
-        f"the function closes over {len(sizes)} arrays with {sum(sizes) / 1e6:.1f} MB, which are constants of the "
+        f"the function closes over {len(sizes)} arrays with {sum(sizes) / 1e6:.1f} MB, which are "
+        "constants of the "
         "program and stay whole on every device: pass weights as arguments"
     ]

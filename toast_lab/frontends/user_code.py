@@ -31,8 +31,18 @@ def short(error: BaseException) -> str:
 
 
 def line(error: BaseException) -> str:
-    """The innermost line of the user's code in a traceback, as ``" (file.py:12: text)"``; empty if there is none."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(s in f.filename for s in _LIBRARIES)]
+    """The innermost line of the user's code in a traceback, as ``" (file.py:12: text)"``.
+
+    Empty if there is none.
+    """
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not any(s in f.filename for s in _LIBRARIES)
+    ]
     return (
-        f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {(frames[-1].line or '').strip()})" if frames else ""
+        f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: "
+        f"{(frames[-1].line or '').strip()})"
+        if frames
+        else ""
     )

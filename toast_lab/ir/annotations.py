@@ -1,7 +1,10 @@
-"""Shardings that a user has written into a program; ``Problem.keep_annotations`` makes pins of them.
+"""Shardings that a user has written into a program.
 
-``jax.lax.with_sharding_constraint`` leaves an ``sdy.sharding_constraint`` op, ``in_shardings`` and ``out_shardings``
-leave attributes on the arguments and results of @main.  Analysis and searches do not look at any of them.
+``Problem.keep_annotations`` makes pins of them.
+
+``jax.lax.with_sharding_constraint`` leaves an ``sdy.sharding_constraint`` op, ``in_shardings`` and
+``out_shardings`` leave attributes on the arguments and results of @main.  Analysis and searches do
+not look at any of them.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ class Annotation(NamedTuple):
 
 
 def annotations_of(program: Any) -> tuple[Annotation, ...]:
-    """The shardings that the user has written into a program; takes a Model, a Problem, an Analysis or a Program."""
+    """The shardings that the user has written into a program.
+
+    Takes a Model, a Problem, an Analysis or a Program.
+    """
     for inner in ("analysis", "program"):
         program = getattr(program, inner, program)
     found: tuple[Annotation, ...] = program.annotations

@@ -1,6 +1,7 @@
 """What an op's attributes and types say: element types, FLOPs, a text for people.
 
-``op_kinds`` says which function concerns which kind.  jaxlib is imported where an op is read, see ``own_rules``.
+``op_kinds`` says which function concerns which kind.  jaxlib is imported where an op is read, see
+``own_rules``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from toast_lab.errors import FrontendError
 from toast_lab.ir import own_rules
 from toast_lab.ir.own_rules import Rule
 
-_ITEMSIZE = {"i1": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "complex<f32>": 8, "complex<f64>": 16}
+_ITEMSIZE = {
+    "i1": 1,
+    "bf16": 2,
+    "f16": 2,
+    "f32": 4,
+    "f64": 8,
+    "complex<f32>": 8,
+    "complex<f64>": 16,
+}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -78,7 +87,8 @@ def convolution_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
 _SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
 
-# MLIR prints what has no decimal form as bits: infinities and the usual NaN of f64, f32, bf16 and f16.
+# MLIR prints what has no decimal form as bits: infinities and the usual NaN of f64, f32, bf16 and
+# f16.
 _BITS = {
     **dict.fromkeys(("0xFFF0000000000000", "0xFF800000", "0xFF80", "0xFC00"), "-inf"),
     **dict.fromkeys(("0x7FF0000000000000", "0x7F800000", "0x7F80", "0x7C00"), "inf"),
@@ -109,7 +119,9 @@ def slice_detail(operation: Any, monoid: str) -> str:
     shape = tensor(operation.operands[0].type).shape
     return ",".join(
         f"{d}:{start}:{limit}" + (f":{stride}" if stride != 1 else "")
-        for d, (start, limit, stride, size) in enumerate(zip(starts, limits, strides, shape, strict=True))
+        for d, (start, limit, stride, size) in enumerate(
+            zip(starts, limits, strides, shape, strict=True)
+        )
         if (start, limit, stride) != (0, size, 1)
     )
 
@@ -117,7 +129,11 @@ def slice_detail(operation: Any, monoid: str) -> str:
 def precision(operation: Any, monoid: str) -> str:
     """``high`` or ``highest`` if a matrix product asks for more than its default precision."""
     key = "precision_config"
-    asked = re.findall(r"\b(HIGHEST|HIGH)\b", str(operation.attributes[key])) if key in operation.attributes else []
+    asked = (
+        re.findall(r"\b(HIGHEST|HIGH)\b", str(operation.attributes[key]))
+        if key in operation.attributes
+        else []
+    )
     return max(asked, key=len).lower() if asked else ""
 
 

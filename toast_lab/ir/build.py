@@ -18,13 +18,11 @@ class Builder:
     """Grows the arrays of a Program op by op."""
 
     def __init__(self) -> None:
-        self.shape_ptr, self.use_dim_ptr, self.use_ptr, self.result_ptr, self.factor_ptr = (
-            [0],
-            [0],
-            [0],
-            [0],
-            [0],
-        )
+        self.shape_ptr = [0]
+        self.use_dim_ptr = [0]
+        self.use_ptr = [0]
+        self.result_ptr = [0]
+        self.factor_ptr = [0]
         self.shape: list[int] = []
         self.tensor: list[Tensor] = []
         self.value_op: list[int] = []
@@ -46,7 +44,8 @@ class Builder:
         self.missing: list[tuple[int, str]] = []
         self.owner: list[int] = []
         self.region: list[int] = []
-        self.waiting: dict[int, list[tuple[int, int]]] = {}  # by owner to come: rows of use_dim that want its factors
+        # By owner to come: rows of use_dim that want its factors
+        self.waiting: dict[int, list[tuple[int, int]]] = {}
 
     def add(
         self,
@@ -67,14 +66,17 @@ class Builder:
     ) -> list[int]:
         """Add one op and give the values it makes.
 
-        With an ``owner`` the rule's factors are that op's, which may be added later; ``rule`` then brings none itself.
+        With an ``owner`` the rule's factors are that op's, which may be added later; ``rule`` then
+        brings none itself.
         """
         op, base = len(self.kind), len(self.factor_size)
         if owner >= 0:
             base = self.factor_ptr[owner] if owner < op else 0
             if owner > op:
                 start = len(self.use_dim)
-                self.waiting.setdefault(owner, []).append((start, start + sum(len(dims) for dims in rule.operands)))
+                self.waiting.setdefault(owner, []).append(
+                    (start, start + sum(len(dims) for dims in rule.operands))
+                )
         self.owner.append(owner if owner >= 0 else op)
         self.region.append(region)
         self.kind.append(kind)
@@ -91,10 +93,15 @@ class Builder:
             and op_kind(kind).cost_class not in (p.OPAQUE, p.CONTROL)
         )
         for start, end in self.waiting.pop(op, ()):
-            self.use_dim[start:end] = [tuple(base + f for f in dim) for dim in self.use_dim[start:end]]
+            self.use_dim[start:end] = [
+                tuple(base + f for f in dim) for dim in self.use_dim[start:end]
+            ]
         self.factor_size.extend(rule.sizes)
-        # A reduction whose combiner is unknown cannot be split: its partial results cannot be combined.
-        self.factor_class.extend(p.NEED_REPLICATION if c == p.REDUCTION and not monoid else c for c in rule.classes)
+        # A reduction whose combiner is unknown cannot be split: its partial results cannot be
+        # combined.
+        self.factor_class.extend(
+            p.NEED_REPLICATION if c == p.REDUCTION and not monoid else c for c in rule.classes
+        )
         self.factor_ptr.append(len(self.factor_size))
         for value, dims in zip(operands, rule.operands, strict=True):
             self.use_value.append(value)
@@ -107,7 +114,9 @@ class Builder:
             self.tensor.append(tensor)
             self.value_op.append(op)
             self.constant.append(constant and kind != "argument")
-            self.variable.append(variable if len(results) == 1 or not variable else f"{variable}_{i}")
+            self.variable.append(
+                variable if len(results) == 1 or not variable else f"{variable}_{i}"
+            )
             self.frame.append(frame)
             self.shape.extend(tensor.shape)
             self.shape_ptr.append(len(self.shape))
@@ -130,7 +139,8 @@ def finish(
     for factor in stacked_factors(build):
         build.factor_class[factor] = p.NEED_REPLICATION
     trips = np.ones(len(regions) + 1)
-    for i, region in enumerate(regions):  # outer ones come first; the last entry stands for no region
+    # Outer ones come first; the last entry stands for no region
+    for i, region in enumerate(regions):
         trips[i] = trips[region.parent] * region.times
 
     def ints(values: Sequence[int], dtype: Any = np.int32) -> np.ndarray:
@@ -138,7 +148,9 @@ def finish(
 
     classes = [op_kind(kind).cost_class for kind in build.kind]
     missing_ops = {op for op, _ in build.missing}
-    classes = [p.OPAQUE if o in missing_ops and c == p.ELEMENTWISE else c for o, c in enumerate(classes)]
+    classes = [
+        p.OPAQUE if o in missing_ops and c == p.ELEMENTWISE else c for o, c in enumerate(classes)
+    ]
     return p.Program(
         name=name,
         shape_ptr=ints(build.shape_ptr),

@@ -1,9 +1,9 @@
 """Bring a StableHLO module into the one form that is analysed, annotated and executed.
 
-Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and only
-``@main`` is left.  Fourier transforms that annotating put into manual computations are taken out of them.  The printed
-result is the text that every later stage refers to, op by op, in order; brought into this form once more, it stays as
-it is.
+Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
+only ``@main`` is left.  Fourier transforms that annotating put into manual computations are taken
+out of them.  The printed result is the text that every later stage refers to, op by op, in order;
+brought into this form once more, it stays as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def main_function(module: ir.Module) -> Any:
     public = [
         f
         for f in found.values()
-        if "sym_visibility" not in f.attributes or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
+        if "sym_visibility" not in f.attributes
+        or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
     ]
     if len(public) == 1:
         return public[0]
@@ -64,7 +65,9 @@ def canonicalise(module: ir.Module) -> ir.Module:
 
 
 def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
-    """Functions that custom calls name in their attributes, such as the comparator of an approximate top-k."""
+    """Functions that custom calls name in their attributes, such as the comparator of an
+    approximate top-k.
+    """
     kept: set[str] = set()
     waiting = [main]
     while waiting:
@@ -84,8 +87,8 @@ def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
 def _drop_marks(function: Any) -> None:
     """Take out what annotating an earlier copy put around ops.
 
-    ``custom_call @Sharding`` is forwarded (one of them makes XLA leave Shardy, and with it every plan, aside), and
-    transforms come out of their manual computations.
+    ``custom_call @Sharding`` is forwarded (one of them makes XLA leave Shardy, and with it every
+    plan, aside), and transforms come out of their manual computations.
     """
     for block in blocks(function):
         for op in list(block.operations):
@@ -104,7 +107,8 @@ def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[st
         return
     if name in stack:
         raise FrontendError(
-            f"function @{name} calls itself ({' -> '.join([*stack, name])}); recursion cannot be sharded"
+            f"function @{name} calls itself ({' -> '.join([*stack, name])}); recursion cannot be "
+            "sharded"
         )
     for block in blocks(function):
         _expand_block(block, found, done, [*stack, name])

@@ -27,7 +27,12 @@ def operations(root: Any) -> Iterator[Any]:
     while waiting:  # no recursion: nests of regions may be deep
         operation = waiting.pop()
         yield operation
-        inner = [op.operation for region in operation.regions for block in region.blocks for op in block.operations]
+        inner = [
+            op.operation
+            for region in operation.regions
+            for block in region.blocks
+            for op in block.operations
+        ]
         waiting.extend(reversed(inner))
 
 

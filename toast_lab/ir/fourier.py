@@ -2,17 +2,18 @@
 
 XLA has two faults here (seen with jaxlib 0.10.2 and 0.12.0.1 unless said otherwise):
 
-* Its partitioner gathers the operand of a transform and lets every device compute all of it, also where only batch
-  dims are split (jaxlib 0.10.2).  Instead of an op that is to be partitioned, each device is therefore given its own
-  transform of its own part, in a manual computation: the transformed dims are whole on every device, so that nothing is
-  left to divide.
-* The CPU compiler lets transposes, and the collectives beside them, choose the memory layout of a transform's operand,
-  and then refuses at run time every layout that is not row-major (``RET_CHECK`` in ``fft_thunk.cc``).  For CPUs the
-  layout is therefore pinned, inside the manual computation: a pin on the whole operand ends up before
-  the gather that the partitioner inserts, where it pins nothing.
+* Its partitioner gathers the operand of a transform and lets every device compute all of it, also
+  where only batch dims are split (jaxlib 0.10.2).  Instead of an op that is to be partitioned, each
+  device is therefore given its own transform of its own part, in a manual computation: the
+  transformed dims are whole on every device, so that nothing is left to divide.
+* The CPU compiler lets transposes, and the collectives beside them, choose the memory layout of a
+  transform's operand, and then refuses at run time every layout that is not row-major
+  (``RET_CHECK`` in ``fft_thunk.cc``).  For CPUs the layout is therefore pinned, inside the manual
+  computation: a pin on the whole operand ends up before the gather that the partitioner inserts,
+  where it pins nothing.
 
-``run_locally`` is for annotated programs, ``merge_local`` undoes it where a program is read, and ``pin_layouts``
-belongs right before a compiler for CPUs.
+``run_locally`` is for annotated programs, ``merge_local`` undoes it where a program is read, and
+``pin_layouts`` belongs right before a compiler for CPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from toast_lab.ir.dead import operations
 
 KIND = "stablehlo.fft"
 _MANUAL = "sdy.manual_computation"
-_LAYOUT = "LayoutConstraint"  # XLA's own custom call; jax.experimental.layout.with_layout_constraint makes the same one
+# XLA's own custom call; jax.experimental.layout.with_layout_constraint makes the same one
+_LAYOUT = "LayoutConstraint"
 
 
 def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequence[str]) -> Any:
@@ -58,10 +60,12 @@ def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequen
 
 
 def merge_local(operation: Any) -> bool:
-    """Replace a manual computation of nothing but a transform by that transform.  In place; False if it is none.
+    """Replace a manual computation of nothing but a transform by that transform.
 
-    The transform keeps its sharding as its own.  Left alone are those that split a transformed dim, for each part of
-    which they make a transform of its own.
+    In place; False if it is none.
+
+    The transform keeps its sharding as its own.  Left alone are those that split a transformed dim,
+    for each part of which they make a transform of its own.
     """
     inside = _only_transform(operation) if operation.name == _MANUAL else None
     if inside is None:
@@ -75,9 +79,12 @@ def merge_local(operation: Any) -> bool:
 
 
 def pin_layouts(module: Any) -> None:
-    """Have every transform take a row-major operand and give a row-major result.  In place; needs a current context.
+    """Have every transform take a row-major operand and give a row-major result.
 
-    Both, since whatever uses the result may have a say in its layout, and a transform's operand has that of its result.
+    In place; needs a current context.
+
+    Both, since whatever uses the result may have a say in its layout, and a transform's operand has
+    that of its result.
     """
     for op in [op for op in operations(module.operation) if op.name == KIND]:
         operand, result = op.operands[0], op.results[0]
@@ -92,7 +99,9 @@ def pin_layouts(module: Any) -> None:
 def _pin(value: Any, place: Any) -> Any:
     rank = len(value.type.shape)
     minor_to_major = ", ".join(map(str, reversed(range(rank))))
-    layout = ir.ArrayAttr.get([ir.Attribute.parse(f"dense<[{minor_to_major}]> : tensor<{rank}xindex>")])
+    layout = ir.ArrayAttr.get(
+        [ir.Attribute.parse(f"dense<[{minor_to_major}]> : tensor<{rank}xindex>")]
+    )
     attributes = {
         "call_target_name": ir.StringAttr.get(_LAYOUT),
         "backend_config": ir.StringAttr.get(""),
@@ -100,7 +109,11 @@ def _pin(value: Any, place: Any) -> Any:
         "result_layouts": layout,
     }
     return ir.Operation.create(
-        "stablehlo.custom_call", results=[value.type], operands=[value], attributes=attributes, ip=place
+        "stablehlo.custom_call",
+        results=[value.type],
+        operands=[value],
+        attributes=attributes,
+        ip=place,
     )
 
 
@@ -120,7 +133,9 @@ def _transform(like: Any, operand: Any, result_type: Any) -> Any:
 
 
 def _local(tensor: Any, ways: Sequence[int]) -> Any:
-    return ir.RankedTensorType.get([n // w for n, w in zip(tensor.shape, ways, strict=True)], tensor.element_type)
+    return ir.RankedTensorType.get(
+        [n // w for n, w in zip(tensor.shape, ways, strict=True)], tensor.element_type
+    )
 
 
 def _only_transform(manual: Any) -> Any:
@@ -132,4 +147,8 @@ def _only_transform(manual: Any) -> Any:
     whole, local = manual.operands[0].type, inside[0].operands[0].type
     count = len(ir.DenseI64ArrayAttr(inside[0].attributes["fft_length"]))
     same = list(whole.shape)[-count:] == list(local.shape)[-count:]
-    return inside[0] if same and manual.attributes["in_shardings"] == manual.attributes["out_shardings"] else None
+    return (
+        inside[0]
+        if same and manual.attributes["in_shardings"] == manual.attributes["out_shardings"]
+        else None
+    )

@@ -1,13 +1,16 @@
 """Take out of loops what need not go round in them, before anything is named.
 
-* A value that no round and nobody behind the loop needs is dropped (tracing leaves such values where unrolled code
-  would simply not have them: residuals of a causal mask, stacked for all layers, are many gigabytes).
-* A value that every round returns as it came in and that is made of constants alone is read from outside instead.  Each
-  use of a constant counts as its own copy, so that one mask does not tie a loop's tensors together.
+* A value that no round and nobody behind the loop needs is dropped (tracing leaves such values
+  where unrolled code would simply not have them: residuals of a causal mask, stacked for all
+  layers, are many gigabytes).
+* A value that every round returns as it came in and that is made of constants alone is read from
+  outside instead.  Each use of a constant counts as its own copy, so that one mask does not tie a
+  loop's tensors together.
 
-What is needed is found for the whole function at once, however deeply loops nest: every op is looked at once, and so is
-every value that a loop hands on.  A loop value is one node, which needs what it starts with and what a round returns
-for it; from what the function returns, the needs are followed until nothing new is found.
+What is needed is found for the whole function at once, however deeply loops nest: every op is
+looked at once, and so is every value that a loop hands on.  A loop value is one node, which needs
+what it starts with and what a round returns for it; from what the function returns, the needs are
+followed until nothing new is found.
 
 Start reading at ``slim_loops``.
 """
@@ -50,7 +53,9 @@ def _flow(block: Any) -> Iterator[Any]:
         operation = op.operation
         if operation.name == _LOOP or operation.name in _BRANCHES:
             yield operation
-            inner = [op for region in operation.regions for b in region.blocks for op in b.operations]
+            inner = [
+                op for region in operation.regions for b in region.blocks for op in b.operations
+            ]
             waiting.append(iter(inner))
 
 
@@ -64,7 +69,8 @@ def terminator(block: Any) -> Any:
 
 def _read_constants_from_outside(block: Any) -> None:
     known: dict[Any, bool] = {}
-    # Outer loops first and in program order: what they no longer hand on may be what later ones start with.
+    # Outer loops first and in program order: what they no longer hand on may be what later ones
+    # start with.
     for loop in _flow(block):
         if loop.name != _LOOP:
             continue
@@ -106,8 +112,8 @@ def _constant(value: Any, known: dict[Any, bool]) -> bool:
 class _Needs:
     """What depends on what, as a graph of numbers, and which of it the function's results need.
 
-    A node is an op, one value that a loop hands on (its start, the bodies' arguments and its result are one), or that
-    a loop or conditional runs at all.
+    A node is an op, one value that a loop hands on (its start, the bodies' arguments and its result
+    are one), or that a loop or conditional runs at all.
     """
 
     def __init__(self, block: Any) -> None:
@@ -133,7 +139,8 @@ class _Needs:
         return len(self.needs) - 1
 
     def _nodes(self, values: Iterable[Any]) -> list[int]:
-        return [self.of_value[v] for v in values if v in self.of_value]  # a function's arguments have none
+        # A function's arguments have none
+        return [self.of_value[v] for v in values if v in self.of_value]
 
     def _number(self, block: Any, outer: int, roots: list[int]) -> None:
         """Add what is in ``block``, which runs if node ``outer`` does (-1: always)."""
@@ -153,7 +160,9 @@ class _Needs:
             elif short_kind(op) not in TERMINATORS:
                 needs = self._nodes(operation.operands)
                 if len(operation.regions):  # what it captures
-                    needs = [n for inner in operations(operation) for n in self._nodes(inner.operands)]
+                    needs = [
+                        n for inner in operations(operation) for n in self._nodes(inner.operands)
+                    ]
                 node = self._node(needs)
                 self.of_value.update((result, node) for result in operation.results)
                 if not len(operation.results) or has_side_effect(op):
@@ -185,7 +194,8 @@ class _Needs:
                 if not self.needed[node]:
                     self.needed[node] = True
                     waiting.extend(self.needs[node])
-            # A loop that runs for its side effects alone stays as it is: one without any value is not StableHLO.
+            # A loop that runs for its side effects alone stays as it is: one without any value is
+            # not StableHLO.
             for runs, carried in self.loops:
                 if self.needed[runs] and not any(self.needed[node] for node in carried):
                     waiting.extend(carried)
@@ -252,7 +262,9 @@ def _rebuild(loop: Any, keep: list[int]) -> None:
         for i in reversed(range(len(block.arguments))):
             if i not in kept:
                 if _used(block.arguments[i]):  # MLIR ends the whole process here
-                    raise AssertionError(f"loop value {i} is to be dropped and still used by {_users(block, i)}")
+                    raise AssertionError(
+                        f"loop value {i} is to be dropped and still used by {_users(block, i)}"
+                    )
                 block.erase_argument(i)
         block.append_to(made.regions[position])
     loop.erase()

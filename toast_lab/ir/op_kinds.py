@@ -1,15 +1,17 @@
 """The registry of op kinds: everything that TOAST Lab knows about an op by its name, in one place.
 
-A kind is one entry of ``OP_KINDS``.  Each stage reads the fields that concern it, and keeps no table of its
-own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis and its listings
-(``paper_name`` and what stands below it), prices (``cost_class``, ``moves_elements``, ``reads_part``,
-``brings``) and drawing inputs (``keeps_sign`` and below).  To add a kind, add an entry and a certification case
-(``tests/certification/rules/cases.py``), which executes every factor that its rule offers.
+A kind is one entry of ``OP_KINDS``.  Each stage reads the fields that concern it, and keeps no
+table of its own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis
+and its listings (``paper_name`` and what stands below it), prices (``cost_class``,
+``moves_elements``, ``reads_part``, ``brings``) and drawing inputs (``keeps_sign`` and below).  To
+add a kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which
+executes every factor that its rule offers.
 
-What no entry names is elementwise if it is StableHLO's, and opaque if it is of another dialect (``op_kind``).
+What no entry names is elementwise if it is StableHLO's, and opaque if it is of another dialect
+(``op_kind``).
 
-Names are StableHLO's without the dialect; other dialects keep theirs (``chlo.square``).  Pseudo-ops of loops
-and conditionals have names of their own, see ``walk``.
+Names are StableHLO's without the dialect; other dialects keep theirs (``chlo.square``).  Pseudo-ops
+of loops and conditionals have names of their own, see ``walk``.
 
 Reference: TOAST sections 3.1 (identities I) and 4.5 (cost); Shardy's op sharding rule registry.
 """
@@ -40,21 +42,24 @@ class OpKind:
     #: How its cost behaves, an index into ``program.CLASSES``.
     cost_class: int = p.ELEMENTWISE
 
-    # -- sharding rule ------------------------------------------------------------------------------
+    # -- sharding rule -----------------------------------------------------------------------------
     #: Our own rule, for where Shardy has none; without either, every dim stays whole.
     rule: OwnRule | None = None
-    #: Takes back the factors of Shardy's rule that are not local; the reason stands above each function.
+    #: Takes back the factors of Shardy's rule that are not local; the reason stands above each
+    #: function.
     narrow: Narrowing | None = None
     #: Dims are made out of nothing, so that each shard can make its own piece.
     generates: bool = False
     #: Does it stay whole, whatever a rule that is written on it says?
     stays_whole: Callable[[Any], bool] | None = None
-    #: What "no sharding rule for ..." goes on with, if not the kind's name; a function gets the op or None.
+    #: What "no sharding rule for ..." goes on with, if not the kind's name; a function gets the op
+    #: or None.
     without_rule: str | Callable[[Any], str] = ""
-    #: It makes sense only in a program that is already split over devices by hand, which is refused.
+    #: It makes sense only in a program that is already split over devices by hand, which is
+    #: refused.
     per_device: bool = False
 
-    # -- partial results, work, text ----------------------------------------------------------------
+    # -- partial results, work, text ---------------------------------------------------------------
     #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
     monoid: str = "none"
     #: Number of the region whose body says it instead, None if there is none.
@@ -63,10 +68,11 @@ class OpKind:
     as_combiner: str = "none"
     #: FLOPs of the whole op; None: it is counted by its bytes alone.
     flops: Callable[[Any, Rule, list[attributes.Tensor]], float] | None = None
-    #: The attributes that matter to people, as listings print them behind the op: (op, monoid) -> text.
+    #: The attributes that matter to people, as listings print them behind the op: (op, monoid) ->
+    #: text.
     detail: Callable[[Any, str], str] | None = None
 
-    # -- control flow and effects -------------------------------------------------------------------
+    # -- control flow and effects ------------------------------------------------------------------
     #: It holds regions that ``walk`` opens up.
     control_flow: bool = False
     #: It may do more than give results, and is kept even if nobody uses them.
@@ -76,10 +82,11 @@ class OpKind:
     #: It makes a token, which orders side effects; refused where somebody uses it.
     token: bool = False
 
-    # -- analysis and listings ----------------------------------------------------------------------
+    # -- analysis and listings ---------------------------------------------------------------------
     #: Its name in the paper's listings, if another one.
     paper_name: str = ""
-    #: The whole line of a pseudo-op instead: {0} is its operand, {own} the value that it belongs to.
+    #: The whole line of a pseudo-op instead: {0} is its operand, {own} the value that it belongs
+    #: to.
     line: str = ""
     #: What reports call the construct that a pseudo-op stands for.
     construct: str = ""
@@ -89,15 +96,17 @@ class OpKind:
     detail_is_kept_dims: bool = False
     #: A detail that goes without saying.
     plain_detail: str = ""
-    #: If all elements of its first operand are one number, so are those of its result: the same number.
+    #: If all elements of its first operand are one number, so are those of its result: the same
+    #: number.
     keeps_number: bool = False
     #: It takes or writes a slice of its first operand, where indices say.
     picks_slice: bool = False
     #: It hands a stacked tensor on to a round of a loop, or takes that round's slice of it.
     hands_on: bool = False
 
-    # -- prices -------------------------------------------------------------------------------------
-    #: It moves elements and computes nothing, so whoever needs a part of its result can make just that.
+    # -- prices ------------------------------------------------------------------------------------
+    #: It moves elements and computes nothing, so whoever needs a part of its result can make just
+    #: that.
     moves_elements: bool = False
     #: It reads no more of its first operand than it delivers.
     reads_part: bool = False
@@ -106,7 +115,7 @@ class OpKind:
     #: Backends sum its terms in a wider type than that of its result.
     sums_wider: bool = False
 
-    # -- drawing inputs -----------------------------------------------------------------------------
+    # -- drawing inputs ----------------------------------------------------------------------------
     #: If its operands are not negative, neither is its result, differences left aside.
     keeps_sign: bool = False
     #: Operands in which it is linear while the others stay as they are.
@@ -132,7 +141,7 @@ def _kinds(names: str, **fields: Any) -> None:
         _kind(name, **fields)
 
 
-# -- element by element ---------------------------------------------------------------------------------
+# -- element by element ----------------------------------------------------------------------------
 
 _kind("add", as_combiner="add", keeps_sign=True)
 _kind("and", as_combiner="and")
@@ -149,24 +158,28 @@ _kind("compare", detail=attributes.detail_of("comparison_direction"))
 _kind("convert", detail=attributes.convert_detail, keeps_number=True, keeps_sign=True)
 _kinds("cbrt log log_plus_one rsqrt sqrt", needs_positive=True)
 _kinds(
-    "abs atan2 ceil clamp complex cosine count_leading_zeros exponential_minus_one floor imag is_finite logistic "
-    "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even shift_left "
+    "abs atan2 ceil clamp complex cosine count_leading_zeros exponential_minus_one floor imag "
+    "is_finite logistic "
+    "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even "
+    "shift_left "
     "shift_right_arithmetic shift_right_logical sign sine tan tanh xor"
 )
 # Shardy has no rule for what applies a body to each element.
 _kind("map", rule=own_rules.elementwise)
 
-# -- element by element, of CHLO: these are to be expanded first, so Shardy has no rules for them -----------
+# -- element by element, of CHLO: these are to be expanded first, so Shardy has no rules for them --
 
 _kinds("chlo.digamma chlo.lgamma", rule=own_rules.elementwise, needs_positive=True)
 _kinds(
-    "chlo.square chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh "
-    "chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.next_after chlo.polygamma "
+    "chlo.square chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e "
+    "chlo.conj chlo.cosh "
+    "chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.next_after "
+    "chlo.polygamma "
     "chlo.sinh chlo.tan chlo.zeta chlo._asin_acos_kernel chlo.mulhi chlo.constant_like",
     rule=own_rules.elementwise,
 )
 
-# -- products ---------------------------------------------------------------------------------------------
+# -- products --------------------------------------------------------------------------------------
 
 _kind(
     "dot_general",
@@ -196,7 +209,7 @@ _kind(
 )
 _kind("dynamic_conv", cost_class=p.CONVOLUTION, flops=attributes.convolution_flops)
 
-# -- reductions -------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 _kind(
     "reduce",
@@ -210,7 +223,7 @@ _kind(
 _kind("reduce_window", cost_class=p.REDUCE, combiner_region=0)
 _kind("select_and_scatter", cost_class=p.REDUCE, combiner_region=1)
 
-# -- views ------------------------------------------------------------------------------------------------
+# -- views -----------------------------------------------------------------------------------------
 
 _kind(
     "reshape",
@@ -236,7 +249,7 @@ _kind("broadcast", cost_class=p.VIEW, rule=own_rules.broadcast, generates=True)
 _kind("optimization_barrier", cost_class=p.VIEW, rule=own_rules.identity, keeps_sign=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=p.VIEW)
 
-# -- slices and indices -----------------------------------------------------------------------------------
+# -- slices and indices ----------------------------------------------------------------------------
 
 _kind(
     "slice",
@@ -279,7 +292,9 @@ _kind(
     moves_elements=True,
     keeps_sign=True,
 )
-_kind("pad", cost_class=p.INDEXING, narrow=narrowing.narrow_pad, moves_elements=True, keeps_sign=True)
+_kind(
+    "pad", cost_class=p.INDEXING, narrow=narrowing.narrow_pad, moves_elements=True, keeps_sign=True
+)
 _kind("reverse", cost_class=p.INDEXING, moves_elements=True, keeps_sign=True)
 _kind("dynamic_gather", cost_class=p.INDEXING)
 _kind(
@@ -292,7 +307,7 @@ _kind(
     keeps_sign=True,
 )
 
-# -- made of nothing: every use has a copy of its own -----------------------------------------------------
+# -- made of nothing: every use has a copy of its own ----------------------------------------------
 
 _kind(
     "constant",
@@ -309,11 +324,11 @@ _kind(
     detail=attributes.detail_of("iota_dimension"),
 )
 _kind("create_token", cost_class=p.CONSTANT, rule=own_rules.all_pass, token=True)
-# A piece of its stream depends on the state and the position alone, and XLA was seen to make just that
-# piece, without communication.
+# A piece of its stream depends on the state and the position alone, and XLA was seen to make just
+# that piece, without communication.
 _kind("rng_bit_generator", cost_class=p.OTHER, generates=True)
 
-# -- others -----------------------------------------------------------------------------------------------
+# -- others ----------------------------------------------------------------------------------------
 
 _kinds("sort fft cholesky dynamic_reshape", cost_class=p.OTHER)
 _kind("triangular_solve", cost_class=p.OTHER, narrow=narrowing.narrow_triangular_solve)
@@ -340,7 +355,7 @@ _kind("after_all", token=True)
 _kind("func.call", cost_class=p.OPAQUE)
 _kind("sdy.propagation_barrier", cost_class=p.OPAQUE, rule=own_rules.elementwise)
 
-# -- loops and conditionals, and what they become ---------------------------------------------------------
+# -- loops and conditionals, and what they become --------------------------------------------------
 
 _kinds("while case if", cost_class=p.OPAQUE, control_flow=True)
 _kind("argument", cost_class=p.ARGUMENT)
@@ -365,7 +380,7 @@ _kind(
     keeps_sign=True,
 )
 
-# -- of programs that are split over devices by hand; their meaning depends on how many devices there are ----
+# -- of programs that are split over devices by hand; their meaning depends on how many devices ther
 
 _kinds(
     "partition_id replica_id all_gather all_reduce all_to_all reduce_scatter collective_permute "
@@ -374,7 +389,7 @@ _kinds(
 )
 _kind("sdy.manual_computation", cost_class=p.OPAQUE, per_device=True)
 
-# -- kinds without an entry -------------------------------------------------------------------------------
+# -- kinds without an entry ------------------------------------------------------------------------
 
 _STABLEHLO = OpKind()
 _BROADCASTING = OpKind(cost_class=p.OTHER, rule=own_rules.broadcasting)
@@ -383,7 +398,10 @@ _FOREIGN = OpKind(cost_class=p.OPAQUE)
 
 
 def op_kind(name: str) -> OpKind:
-    """The entry of a kind, or what its dialect tells: StableHLO's are elementwise, foreign ones opaque."""
+    """The entry of a kind, or what its dialect tells.
+
+    StableHLO's are elementwise, foreign ones opaque.
+    """
     if name in OP_KINDS:
         return OP_KINDS[name]
     if name.startswith("chlo.broadcast_"):

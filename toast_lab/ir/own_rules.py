@@ -1,13 +1,14 @@
 """Our own sharding rules, for ops that Shardy leaves out: custom calls, CHLO ops, ``map``.
 
-``op_kinds`` says which kind has which.  All of them take the shapes of an op's operands and results and
-the MLIR operation, None where it is not known, and give None where there is no rule after all.
+``op_kinds`` says which kind has which.  All of them take the shapes of an op's operands and results
+and the MLIR operation, None where it is not known, and give None where there is no rule after all.
 
-A factor that may be sharded promises the same here as in every rule (see ``narrowing``): the op computed on local
-shards gives local shards or partial results of its result.  Where we do not know, an op stays whole, and
-``why_missing`` says why.
+A factor that may be sharded promises the same here as in every rule (see ``narrowing``): the op
+computed on local shards gives local shards or partial results of its result.  Where we do not know,
+an op stays whole, and ``why_missing`` says why.
 
-jaxlib is imported where an op is read, for pricing and searching load this module and have no op to read.
+jaxlib is imported where an op is read, for pricing and searching load this module and have no op to
+read.
 
 Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``Rule``.
 """
@@ -36,7 +37,10 @@ class Rule:
 
 
 class _Draft:
-    """A rule in the making: dims are tied to factors one by one, what is left gets factors that stay whole."""
+    """A rule in the making.
+
+    Dims are tied to factors one by one, what is left gets factors that stay whole.
+    """
 
     def __init__(self, operands: Shapes, results: Shapes) -> None:
         self.shapes = [*operands, *results]
@@ -59,10 +63,12 @@ class _Draft:
             for dim in range(len(shape)):
                 if not self.dims[tensor][dim]:
                     self.factor([(tensor, dim)], p.NEED_REPLICATION)
-        return Rule(self.sizes, self.classes, self.dims[: self.n_operands], self.dims[self.n_operands :])
+        return Rule(
+            self.sizes, self.classes, self.dims[: self.n_operands], self.dims[self.n_operands :]
+        )
 
 
-# -- rules that Shardy does not have -----------------------------------------------------------------------
+# -- rules that Shardy does not have ---------------------------------------------------------------
 
 
 def elementwise(operands: Shapes, results: Shapes, op: Any = None) -> Rule | None:
@@ -141,7 +147,10 @@ def broadcast(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
 
 def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """``chlo.broadcast_*``: operands are aligned at their last dims, or as ``broadcast_dimensions`` say."""
+    """``chlo.broadcast_*``.
+
+    Operands are aligned at their last dims, or as ``broadcast_dimensions`` say.
+    """
     if op is None:
         return None
     draft = _Draft(operands, results)
@@ -149,7 +158,8 @@ def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     given = ints(op, "broadcast_dimensions")
     places: list[list[tuple[int, int]]] = [[(len(operands), dim)] for dim in range(len(shape))]
     for t, other in enumerate(operands):
-        # The attribute places the operand of smaller rank; one of the result's rank is in place already.
+        # The attribute places the operand of smaller rank; one of the result's rank is in place
+        # already.
         rows = given if given is not None and len(given) == len(other) < len(shape) else None
         for dim in range(len(other)):
             row = rows[dim] if rows is not None else len(shape) - len(other) + dim
@@ -161,9 +171,12 @@ def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
 
 def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """``chlo.ragged_dot``: which rows meet which group depends on all group sizes, so ragged and group dims stay whole.
+    """``chlo.ragged_dot``.
 
-    Batch dims pass, the contraction (unless ragged) is a reduction, the free dim of each side passes.
+    Which rows meet which group depends on all group sizes, so ragged and group dims stay whole.
+
+    Batch dims pass, the contraction (unless ragged) is a reduction, the free dim of each side
+    passes.
     """
     if op is None:
         return None
@@ -173,20 +186,29 @@ def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
     ragged, group = dims("lhs_ragged_dimensions"), dims("rhs_group_dimensions")
     batch = list(zip(dims("lhs_batching_dimensions"), dims("rhs_batching_dimensions"), strict=True))
-    inner = list(zip(dims("lhs_contracting_dimensions"), dims("rhs_contracting_dimensions"), strict=True))
+    inner = list(
+        zip(dims("lhs_contracting_dimensions"), dims("rhs_contracting_dimensions"), strict=True)
+    )
     sizes = operands[2] if len(operands) > 2 else ()
     if len(ragged) != 1 or len(sizes) not in (1, len(batch) + 1):
         return None
     left, right = operands[0], operands[1]
-    free_left = [d for d in range(len(left)) if d not in {x for x, _ in batch} | {x for x, _ in inner}]
-    free_right = [d for d in range(len(right)) if d not in {y for _, y in batch} | {y for _, y in inner} | set(group)]
+    free_left = [
+        d for d in range(len(left)) if d not in {x for x, _ in batch} | {x for x, _ in inner}
+    ]
+    free_right = [
+        d
+        for d in range(len(right))
+        if d not in {y for _, y in batch} | {y for _, y in inner} | set(group)
+    ]
     mode_contracting = ragged[0] in {x for x, _ in inner}
     draft = _Draft(operands, results)
     out = len(operands)
     place = int(mode_contracting)  # then the groups are the result's first dim
     for i, (x, y) in enumerate(batch):
         if x != ragged[0]:
-            more = [(2, i)] if len(sizes) > 1 else []  # each batch entry may have group sizes of its own
+            # Each batch entry may have group sizes of its own
+            more = [(2, i)] if len(sizes) > 1 else []
             draft.factor([(0, x), (1, y), (out, place), *more])
         place += 1
     for x in free_left:
@@ -204,33 +226,64 @@ def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
 def ragged_dims(op: Any, name: str) -> list[int]:
     """One list of dims of a ``chlo.ragged_dot``, ``rhs_group_dimensions`` for instance."""
-    match = re.search(rf"\b{name} = \[([\d, ]*)\]", str(op.attributes["ragged_dot_dimension_numbers"]))
+    match = re.search(
+        rf"\b{name} = \[([\d, ]*)\]", str(op.attributes["ragged_dot_dimension_numbers"])
+    )
     return [int(d) for d in match.group(1).split(",") if d.strip()] if match else []
 
 
 # Calls that act element by element, or only mark or move their operand.
 _ELEMENTWISE_CALLS = {
-    "annotate_device_placement", "LayoutConstraint", "MoveToDevice", "MoveToHost", "X64Combine",
-    "mhlo.erf", "cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32", "hip_threefry2x32_ffi",
-}  # fmt: skip
-# Linear algebra over the last two dims of the first operand, for as many matrices as its other dims say.
+    "annotate_device_placement",
+    "LayoutConstraint",
+    "MoveToDevice",
+    "MoveToHost",
+    "X64Combine",
+    "mhlo.erf",
+    "cu_threefry2x32",
+    "cu_threefry2x32_ffi",
+    "hip_threefry2x32",
+    "hip_threefry2x32_ffi",
+}
+# Linear algebra over the last two dims of the first operand, for as many matrices as its other dims
+# say.
 _MATRIX_CALLS = {
-    "Cholesky", "CompactWyHelper", "Qr", "QrDecompositionBlock",
-    "ProductOfElementaryHouseholderReflectors", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
-}  # fmt: skip
+    "Cholesky",
+    "CompactWyHelper",
+    "Qr",
+    "QrDecompositionBlock",
+    "ProductOfElementaryHouseholderReflectors",
+    "InvertDiagBlocksLowerTriangular",
+    "InvertDiagBlocksUpperTriangular",
+}
 _TOP_K_CALLS = {"TopK", "mhlo.topk", "ApproxTopK", "PartialReduce"}
 
 _WHY_WHOLE = (
-    (re.compile(r"^__cudnn\$"), "the call's configuration carries the whole shapes, so no compiler can split it"),
-    (re.compile(r"^(Eigh|LuDecomposition)$"), "XLA's compiler for TPU gathers its operand whatever its sharding"),
-    (re.compile(r"^CustomSPMDPartitioning$"), "its partitioner is a function of the process that traced it"),
+    (
+        re.compile(r"^__cudnn\$"),
+        "the call's configuration carries the whole shapes, so no compiler can split it",
+    ),
+    (
+        re.compile(r"^(Eigh|LuDecomposition)$"),
+        "XLA's compiler for TPU gathers its operand whatever its sharding",
+    ),
+    (
+        re.compile(r"^CustomSPMDPartitioning$"),
+        "its partitioner is a function of the process that traced it",
+    ),
     (re.compile(r"callback"), "a host callback sees whole arrays"),
-    (re.compile(r"^tpu_custom_call$|^__gpu\$|triton|mosaic", re.I), "a kernel written by hand sees whole arrays"),
+    (
+        re.compile(r"^tpu_custom_call$|^__gpu\$|triton|mosaic", re.I),
+        "a kernel written by hand sees whole arrays",
+    ),
 )
 
 
 def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """The rule of a call whose target we know: element by element, a top-k, or matrices in batch dims; else None."""
+    """The rule of a call whose target we know.
+
+    Element by element, a top-k, or matrices in batch dims; else None.
+    """
     if op is None:
         return None
     target = call_target(op)
@@ -241,7 +294,11 @@ def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     batch = _batch_dims(op)
     if batch is None and target in _MATRIX_CALLS and operands:
         batch = len(operands[0]) - 2
-    if batch is not None and operands and all(s[:batch] == operands[0][:batch] for s in (*operands, *results)):
+    if (
+        batch is not None
+        and operands
+        and all(s[:batch] == operands[0][:batch] for s in (*operands, *results))
+    ):
         return leading(operands, results, batch)
     return None
 
@@ -254,7 +311,10 @@ def call_target(op: Any) -> str:
 
 
 def _batch_dims(op: Any) -> int | None:
-    """How many leading dims of all operands and results JAX says are batch dims; None where it says nothing."""
+    """How many leading dims of all operands and results JAX says are batch dims.
+
+    None where it says nothing.
+    """
     if "mhlo.frontend_attributes" not in op.attributes:
         return None
     match = re.search(r'\bnum_batch_dims = "(\d+)"', str(op.attributes["mhlo.frontend_attributes"]))
@@ -276,7 +336,9 @@ def known_whole(op: Any) -> bool:
 
 
 def call_without_rule(op: Any) -> str:
-    """``custom_call @Eigh: XLA's compiler for TPU gathers ...``: what has no rule, and why if that is known."""
+    """``custom_call @Eigh: XLA's compiler for TPU gathers ...``: what has no rule, and why if that
+    is known.
+    """
     if op is None:
         return "custom_call"
     target = call_target(op)
@@ -288,4 +350,6 @@ def ints(op: Any, key: str) -> list[int] | None:
     """An attribute of integers, None if the op does not carry it."""
     from toast_lab._jaxlib import ir
 
-    return [int(x) for x in ir.DenseI64ArrayAttr(op.attributes[key])] if key in op.attributes else None
+    return (
+        [int(x) for x in ir.DenseI64ArrayAttr(op.attributes[key])] if key in op.attributes else None
+    )

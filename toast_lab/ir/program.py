@@ -1,10 +1,10 @@
 """``Program``: the one intermediate representation, a tensor program as frozen flat arrays.
 
 Everything after the frontend works on these arrays.  An *op* has operands (*uses* of values) and
-results (*definitions* of values).  A *factor* is one way to partition one op: the op's rule maps every
-dim of every operand and result to factors, exactly as an einsum does.  Arguments are ops too (kind
-``argument``), with one factor per dim, so that "name", "factor" and "how an op can be split" are one
-numbering throughout TOAST Lab.
+results (*definitions* of values).  A *factor* is one way to partition one op: the op's rule maps
+every dim of every operand and result to factors, exactly as an einsum does.  Arguments are ops too
+(kind ``argument``), with one factor per dim, so that "name", "factor" and "how an op can be split"
+are one numbering throughout TOAST Lab.
 
 Reference: TOAST sections 3 and 3.1 (rules as identities I); Shardy's op sharding rules.
 """
@@ -34,9 +34,19 @@ CLASSES = (
     "opaque",
     "control",
 )
-(ARGUMENT, CONSTANT, VIEW, ELEMENTWISE, DOT, CONVOLUTION, REDUCE, INDEXING, OTHER, OPAQUE, CONTROL) = range(
-    len(CLASSES)
-)
+(
+    ARGUMENT,
+    CONSTANT,
+    VIEW,
+    ELEMENTWISE,
+    DOT,
+    CONVOLUTION,
+    REDUCE,
+    INDEXING,
+    OTHER,
+    OPAQUE,
+    CONTROL,
+) = range(len(CLASSES))
 
 # Role of a factor.  PERMUTATION and NEED_REPLICATION factors are never sharded.
 FACTOR_CLASSES = ("pass", "reduction", "need_replication", "permutation")
@@ -47,9 +57,11 @@ MONOIDS = ("none", "add", "max", "min", "mul", "and", "or")
 
 
 class Region(NamedTuple):
-    """Ops ``begin`` to ``end`` (exclusive), which run by themselves inside region ``parent`` (-1: the program).
+    """Ops ``begin`` to ``end`` (exclusive), which run by themselves inside region ``parent`` (-1:
+    the program).
 
-    A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one way through a conditional.
+    A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one way through
+    a conditional.
     """
 
     kind: str
@@ -62,13 +74,15 @@ class Region(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A tensor program as a list of ops, with loops and conditionals as stretches of it (``regions``).
+    """A tensor program as a list of ops, with loops and conditionals as stretches of it
+    (``regions``).
 
-    A value that a loop or a conditional hands on has pseudo-ops of class "control" that share one set of factors: see
-    ``walk``.  ``owner`` is the op that has the factors; for every other op it is the op itself.
+    A value that a loop or a conditional hands on has pseudo-ops of class "control" that share one
+    set of factors: see ``walk``.  ``owner`` is the op that has the factors; for every other op it
+    is the op itself.
 
-    Sizes: ``V`` values, ``O`` ops (arguments first), ``U`` operand uses, ``F`` factors; ``*_ptr`` arrays
-    are row starts, one longer than the rows they index.  All arrays are read-only.
+    Sizes: ``V`` values, ``O`` ops (arguments first), ``U`` operand uses, ``F`` factors; ``*_ptr``
+    arrays are row starts, one longer than the rows they index.  All arrays are read-only.
     """
 
     name: str
@@ -103,19 +117,25 @@ class Program:
     use_dim_ptr: np.ndarray  #: [U+1] row starts into use_dim_*; row u has one entry per operand dim
     use_dim_factor: np.ndarray  #: [sum] major factor of each operand dim (-1 never occurs)
     use_dim_minor: tuple[tuple[int, ...], ...]  #: [sum] all factors of that dim, major first
-    def_dim_factor: np.ndarray  #: [sum of ranks] major factor of each result dim, row starts = shape_ptr
+    #: [sum of ranks] major factor of each result dim, row starts = shape_ptr
+    def_dim_factor: np.ndarray
     def_dim_minor: tuple[tuple[int, ...], ...]  #: [sum of ranks] all factors of that dim
-    hidden: np.ndarray  #: [sum of ranks] bool, words of random keys, which are never cut: see ``random_keys``
+    #: [sum of ranks] bool, words of random keys, which are never cut: see ``random_keys``
+    hidden: np.ndarray
     # -- interface ------------------------------------------------------------------------------
     n_arguments: int
     outputs: np.ndarray  #: values returned, in order
     output_paths: tuple[str, ...]
     donated: np.ndarray  #: [n_arguments] bool
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
-    annotations: tuple[Annotation, ...] = ()  #: shardings that the user wrote into it; nothing here depends on them
+    #: shardings that the user wrote into it; nothing here depends on them
+    annotations: tuple[Annotation, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Program {self.name}: {self.n_ops} ops, {self.n_values} values, {self.n_arguments} arguments>"
+        return (
+            f"<Program {self.name}: {self.n_ops} ops, {self.n_values} values, "
+            f"{self.n_arguments} arguments>"
+        )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -163,18 +183,25 @@ class Program:
 
     def def_names(self, value: int) -> list[int]:
         """Name of each dim of the definition of ``value`` (the major factor of a merged dim)."""
-        return [int(f) for f in self.def_dim_factor[self.shape_ptr[value] : self.shape_ptr[value + 1]]]
+        return [
+            int(f) for f in self.def_dim_factor[self.shape_ptr[value] : self.shape_ptr[value + 1]]
+        ]
 
     def use_names(self, use: int) -> list[int]:
         """Name of each dim of operand use ``use``."""
-        return [int(f) for f in self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]]]
+        return [
+            int(f) for f in self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]]
+        ]
 
     def ops(self) -> Iterator[int]:
         """Indices of the real ops, in program order (argument pseudo-ops skipped)."""
         return iter(range(self.n_arguments, self.n_ops))
 
     def region_end(self) -> np.ndarray:
-        """[O] first op after the innermost region of each op: what is made at an op is there up to that one."""
+        """[O] first op after the innermost region of each op.
+
+        What is made at an op is there up to that one.
+        """
         ends = np.asarray([*(r.end for r in self.regions), self.n_ops], dtype=np.int32)
         return ends[self.region]
 
@@ -203,7 +230,15 @@ class Program:
         """Hex digest of everything that decides an analysis, for caching and plan files."""
         h = hashlib.sha256()
         for field in dataclasses.fields(self):
-            if field.name in ("name", "location", "locations", "name_stack", "value_name", "detail", "annotations"):
+            if field.name in (
+                "name",
+                "location",
+                "locations",
+                "name_stack",
+                "value_name",
+                "detail",
+                "annotations",
+            ):
                 continue
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():

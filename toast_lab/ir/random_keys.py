@@ -25,8 +25,10 @@ WORD = "ui32"  #: element type of the data of keys
 class Keys(NamedTuple):
     """What the frontend knows of random keys in a program, as shapes of their data."""
 
-    arguments: tuple[int, ...]  #: for each argument the number of its last dims that are hidden, 0: no keys
-    inside: frozenset[tuple[tuple[int, ...], tuple[int, ...]]]  #: (shape of keys, shape of the data of one of them)
+    #: for each argument the number of its last dims that are hidden, 0: no keys
+    arguments: tuple[int, ...]
+    #: (shape of keys, shape of the data of one of them)
+    inside: frozenset[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def mark(program: Program, keys: Keys) -> Program:
@@ -44,7 +46,10 @@ def mark(program: Program, keys: Keys) -> Program:
         if program.value_op[value] < program.n_arguments:
             count = keys.arguments[value]
         elif program.value_dtype[value] == WORD:
-            count = max((n for n in ranks if n <= len(dims) and (_wide(dims[:-n]), dims[-n:]) in known), default=0)
+            count = max(
+                (n for n in ranks if n <= len(dims) and (_wide(dims[:-n]), dims[-n:]) in known),
+                default=0,
+            )
         else:
             count = 0
         hidden[end - count : end] = count > 0
@@ -70,11 +75,16 @@ def offence(program: Program, value: int, dim: int) -> str:
         return ""
     dims = program.dims(value)
     visible = len(dims) - hidden_dims(program, value)
-    can = f"its dims 0 to {visible - 1} can be cut" if visible > 1 else "its dim 0 can be cut" if visible else (
-        "a single key stays whole"
-    )  # fmt: skip
+    can = (
+        f"its dims 0 to {visible - 1} can be cut"
+        if visible > 1
+        else "its dim 0 can be cut"
+        if visible
+        else ("a single key stays whole")
+    )
     return (
-        f"dim {dim} (size {dims[dim]}) holds the words of a random key, which JAX hides and which stay together on "
+        f"dim {dim} (size {dims[dim]}) holds the words of a random key, which JAX hides and "
+        "which stay together on "
         f"every device; {can}"
     )
 

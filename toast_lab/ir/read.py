@@ -1,7 +1,7 @@
 """StableHLO module -> ``Program``.
 
-Takes a canonical module (see ``canonical``), asks Shardy for the rules and writes everything into flat
-arrays.  Start reading at ``read_program``.
+Takes a canonical module (see ``canonical``), asks Shardy for the rules and writes everything into
+flat arrays.  Start reading at ``read_program``.
 """
 
 from __future__ import annotations
@@ -44,17 +44,20 @@ def parse(
 ) -> Parsed:
     """Parse StableHLO text, bytecode or a portable artifact, canonicalise it and read it.
 
-    ``file`` is where a text came from; ops that carry no location of their own get its lines.  ``keys``: what of it are
-    typed random keys, which StableHLO does not tell.
+    ``file`` is where a text came from; ops that carry no location of their own get its lines.
+    ``keys``: what of it are typed random keys, which StableHLO does not tell.
 
     Raises:
-        FrontendError: the input is not StableHLO, is malformed, or holds what cannot be sharded (all is listed).
+        FrontendError: the input is not StableHLO, is malformed, or holds what cannot be sharded
+            (all is listed).
     """
     context = _jaxlib.make_context()
     try:
         module = _jaxlib.parse_module(context, source, file)
     except Exception as error:  # MLIRError is not an Exception subclass with a public name
-        raise FrontendError(f"this is not well-formed StableHLO: {_first_lines(str(error))}") from None
+        raise FrontendError(
+            f"this is not well-formed StableHLO: {_first_lines(str(error))}"
+        ) from None
     notes = unsupported.refuse(module)
     canonical.canonicalise(module)
     text = str(module.operation.get_asm(enable_debug_info=True))
@@ -104,9 +107,13 @@ def read_program(
         name=name,
         n_arguments=n_arguments,
         outputs=outputs,
-        output_paths=tuple(output_paths or (a.get("path", f"result[{i}]") for i, a in enumerate(infos))),
+        output_paths=tuple(
+            output_paths or (a.get("path", f"result[{i}]") for i, a in enumerate(infos))
+        ),
         donated=list(donated) if donated is not None else _donated(main, n_arguments),
-        regions=tuple(r._replace(begin=r.begin + n_arguments, end=r.end + n_arguments) for r in flat.regions),
+        regions=tuple(
+            r._replace(begin=r.begin + n_arguments, end=r.end + n_arguments) for r in flat.regions
+        ),
     )
     made = [(item.operation, item.results) for item in flat.items]
     found = read_annotations(module, main, numbers, made, program)
@@ -122,7 +129,10 @@ class _Place(NamedTuple):
 
 
 class _Known:
-    """What was read before: a program of ten thousand ops has a few hundred rules, types and locations."""
+    """What was read before.
+
+    A program of ten thousand ops has a few hundred rules, types and locations.
+    """
 
     def __init__(self) -> None:
         self._tensors: dict[Any, attributes.Tensor] = {}
@@ -137,7 +147,9 @@ class _Known:
             found = self._tensors[mlir_type] = attributes.tensor(mlir_type)
         return found
 
-    def shardy_rule(self, operation: Any, operands: rules.Shapes, results: rules.Shapes) -> rules.Rule | None:
+    def shardy_rule(
+        self, operation: Any, operands: rules.Shapes, results: rules.Shapes
+    ) -> rules.Rule | None:
         """Shardy's rule of an op, None if it has none."""
         attribute = _jaxlib.rule_attribute(operation)
         if attribute is None:
@@ -163,7 +175,9 @@ class _Known:
         return found
 
 
-def _read_op(build: Builder, numbers: dict[Any, int], known: _Known, item: walk.Item, n_arguments: int) -> None:
+def _read_op(
+    build: Builder, numbers: dict[Any, int], known: _Known, item: walk.Item, n_arguments: int
+) -> None:
     operation, kind = item.operation, item.kind
     results = [known.tensor(r.type) for r in item.results]
     operands = [numbers[operation.operands[i]] for i in item.operands]
@@ -174,7 +188,9 @@ def _read_op(build: Builder, numbers: dict[Any, int], known: _Known, item: walk.
         rule = rules.handed_on(shapes, made_shapes, shared=item.shares >= 0)
         owner = n_arguments + item.shares if item.shares >= 0 else -1
     else:
-        rule = rules.rule_for(kind, known.shardy_rule(operation, shapes, made_shapes), shapes, made_shapes, operation)
+        rule = rules.rule_for(
+            kind, known.shardy_rule(operation, shapes, made_shapes), shapes, made_shapes, operation
+        )
         if captured := _captured(operation, numbers):
             rule = rules.with_captured(rule, [build.tensor[v].shape for v in captured], kind)
             operands = operands + captured

@@ -1,4 +1,6 @@
-"""Reads the shardings that a user has written into a program (see ``annotations``) from its canonical module."""
+"""Reads the shardings that a user has written into a program (see ``annotations``) from its
+canonical module.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from toast_lab.ir.program import Program
 
 
 def read_annotations(
-    module: Any, main: Any, numbers: dict[Any, int], made: Sequence[tuple[Any, Sequence[Any]]], program: Program
+    module: Any,
+    main: Any,
+    numbers: dict[Any, int],
+    made: Sequence[tuple[Any, Sequence[Any]]],
+    program: Program,
 ) -> tuple[Annotation, ...]:
     """All annotations of @main.
 
@@ -38,13 +44,21 @@ def read_annotations(
         if operation.name == CONSTRAINT:
             value = numbers[results[0]]
             where = program.where(int(program.value_op[value]))
-            add(value, program.value_name[value], operation.attributes["sharding"], "constraint", where)
+            add(
+                value,
+                program.value_name[value],
+                operation.attributes["sharding"],
+                "constraint",
+                where,
+            )
         elif "sdy.sharding" in operation.attributes and len(results) == len(operation.results):
             for result, attribute in zip(results, _jaxlib.result_shardings(operation), strict=True):
                 value = numbers[result]
                 where = program.where(int(program.value_op[value]))
                 add(value, program.value_name[value], attribute, "op", where)
-    outputs = zip(program.outputs.tolist(), program.output_paths, _jaxlib.output_shardings(main), strict=True)
+    outputs = zip(
+        program.outputs.tolist(), program.output_paths, _jaxlib.output_shardings(main), strict=True
+    )
     for value, path, attribute in outputs:
         if attribute is not None:
             add(value, path, attribute, "result", "")

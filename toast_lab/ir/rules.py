@@ -1,8 +1,9 @@
 """Sharding rules: Shardy's where it has one, ours where it has none on purpose.
 
-A rule says, for one op, which factors there are and which factors make up each dim of each operand and
-result.  Our own rules stand in ``own_rules``, Shardy's are narrowed in ``narrowing``, and ``op_kinds`` says which kind
-needs what.  An op with no rule at all gets a factor of its own for every dim, none of which may be sharded.
+A rule says, for one op, which factors there are and which factors make up each dim of each operand
+and result.  Our own rules stand in ``own_rules``, Shardy's are narrowed in ``narrowing``, and
+``op_kinds`` says which kind needs what.  An op with no rule at all gets a factor of its own for
+every dim, none of which may be sharded.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
                 sizes.append(size)
                 classes.append(p.NEED_REPLICATION)
                 factors = [len(sizes) - 1]
-            # Factors of size 1 say nothing about the order of a merged dim, so the first larger one leads.
+            # Factors of size 1 say nothing about the order of a merged dim, so the first larger one
+            # leads.
             real = [f for f in factors if sizes[f] > 1] or factors[:1]
             out.append(tuple(real))
         return out
@@ -47,7 +49,8 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
     mapped_results = [mapping(m, s) for m, s in zip(rule["results"], results, strict=True)]
     for dims in (*mapped_operands, *mapped_results):
         for factors in dims:
-            # A minor factor alone would need a strided layout, which no device-local tensor has here.
+            # A minor factor alone would need a strided layout, which no device-local tensor has
+            # here.
             for minor in factors[1:]:
                 if classes[minor] in (p.PASS, p.REDUCTION):
                     classes[minor] = p.NEED_REPLICATION
@@ -55,14 +58,22 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
 
 
 def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
-    """A value that control flow hands on as it is: one factor a dim, its own or (``shared``) those of another op."""
-    dims: list[list[tuple[int, ...]]] = [[(i,) for i in range(len(shape))] for shape in (*operands, *results)]
+    """A value that control flow hands on as it is.
+
+    One factor a dim, its own or (``shared``) those of another op.
+    """
+    dims: list[list[tuple[int, ...]]] = [
+        [(i,) for i in range(len(shape))] for shape in (*operands, *results)
+    ]
     sizes = [] if shared else list((*operands, *results)[0])
     return Rule(sizes, [p.PASS] * len(sizes), dims[: len(operands)], dims[len(operands) :])
 
 
 def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
-    """``rule`` with the values that the op's region uses without naming them as operands: they stay whole."""
+    """``rule`` with the values that the op's region uses without naming them as operands.
+
+    They stay whole.
+    """
     extra = separate(captured, [], p.NEED_REPLICATION)
     offset = len(rule.sizes)
     return Rule(
@@ -74,10 +85,15 @@ def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
     )
 
 
-def rule_for(kind: str, shardy: Rule | None, operands: Shapes, results: Shapes, operation: Any = None) -> Rule:
-    """The rule of one op of ``kind``: Shardy's where it is local, else ours, else one that keeps all replicated.
+def rule_for(
+    kind: str, shardy: Rule | None, operands: Shapes, results: Shapes, operation: Any = None
+) -> Rule:
+    """The rule of one op of ``kind``.
 
-    ``operation`` is the MLIR operation; without it, rules that depend on attributes are left as Shardy has them.
+    Shardy's where it is local, else ours, else one that keeps all replicated.
+
+    ``operation`` is the MLIR operation; without it, rules that depend on attributes are left as
+    Shardy has them.
 
     Raises:
         UnsupportedOp: the op belongs to a program that is already split over devices.
@@ -119,7 +135,10 @@ def why_missing(kind: str, operation: Any = None) -> str:
 
 
 def monoid(kind: str, operation: Any) -> str:
-    """How partial results of an op are combined, one of ``program.MONOIDS``; "none" if they cannot be."""
+    """How partial results of an op are combined, one of ``program.MONOIDS``.
+
+    "none" if they cannot be.
+    """
     facts = op_kind(kind)
     if facts.combiner_region is None:
         return facts.monoid

@@ -1,8 +1,8 @@
 """Names for intermediate values, taken from the assignments in the user's source.
 
-StableHLO keeps where an expression stands (file, line, columns) but not the variable it was assigned to.
-If that expression is the whole right-hand side of ``k = x @ wk``, its value is called ``k`` here, so that
-listings read like the program they came from.
+StableHLO keeps where an expression stands (file, line, columns) but not the variable it was
+assigned to.  If that expression is the whole right-hand side of ``k = x @ wk``, its value is called
+``k`` here, so that listings read like the program they came from.
 """
 
 from __future__ import annotations
@@ -30,19 +30,32 @@ def frames(location: str) -> list[Frame]:
     """Source ranges in a printed MLIR location, innermost first."""
     found = []
     for file, line, column, end_line, end_column in _FRAME.findall(location):
-        found.append(Frame(file, int(line), int(column), int(end_line or line), int(end_column) if end_column else -1))
+        found.append(
+            Frame(
+                file,
+                int(line),
+                int(column),
+                int(end_line or line),
+                int(end_column) if end_column else -1,
+            )
+        )
     return found
 
 
 @functools.lru_cache(maxsize=256)
 def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))  # notebook cells have no file, but linecache knows them
+        # Notebook cells have no file, but linecache knows them
+        tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
     found = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
             v = node.value
             if v.end_lineno is not None and v.end_col_offset is not None:
                 found[(v.lineno, v.col_offset, v.end_lineno, v.end_col_offset)] = node.targets[0].id

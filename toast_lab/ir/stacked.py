@@ -1,8 +1,11 @@
-"""Dims along which a loop stacks what its rounds take and give: they are no sharding dims of the loop.
+"""Dims along which a loop stacks what its rounds take and give.
 
-``scan`` hands its stacked inputs and outputs on from round to round and picks one slice in each.  Sharding them along
-the stacking dim would bring all slices together in every round, so the loop holds that dim whole; outside (an
-optimiser's update of stacked parameters, say) it can be sharded like any other.
+They are no sharding dims of the loop.
+
+``scan`` hands its stacked inputs and outputs on from round to round and picks one slice in each.
+Sharding them along the stacking dim would bring all slices together in every round, so the loop
+holds that dim whole; outside (an optimiser's update of stacked parameters, say) it can be sharded
+like any other.
 
 The paper has no such step.  Start reading at ``stacked_factors``.
 """
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 def stacked_factors(build: Builder) -> list[int]:
     """Factors of ``while.enter`` ops whose dim the loop only ever slices or updates slice by slice.
 
-    A dim that any op of the body wants as a whole, as attention wants a cache's positions, is none of these.
+    A dim that any op of the body wants as a whole, as attention wants a cache's positions, is none
+    of these.
     """
     uses: dict[int, list[tuple[int, int]]] = {}
     enters = [op for op, kind in enumerate(build.kind) if kind == "while.enter"]
@@ -48,7 +52,9 @@ def _stacked(build: Builder, uses: dict[int, list[tuple[int, int]]], enter: int)
             update = op_kind(kind).brings >= 0
             piece = build.tensor[build.use_value[use + 1] if update else build.result_ptr[op]].shape
             whole = build.tensor[build.use_value[use]].shape
-            sliced.update(dim for dim, (a, b) in enumerate(zip(piece, whole, strict=True)) if a != b)
+            sliced.update(
+                dim for dim, (a, b) in enumerate(zip(piece, whole, strict=True)) if a != b
+            )
             if update:
                 waiting.append(build.result_ptr[op])
     return [build.factor_ptr[enter] + dim for dim in sorted(sliced)]

@@ -1,8 +1,8 @@
 """How often a loop runs, read from the module.
 
-JAX's ``scan`` and ``fori_loop`` count with an integer that starts at a constant, grows by a constant and is compared
-with a constant.  All three are looked for through the values that a loop hands on unchanged; any other loop has
-no trip count that is known before it runs.
+JAX's ``scan`` and ``fori_loop`` count with an integer that starts at a constant, grows by a
+constant and is compared with a constant.  All three are looked for through the values that a loop
+hands on unchanged; any other loop has no trip count that is known before it runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from typing import Any
 from toast_lab._jaxlib import ir
 
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
-_SAME = ("stablehlo.convert", "stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.optimization_barrier")
+_SAME = (
+    "stablehlo.convert",
+    "stablehlo.reshape",
+    "stablehlo.broadcast_in_dim",
+    "stablehlo.optimization_barrier",
+)
 
 
 def trip_count(loop: Any, known: dict[Any, int | None] | None = None) -> float | None:
@@ -71,7 +76,8 @@ def _step(after: Any, counter: int, body: Any, known: dict[Any, int | None] | No
 def constant(value: Any, known: dict[Any, int | None] | None = None) -> int | None:
     """The integer that a scalar value always is, None if it is not known.
 
-    ``known`` remembers answers, so that deeply nested loops do not ask their way out again and again.
+    ``known`` remembers answers, so that deeply nested loops do not ask their way out again and
+    again.
     """
     known = {} if known is None else known
     passed = []

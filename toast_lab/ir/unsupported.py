@@ -1,12 +1,14 @@
-"""What no sharding can be found for, found before any pass: one error that names every such op and its line.
+"""What no sharding can be found for, found before any pass.
+
+One error that names every such op and its line.
 
 * dynamic shapes: Shardy's passes cannot name rules of them, and say so in words that help nobody;
 * ops of dialects other than StableHLO, CHLO and Shardy: no compiler behind us takes them;
-* talk with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it: its order and its count
-  would change with the number of devices.
+* talk with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it: its
+  order and its count would change with the number of devices.
 
-What only prints (``jax.debug.print``, ``jax.debug.callback``) has no results and leaves them as they are: such
-calls are dropped, and a note says so.
+What only prints (``jax.debug.print``, ``jax.debug.callback``) has no results and leaves them as
+they are: such calls are dropped, and a note says so.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/toast_lab/fr
 _ADVICE = {
     "dynamic": "Dynamic shapes: export the model with fixed sizes.",
     "dialect": "Foreign dialects: convert the module to StableHLO first.",
-    "host": "Host communication: take it out of the function, or give its data as arguments and results.",
+    "host": "Host communication: take it out of the function, or give its data as arguments and "
+    "results.",
     "ordered": "Ordered prints: leave out ordered=True; unordered ones are dropped with a note.",
 }
 
@@ -59,7 +62,9 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
             f"{count} that cannot be sharded:\n{join_offenders(offenders)}\n"
             + "\n".join(f"  {text}" for text in advice)
         )
-    notes = tuple(dict.fromkeys(f"dropped {_primitive(op)}{place(op)}: it only prints" for op in prints))
+    notes = tuple(
+        dict.fromkeys(f"dropped {_primitive(op)}{place(op)}: it only prints" for op in prints)
+    )
     for op in prints:
         op.erase()
     if prints:
@@ -80,7 +85,11 @@ def _fault(operation: Any) -> tuple[str, str]:
         return "dynamic", f"dynamic shape {', '.join(dynamic)}"
     if dialect == "stablehlo" and op_kind(name).host:
         return "host", "it exchanges data with the host"
-    if name == "custom_call" and "callback" in _target(operation) and "python" in _target(operation):
+    if (
+        name == "custom_call"
+        and "callback" in _target(operation)
+        and "python" in _target(operation)
+    ):
         primitive = _primitive(operation)
         if not primitive.startswith("debug") and (primitive or types):
             return "host", f"{primitive or 'a callback'} runs Python code on the host"
@@ -97,7 +106,10 @@ def _target(operation: Any) -> str:
 
 
 def _primitive(operation: Any) -> str:
-    """JAX's own name for a callback, which it writes into the location: ``debug_print``, ``io_callback``."""
+    """JAX's own name for a callback, which it writes into the location.
+
+    ``debug_print``, ``io_callback``.
+    """
     found = _CALLBACK.search(str(operation.location))
     return found.group(1) if found else ""
 
@@ -110,13 +122,20 @@ def _title(operation: Any) -> str:
 
 
 def place(operation: Any) -> str:
-    """``" (model.py:12)"``, the user's own line of an op where it has one; empty without a location."""
+    """``" (model.py:12)"``, the user's own line of an op where it has one.
+
+    Empty without a location.
+    """
     found = source_names.frames(str(operation.location))
     own = [f for f in found if not any(part in f.file.replace("\\", "/") for part in _LIBRARIES)]
     if not found:
         return ""
     frame = (own or found)[0]
-    return f" (line {frame.line})" if frame.file == "-" else f" ({PurePath(frame.file).name}:{frame.line})"
+    return (
+        f" (line {frame.line})"
+        if frame.file == "-"
+        else (f" ({PurePath(frame.file).name}:{frame.line})")
+    )
 
 
 def _drop_unused_meshes(module: ir.Module) -> None:

@@ -1,14 +1,15 @@
 """A canonical module as one flat list of ops: loops and conditionals opened up, in execution order.
 
-``while``, ``case`` and ``if`` do nothing to a tensor but hand it on, so each value that they hand on becomes
-pseudo-ops of its own, which share one set of factors (see ``Item.shares``):
+``while``, ``case`` and ``if`` do nothing to a tensor but hand it on, so each value that they hand
+on becomes pseudo-ops of its own, which share one set of factors (see ``Item.shares``):
 
-* a loop: ``while.enter`` (initial value -> body argument), the condition's ops and ``while.test``, the body's ops and
-  ``while.next`` (what the body returns), then ``while.result``;
+* a loop: ``while.enter`` (initial value -> body argument), the condition's ops and ``while.test``,
+  the body's ops and ``while.next`` (what the body returns), then ``while.result``;
 * a conditional: ``case.index``, each branch's ops and its ``case.yield``, then ``case.result``.
 
-``optimization_barrier`` of several operands is one op for each, since they have nothing to do with each other.
-Reading (``read``) and annotating (``lowering.annotate``) both follow this walk, so they count ops alike.
+``optimization_barrier`` of several operands is one op for each, since they have nothing to do with
+each other.  Reading (``read``) and annotating (``lowering.annotate``) both follow this walk, so
+they count ops alike.
 
 TOAST leaves control flow out.  Start reading at ``flatten``.
 """
@@ -31,7 +32,8 @@ class Item(NamedTuple):
     operation: Any  #: the MLIR operation that holds its operands
     operands: tuple[int, ...]  #: which of that operation's operands
     results: tuple[Any, ...]  #: the MLIR values that it defines
-    twins: tuple[Any, ...]  #: MLIR values that are the first result once more (the condition's view of a loop value)
+    #: MLIR values that are the first result once more (the condition's view of a loop value)
+    twins: tuple[Any, ...]
     shares: int  #: number of the item whose factors it has (may come later), -1: its own
     region: int  #: innermost region, -1 outside all
 
@@ -94,13 +96,20 @@ class _Walk:
                 for i, result in enumerate(operation.results):
                     self.add(kind, operation, (i,), (result,), region)
             else:
-                self.add(kind, operation, tuple(range(len(operation.operands))), tuple(operation.results), region)
+                self.add(
+                    kind,
+                    operation,
+                    tuple(range(len(operation.operands))),
+                    tuple(operation.results),
+                    region,
+                )
         return last
 
     def loop(self, operation: Any, region: int) -> None:
         condition, body = (r.blocks[0] for r in operation.regions)
         n = len(operation.operands)
-        loop = self.open("loop", region)  # from here on by count; what enters still belongs to the region outside
+        # From here on by count; what enters still belongs to the region outside
+        loop = self.open("loop", region)
         first = len(self.items)
         for i, (inside, twin) in enumerate(zip(body.arguments, condition.arguments, strict=True)):
             self.add("while.enter", operation, (i,), (inside,), region, twins=(twin,))

@@ -1,15 +1,17 @@
 """A plan written onto the program itself: StableHLO that carries Shardy's annotations.
 
-The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on every
-argument, op result and function result, and an ``sdy.sharding_constraint``
+The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on
+every argument, op result and function result, and an ``sdy.sharding_constraint``
 
-* behind every op: XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints (seen in its dumps
-  with jaxlib 0.10.2 and 0.12.0.1); Shardy then puts the constraint's sharding onto the op itself;
+* behind every op: XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints
+  (seen in its dumps with jaxlib 0.10.2 and 0.12.0.1); Shardy then puts the constraint's sharding
+  onto the op itself;
 * behind that, where a value is kept otherwise than its op leaves it;
 * before every use that wants another sharding than the one in which the value is kept.
 
-Loops and conditionals are pinned inside: the values that a body starts with, before what it returns, and behind the
-loop.  With nothing left open, Shardy's propagation has nothing to decide, and the compiler carries out the plan.
+Loops and conditionals are pinned inside: the values that a body starts with, before what it
+returns, and behind the loop.  With nothing left open, Shardy's propagation has nothing to decide,
+and the compiler carries out the plan.
 
 Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
@@ -20,14 +22,16 @@ Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
 Three choices that are not obvious:
 
-* An op's result carries the sharding in which the op *leaves* it (with partial sums already brought to
-  where the value is kept, which is how the partitioner is told to scatter them).  Putting the kept sharding on
-  the op itself would make the partitioner compute the op in that sharding, hence gather its operands instead
-  of its result.
-* Values made of constants carry nothing.  A use that wants them split has a constraint, which Shardy moves
-  onto a copy of the constant: every device then makes its own piece and nothing is sent.
-* A Fourier transform stands in an ``sdy.manual_computation``, in which each device transforms its own part, as the plan
-  says and as it is priced: left to itself, XLA's partitioner gathers it (``ir.fourier`` has the versions).
+* An op's result carries the sharding in which the op *leaves* it (with partial sums already brought
+  to where the value is kept, which is how the partitioner is told to scatter them).  Putting the
+  kept sharding on the op itself would make the partitioner compute the op in that sharding, hence
+  gather its operands instead of its result.
+* Values made of constants carry nothing.  A use that wants them split has a constraint, which
+  Shardy moves onto a copy of the constant: every device then makes its own piece and nothing is
+  sent.
+* A Fourier transform stands in an ``sdy.manual_computation``, in which each device transforms its
+  own part, as the plan says and as it is priced: left to itself, XLA's partitioner gathers it
+  (``ir.fourier`` has the versions).
 
 Reference: TOAST section 3.2; Shardy's sharding representation.  Start reading at ``annotate``.
 """
@@ -50,7 +54,8 @@ if TYPE_CHECKING:
     from toast_lab.frontends import Model
 
 MESH_NAME = "mesh"
-_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")  # annotations that the input came with
+# Annotations that the input came with
+_FOREIGN = ("sdy.sharding", "mhlo.sharding", "mhlo.memory_kind")
 
 
 OP_NUMBER = "toast.op"  # attribute that ``annotate(..., numbered=True)`` leaves on every op
@@ -72,21 +77,26 @@ def annotate(
     Args:
         model: a Model, or the StableHLO text that its program was read from.
         plan: a plan of the same program.
-        reuse: bring a value to the same sharding once for all its uses, as the cost model prices it; False
-            writes one constraint for each use and leaves the merging to the compiler.
-        scattered: put the axes over which partial sums are scattered onto the op that makes them, as XLA's partitioner
-            wants it; False: the op carries what its operands imply, and the scattered sharding comes behind it, as
-            Shardy's own passes want it.
-        numbered: leave its number on every op, for whoever has to find ops again after passes have run.
-        located: put its number into the location of every op and of the constraints around it, for whoever has to find
-            ops again in a compiled program: XLA keeps locations as ``op_name`` where it drops every attribute.
-            ``split_name`` takes such a name apart.
+        reuse: bring a value to the same sharding once for all its uses, as the cost model prices
+            it; False writes one constraint for each use and leaves the merging to the compiler.
+        scattered: put the axes over which partial sums are scattered onto the op that makes them,
+            as XLA's partitioner wants it; False: the op carries what its operands imply, and the
+            scattered sharding comes behind it, as Shardy's own passes want it.
+        numbered: leave its number on every op, for whoever has to find ops again after passes have
+            run.
+        located: put its number into the location of every op and of the constraints around it, for
+            whoever has to find ops again in a compiled program: XLA keeps locations as ``op_name``
+            where it drops every attribute.  ``split_name`` takes such a name apart.
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
     """
     program = plan.program
-    if not isinstance(model, str) and model.program is not program and model.program.digest() != program.digest():
+    if (
+        not isinstance(model, str)
+        and model.program is not program
+        and model.program.digest() != program.digest()
+    ):
         raise InvalidPlan(
             f"this plan shards {program.name} ({program.digest()}), "
             f"the model is {model.name} ({model.program.digest()})"
@@ -97,14 +107,20 @@ def annotate(
 
 
 class Writer:
-    """Puts one plan onto one module; ``made`` is the sharding on a value's op, ``kept`` the plan's."""
+    """Puts one plan onto one module.
 
-    def __init__(self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool, located: bool) -> None:
+    ``made`` is the sharding on a value's op, ``kept`` the plan's.
+    """
+
+    def __init__(
+        self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool, located: bool
+    ) -> None:
         self.plan = plan
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
-        # Whoever numbers ops looks at what Shardy's passes make of each; they stay ordinary ops there.
+        # Whoever numbers ops looks at what Shardy's passes make of each; they stay ordinary ops
+        # there.
         self.local_transforms = scattered and not numbered
         self.kept = plan.value_specs()
         self.used = plan.use_specs()
@@ -141,14 +157,20 @@ class Writer:
         outputs = [int(v) for v in program.outputs]
         n = len(main.arguments)
         if n != program.n_arguments:
-            raise InvalidPlan(f"this plan shards {program.n_arguments} arguments, @main of this module has {n}")
+            raise InvalidPlan(
+                f"this plan shards {program.n_arguments} arguments, @main of this module has {n}"
+            )
         arguments = _attribute_dicts(main, "arg_attrs", program.n_arguments)
         for i, attributes in enumerate(arguments):
             forget_annotations(attributes)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
-            if alias is not None and self.kept[outputs[ir.IntegerAttr(alias).value]] != self.kept[i]:
-                # A buffer of another local shape cannot be that result; the compiler may still reuse it.
+            if (
+                alias is not None
+                and self.kept[outputs[ir.IntegerAttr(alias).value]] != self.kept[i]
+            ):
+                # A buffer of another local shape cannot be that result; the compiler may still
+                # reuse it.
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
         results = _attribute_dicts(main, "res_attrs", len(outputs))
@@ -164,7 +186,9 @@ class Writer:
         items = walk.flatten(main).items
         if len(items) != program.n_ops - program.n_arguments:
             wanted = program.n_ops - program.n_arguments
-            raise InvalidPlan(f"this plan shards {wanted} ops, @main of this module has {len(items)}")
+            raise InvalidPlan(
+                f"this plan shards {wanted} ops, @main of this module has {len(items)}"
+            )
         copies: dict[tuple[int, Spec], tuple[Any, int]] = {}
         region_end = program.region_end()
         for number, item in zip(program.ops(), items, strict=True):
@@ -174,7 +198,8 @@ class Writer:
             if self.located:
                 self._locate(number, item)
             self.operands(number, item, copies, region_end)
-        # Last, so that the results' users are rewritten once and the operands above are the original values.
+        # Last, so that the results' users are rewritten once and the operands above are the
+        # original values.
         for number, item in zip(program.ops(), items, strict=True):
             self.results(number, item)
         if self.local_transforms:
@@ -183,12 +208,18 @@ class Writer:
                     self._transform(number, item.operation)
 
     def _number(self, number: int, item: walk.Item) -> None:
-        """Several ops of ours may be one of the module's, a result each in this order: the first one's number."""
+        """Several ops of ours may be one of the module's, a result each in this order.
+
+        The first one's number.
+        """
         if OP_NUMBER not in item.operation.attributes:
             item.operation.attributes[OP_NUMBER] = _int32(number)
 
     def _locate(self, number: int, item: walk.Item) -> None:
-        """Like ``_number``, in the location; a constraint written for the op takes its location over."""
+        """Like ``_number``, in the location.
+
+        A constraint written for the op takes its location over.
+        """
         before = item.operation.location
         if split_name(getattr(before, "name_str", ""))[0] < 0:
             name = _LOCATED.format(number, self.plan.program.name_stack[number])
@@ -205,12 +236,17 @@ class Writer:
         fourier.run_locally(operation, self.attribute(spec), ways, mesh.axes)
 
     def operands(
-        self, number: int, item: walk.Item, copies: dict[tuple[int, Spec], tuple[Any, int]], region_end: Any
+        self,
+        number: int,
+        item: walk.Item,
+        copies: dict[tuple[int, Spec], tuple[Any, int]],
+        region_end: Any,
     ) -> None:
         """Constraints before the op's uses."""
         program, operation = self.plan.program, item.operation
         first = int(program.use_ptr[number])
-        # Uses beyond the operands are values that a region captures; propagation takes care of those.
+        # Uses beyond the operands are values that a region captures; propagation takes care of
+        # those.
         for i, position in enumerate(item.operands):
             use = first + i
             operand = operation.operands[position]
@@ -221,7 +257,8 @@ class Writer:
             if spec == self.kept[value] or (constant and not any(spec)):
                 continue
             copy, made = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
-            if copy is None or number >= region_end[made]:  # what another body or branch brought there is not here
+            # What another body or branch brought there is not here
+            if copy is None or number >= region_end[made]:
                 with ir.InsertionPoint(operation), operation.location:
                     copy = _jaxlib.sdy.sharding_constraint(operand, self.attribute(spec))
                 copies[value, spec] = copy, number
@@ -236,12 +273,17 @@ class Writer:
         values = program.results(number)
         if not len(values) or all(program.value_is_constant[v] for v in values):
             return
-        if operation.name == "sdy.sharding_constraint":  # the user's own: the plan says what it is to be
+        # The user's own: the plan says what it is to be
+        if operation.name == "sdy.sharding_constraint":
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
             return
-        # Loops and branches carry nothing themselves: XLA's exporter adds the values that a body captures to the
-        # loop's own and then finds too few shardings on it.
-        if not control and len(values) == len(operation.results) and not _refuses_sharding(operation):
+        # Loops and branches carry nothing themselves: XLA's exporter adds the values that a body
+        # captures to the loop's own and then finds too few shardings on it.
+        if (
+            not control
+            and len(values) == len(operation.results)
+            and not _refuses_sharding(operation)
+        ):
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
                 [self.attribute(self.made[v]) for v in values]
             )
@@ -257,19 +299,24 @@ class Writer:
         if not specs or not isinstance(result.type, ir.RankedTensorType):
             return
         if isinstance(result, ir.BlockArgument):
-            place, location = ir.InsertionPoint.at_block_begin(result.owner), result.owner.owner.location
+            place = ir.InsertionPoint.at_block_begin(result.owner)
+            location = result.owner.owner.location
         else:
             place, location = ir.InsertionPoint.after(result.owner), result.owner.location
         with place, location:
             first = _jaxlib.sdy.ShardingConstraintOp(result, self.attribute(specs[0]))
             last = first
             for spec in specs[1:]:
-                last = _jaxlib.sdy.ShardingConstraintOp(last.operation.results[0], self.attribute(spec))
+                last = _jaxlib.sdy.ShardingConstraintOp(
+                    last.operation.results[0], self.attribute(spec)
+                )
         result.replace_all_uses_except(last.operation.results[0], first.operation)
 
 
 def split_name(op_name: str) -> tuple[int, str]:
-    """(op number, original name) of a name that ``annotate(..., located=True)`` gave; (-1, name) of any other.
+    """(op number, original name) of a name that ``annotate(..., located=True)`` gave.
+
+    (-1, name) of any other.
 
     >>> split_name("toast.12/jit(f)/dot_general")
     (12, 'jit(f)/dot_general')
@@ -294,27 +341,39 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
             continue
         summed = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> a & 1}
         spec = tuple(
-            tuple(axis for axis in plan.mesh.axes if axis in here or (axis in there and axis in summed))
+            tuple(
+                axis
+                for axis in plan.mesh.axes
+                if axis in here or (axis in there and axis in summed)
+            )
             for here, there in zip(natural[value], kept[value], strict=True)
         )
-        # Where the scattered axes do not fit beside those that are there, sums are made whole first.  Claiming the
-        # kept sharding instead has made XLA compute wrong numbers, and hides that the op is computed otherwise.
-        fits = all(size % plan.mesh.ways(axes) == 0 for size, axes in zip(program.dims(value), spec, strict=True))
+        # Where the scattered axes do not fit beside those that are there, sums are made whole
+        # first.  Claiming the kept sharding instead has made XLA compute wrong numbers, and hides
+        # that the op is computed otherwise.
+        fits = all(
+            size % plan.mesh.ways(axes) == 0
+            for size, axes in zip(program.dims(value), spec, strict=True)
+        )
         computed = fits and not _computed_wrong(program, value, natural[value], spec, summed)
         made[value] = spec if computed else natural[value]
     return made
 
 
-def _computed_wrong(program: Program, value: int, natural: Spec, scattered: Spec, summed: set[str]) -> bool:
+def _computed_wrong(
+    program: Program, value: int, natural: Spec, scattered: Spec, summed: set[str]
+) -> bool:
     """Does XLA compute wrong numbers where this value's op is told to scatter its sum?
 
-    Seen with jaxlib 0.10.2 and 0.12.0.1: a product that sums over several axes, of which some but not all go to a batch
-    dim that is split already.
+    Seen with jaxlib 0.10.2 and 0.12.0.1: a product that sums over several axes, of which some but
+    not all go to a batch dim that is split already.
     """
     op = int(program.value_op[value])
     if program.kind[op] != "dot_general":
         return False
-    left, right = (set(program.use_names(use)) for use in range(program.use_ptr[op], program.use_ptr[op + 1]))
+    left, right = (
+        set(program.use_names(use)) for use in range(program.use_ptr[op], program.use_ptr[op + 1])
+    )
     for name, before, after in zip(program.def_names(value), natural, scattered, strict=True):
         added = set(after) - set(before)
         if name in left & right and before and added and added != summed:
@@ -324,7 +383,9 @@ def _computed_wrong(program: Program, value: int, natural: Spec, scattered: Spec
 
 def _check_same(program: Program, number: int, item: walk.Item) -> None:
     if item.kind != program.kind[number] or len(item.results) != len(program.results(number)):
-        raise InvalidPlan(f"this plan was made for {program.kind[number]} where this module has {item.kind}")
+        raise InvalidPlan(
+            f"this plan was made for {program.kind[number]} where this module has {item.kind}"
+        )
 
 
 def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
@@ -351,8 +412,13 @@ def _replace_meshes(module: Any, plan: ShardingPlan) -> None:
 
 
 def _refuses_sharding(operation: Any) -> bool:
-    """XLA's import of an approximate top-k fails on any attribute it does not know; a constraint behind it is fine."""
-    return operation.name == "stablehlo.custom_call" and "ApproxTopK" in str(operation.attributes["call_target_name"])
+    """XLA's import of an approximate top-k fails on any attribute it does not know.
+
+    A constraint behind it is fine.
+    """
+    return operation.name == "stablehlo.custom_call" and "ApproxTopK" in str(
+        operation.attributes["call_target_name"]
+    )
 
 
 def _int32(value: int) -> Any:

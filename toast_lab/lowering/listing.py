@@ -1,7 +1,8 @@
 """The device-local listing of a plan, in the paper's notation.
 
-``x : [256{b}, 32]`` is a tensor whose first dim is cut along axis ``b``; collectives stand where a device runs
-them, with the axes in braces.  The lines are exactly the steps that the cost model prices.
+``x : [256{b}, 32]`` is a tensor whose first dim is cut along axis ``b``; collectives stand where a
+device runs them, with the axes in braces.  The lines are exactly the steps that the cost model
+prices.
 
 Reference: TOAST section 2.1 and figure 5b.
 """
@@ -55,12 +56,22 @@ def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str
 
 
 def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
-    """``listing`` with global sizes, line by line, arguments first.  Raises InvalidPlan as that does."""
+    """``listing`` with global sizes, line by line, arguments first.
+
+    Raises InvalidPlan as that does.
+    """
     _check_program(problem, plan)
     found, program = _Listing(problem.analysis, plan, False), plan.program
     found.write()
     arguments = [
-        ListingLine(a, 0, program.value_name[a], found.shape(a, int(found.steps.layout[a])), "argument", False)
+        ListingLine(
+            a,
+            0,
+            program.value_name[a],
+            found.shape(a, int(found.steps.layout[a])),
+            "argument",
+            False,
+        )
         for a in range(program.n_arguments)
     ]
     return [*arguments, *found.lines]
@@ -102,11 +113,18 @@ class _Listing:
         return "{" + ",".join(a for i, a in enumerate(self.plan.mesh.axes) if mask >> i & 1) + "}"
 
     def chain(self, rows: list[int], source: str, last: str | None) -> str:
-        """Print consecutive steps on one value; the last one is called ``last`` or gets a fresh name."""
+        """Print consecutive steps on one value.
+
+        The last one is called ``last`` or gets a fresh name.
+        """
         s = self.steps
         for i, row in enumerate(rows):
             value, kind = int(s.value[row]), int(s.kind[row])
-            name = last if last is not None and i == len(rows) - 1 else self.fresh(self.program.value_name[value])
+            name = (
+                last
+                if last is not None and i == len(rows) - 1
+                else self.fresh(self.program.value_name[value])
+            )
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, STEP_KINDS[kind])
             op, dims = int(s.op[row]), self.shape(value, int(s.after[row]))
@@ -149,7 +167,11 @@ class _Listing:
         operands = []
         for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
             row = int(s.copy[use])
-            operands.append(self.copy_name[row] if row >= 0 else value_text(program, int(program.use_value[use])))
+            operands.append(
+                self.copy_name[row]
+                if row >= 0
+                else value_text(program, int(program.use_value[use]))
+            )
         names, shapes = [], []
         for v in program.results(op):
             rows = after.get(v)
@@ -158,7 +180,9 @@ class _Listing:
         right = op_text(program, op, operands)
         if all(program.value_is_constant[v] for v in program.results(op)) and program.results(op):
             right += "  # constant"  # recomputed in the layout that each use wants
-        self.lines.append(ListingLine(op, self.depth[op], ", ".join(names), ", ".join(shapes), right, False))
+        self.lines.append(
+            ListingLine(op, self.depth[op], ", ".join(names), ", ".join(shapes), right, False)
+        )
         for v, name in zip(program.results(op), names, strict=True):
             if v in after:
                 self.chain(after[v], name, program.value_name[v])
@@ -166,7 +190,8 @@ class _Listing:
     def layout_text(self) -> str:
         program = self.program
         arguments = [
-            f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}" for a in range(program.n_arguments)
+            f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}"
+            for a in range(program.n_arguments)
         ]
         indent = " " * (len(program.name) + 5)
         width = max((len(line.name) for line in self.lines), default=0)

@@ -1,6 +1,8 @@
-"""A program that carries a plan's shardings at its interface and a few constraints inside, as a user would write it.
+"""A program that carries a plan's shardings at its interface and a few constraints inside, as a
+user would write it.
 
-``annotate`` leaves nothing open; here propagation is meant to find the rest.  Start reading at ``constrain``.
+``annotate`` leaves nothing open; here propagation is meant to find the rest.  Start reading at
+``constrain``.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class _Sparse(Writer):
         operation, first = item.operation, int(self.plan.program.use_ptr[number])
         for i, position in enumerate(item.operands):
             spec = self.at_operands.get(first + i)
-            if spec is not None and isinstance(operation.operands[position].type, ir.RankedTensorType):
+            if spec is not None and isinstance(
+                operation.operands[position].type, ir.RankedTensorType
+            ):
                 with ir.InsertionPoint(operation), operation.location:
                     operation.operands[position] = _jaxlib.sdy.sharding_constraint(
                         operation.operands[position], self.attribute(spec)
@@ -73,14 +77,19 @@ class _Sparse(Writer):
             self.pin(result, list(self.at_results.get(value, ())))
 
     def _own(self, operation: Any) -> None:
-        """A constraint that the program came with, the user's or one that JAX puts behind random keys.
+        """A constraint that the program came with, the user's or one that JAX puts behind random
+        keys.
 
-        On the plan's mesh it stays, as it does in the user's function.  One over another mesh says nothing here.
+        On the plan's mesh it stays, as it does in the user's function.  One over another mesh says
+        nothing here.
         """
-        given, ours = operation.attributes["sharding"], zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)
+        given = operation.attributes["sharding"]
+        ours = zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)
         rank = len(operation.results[0].type.shape)
         mesh, dims, *_ = _jaxlib.sharding_parts(given, self.meshes, rank)
         if mesh == tuple(ours) or (not mesh and not any(set(axes) - {"*"} for axes in dims)):
             operation.attributes["sharding"] = _jaxlib.on_mesh(given, MESH_NAME)
         else:
-            operation.attributes["sharding"] = _jaxlib.open_sharding_attribute(MESH_NAME, [()] * rank)
+            operation.attributes["sharding"] = _jaxlib.open_sharding_attribute(
+                MESH_NAME, [()] * rank
+            )

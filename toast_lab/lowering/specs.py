@@ -1,11 +1,11 @@
 """A plan in JAX's own words: PartitionSpecs for the interface, constraints for what is inside.
 
-``jax.jit(fn, in_shardings=..., out_shardings=...)`` takes what ``partition_specs`` gives; each row of
-``constraints`` is one ``jax.lax.with_sharding_constraint`` that the user's function would need for the
-compiler to follow the plan and not its own propagation.
+``jax.jit(fn, in_shardings=..., out_shardings=...)`` takes what ``partition_specs`` gives; each row
+of ``constraints`` is one ``jax.lax.with_sharding_constraint`` that the user's function would need
+for the compiler to follow the plan and not its own propagation.
 
-Example: an MLP split over ``m`` along its hidden dim needs no constraint but one, where the partial sums
-of the second matmul become whole: ``y: P('d')``.
+Example: an MLP split over ``m`` along its hidden dim needs no constraint but one, where the partial
+sums of the second matmul become whole: ``y: P('d')``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
     """Shardings of arguments and results.
 
     Returns:
-        ``(arguments, results)``: pytrees of PartitionSpecs in the caller's structure if the plan knows it
+        ``(arguments, results)``: pytrees of PartitionSpecs in the caller's structure if the plan
+            knows it
         (arguments as the tuple of positional arguments), else dicts from path to PartitionSpec.
     """
     arguments = {path: to_partition_spec(spec) for path, spec in plan.argument_specs().items()}
@@ -48,8 +49,9 @@ def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
 def constraints(plan: ShardingPlan) -> list[Constraint]:
     """Every place where the plan pins a sharding, in program order.
 
-    A value is pinned where it is kept otherwise than its op leaves it, and once for each other sharding in
-    which it is used.  Values made of constants are left out: they are computed where they are used.
+    A value is pinned where it is kept otherwise than its op leaves it, and once for each other
+    sharding in which it is used.  Values made of constants are left out: they are computed where
+    they are used.
     """
     program = plan.program
     kept, used, natural = plan.value_specs(), plan.use_specs(), natural_specs(plan)
@@ -61,11 +63,17 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
             if program.value_is_constant[value] or spec == kept[value] or (value, spec) in seen:
                 continue
             seen.add((value, spec))
-            found.append(Constraint(program.value_name[value], program.where(op), to_partition_spec(spec)))
+            found.append(
+                Constraint(program.value_name[value], program.where(op), to_partition_spec(spec))
+            )
         for value in program.results(op):
             if not program.value_is_constant[value] and kept[value] != natural[value]:
                 spec = kept[value]
-                found.append(Constraint(program.value_name[value], program.where(op), to_partition_spec(spec)))
+                found.append(
+                    Constraint(
+                        program.value_name[value], program.where(op), to_partition_spec(spec)
+                    )
+                )
     return found
 
 
@@ -89,8 +97,8 @@ def natural_specs(plan: ShardingPlan) -> list[Spec]:
 def to_partition_spec(spec: Spec) -> PartitionSpec:
     """``(("d", "m"), ("a",), ())`` as ``PartitionSpec(("d", "m"), "a")``.
 
-    Unsharded trailing dims are left out, so that the spec also fits values whose last dims JAX hides (typed
-    random keys).
+    Unsharded trailing dims are left out, so that the spec also fits values whose last dims JAX
+    hides (typed random keys).
     """
     from jax.sharding import PartitionSpec
 

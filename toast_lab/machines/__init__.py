@@ -1,6 +1,9 @@
-"""What a plan is priced on: devices, the links between them, and the time of collectives over those (paper section 5).
+"""What a plan is priced on.
 
-Takes: a machine's name or file, and a mesh. Gives: a `Machine`, the links under each mesh axis (`AxisLinks`), and
-seconds for a collective. Knows no program. Start reading at `machine_model.py`, then `topology.py` and
-`collectives.py`; the built-in machines are files in `builtin/`, and `calibrate_fit.py` fits a machine to measurements.
+Devices, the links between them, and the time of collectives over those (paper section 5).
+
+Takes: a machine's name or file, and a mesh. Gives: a `Machine`, the links under each mesh axis
+(`AxisLinks`), and seconds for a collective. Knows no program. Start reading at `machine_model.py`,
+then `topology.py` and `collectives.py`; the built-in machines are files in `builtin/`, and
+`calibrate_fit.py` fits a machine to measurements.
 """

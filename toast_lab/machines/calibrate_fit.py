@@ -1,18 +1,19 @@
 """From measured points to a ``Machine``: monotone fits, and how far off they are.
 
-* FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: a larger dot is not slower a
-  flop, unless noise says so) and its largest value taken.
+* FLOP/s of a type: the rate reached is made monotone in the size (isotonic regression: a larger dot
+  is not slower a flop, unless noise says so) and its largest value taken.
 * Memory: a line through the times of the largest sizes, those that no cache holds.
 * Links: the two numbers, latency and bytes/s, with which ``collectives.py`` comes closest to all
-  measured times of all collectives over all numbers of devices, in ratios and with outliers damped.
-  Times are made monotone in the size first.  What the formulas cannot express stays visible as a ratio
-  for each collective.
+  measured times of all collectives over all numbers of devices, in ratios and with outliers
+  damped.  Times are made monotone in the size first.  What the formulas cannot express stays
+  visible as a ratio for each collective.
 * Overhead and overlap: medians.
 
 A number that was not measured is taken from the table's nearest machine, and its source says so.
 
-Reference: Barlow, Bartholomew, Bremner, Brunk, Statistical inference under order restrictions, 1972 (isotonic
-regression); Hockney, The communication challenge for MPP, 1994 (latency + bytes/bandwidth).
+Reference: Barlow, Bartholomew, Bremner, Brunk, Statistical inference under order restrictions, 1972
+(isotonic regression); Hockney, The communication challenge for MPP, 1994 (latency +
+bytes/bandwidth).
 """
 
 from __future__ import annotations
@@ -71,11 +72,20 @@ class Fit:
 
 
 def nearest(platform: str, kind: str) -> Machine:
-    """The table's machine that a device called ``kind`` resembles; for what could not be measured."""
+    """The table's machine that a device called ``kind`` resembles.
+
+    For what could not be measured.
+    """
     words = {
-        "v6": "tpu-v6e", "v5p": "tpu-v5p", "v5": "tpu-v5e", "v4": "tpu-v4", "v3": "tpu-v3",
-        "h100": "h100", "h200": "h100", "p100": "p100",
-    }  # fmt: skip
+        "v6": "tpu-v6e",
+        "v5p": "tpu-v5p",
+        "v5": "tpu-v5e",
+        "v4": "tpu-v4",
+        "v3": "tpu-v3",
+        "h100": "h100",
+        "h200": "h100",
+        "p100": "p100",
+    }
     fallback = {"cpu": "cpu", "tpu": "tpu-v5e"}.get(platform, "a100")
     if platform == "cpu":
         return MACHINES["cpu"]
@@ -83,7 +93,11 @@ def nearest(platform: str, kind: str) -> Machine:
 
 
 def fit(
-    points: Iterable[Measured], name: str, base: Machine, memory_bytes: float, provenance: Mapping[str, str]
+    points: Iterable[Measured],
+    name: str,
+    base: Machine,
+    memory_bytes: float,
+    provenance: Mapping[str, str],
 ) -> Fit:
     """Make a machine of ``points``.
 
@@ -112,9 +126,15 @@ def fit(
     else:
         missing.append("memory_bytes_per_s")
         memory_rate = base.memory_bytes_per_s
-    overhead_s = statistics.median(p.time_s for p in by["overhead"]) if "overhead" in by else base.op_overhead_s
+    overhead_s = (
+        statistics.median(p.time_s for p in by["overhead"])
+        if "overhead" in by
+        else base.op_overhead_s
+    )
     missing += [] if "overhead" in by else ["op_overhead_s"]
-    overlap = statistics.median(p.time_s for p in by["overlap"]) if "overlap" in by else base.overlap
+    overlap = (
+        statistics.median(p.time_s for p in by["overlap"]) if "overlap" in by else base.overlap
+    )
     missing += [] if "overlap" in by else ["overlap"]
     comm = monotone([p for kind in STEP_KINDS for p in by.get(kind, [])])
     if comm:
@@ -140,15 +160,23 @@ def fit(
         compiler=base.compiler,
     )
     for dtype, some in dots.items():
-        pairs = [(p, max(p.flops / flops[dtype], p.size_bytes / memory_rate) + overhead_s) for p in some]
+        pairs = [
+            (p, max(p.flops / flops[dtype], p.size_bytes / memory_rate) + overhead_s) for p in some
+        ]
         residuals.append(_residual(f"dot {dtype}", pairs))
     if by.get("memory"):
-        residuals.append(_residual("memory", [(p, p.size_bytes / memory_rate + overhead_s) for p in by["memory"]]))
+        residuals.append(
+            _residual(
+                "memory", [(p, p.size_bytes / memory_rate + overhead_s) for p in by["memory"]]
+            )
+        )
     if comm:
         groups = sorted({(p.what, p.devices) for p in comm})
         for kind, devices in groups:
             some = [p for p in comm if (p.what, p.devices) == (kind, devices)]
-            residuals.append(_residual(f"{kind} over {devices}", [(p, collective_of(machine, p)) for p in some]))
+            residuals.append(
+                _residual(f"{kind} over {devices}", [(p, collective_of(machine, p)) for p in some])
+            )
     return Fit(machine, tuple(residuals), tuple(missing))
 
 
@@ -166,9 +194,14 @@ def peak_flops(points: Sequence[Measured]) -> float:
 
 
 def memory_bytes_per_s(points: Sequence[Measured]) -> float:
-    """Bytes/s of what no cache holds: the middle rate of the sizes within a sixteenth of the largest."""
+    """Bytes/s of what no cache holds.
+
+    The middle rate of the sizes within a sixteenth of the largest.
+    """
     largest = max(p.size_bytes for p in points)
-    return statistics.median(p.size_bytes / p.time_s for p in points if p.size_bytes >= largest / 16)
+    return statistics.median(
+        p.size_bytes / p.time_s for p in points if p.size_bytes >= largest / 16
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,10 +215,15 @@ class _Smooth:
 
 
 def monotone(points: Sequence[Measured]) -> list[Measured]:
-    """The same points, times of each collective over as many devices made to grow with the size (in logarithms)."""
+    """The same points, times of each collective over as many devices made to grow with the size (in
+    logarithms).
+    """
     smoothed: list[Measured] = []
     for kind, devices in sorted({(p.what, p.devices) for p in points}):
-        some = sorted((p for p in points if (p.what, p.devices) == (kind, devices)), key=lambda p: p.size_bytes)
+        some = sorted(
+            (p for p in points if (p.what, p.devices) == (kind, devices)),
+            key=lambda p: p.size_bytes,
+        )
         times = np.exp(isotonic_regression(np.log([p.time_s for p in some])).x)
         smoothed += [
             _Smooth(p.what, p.dtype, p.devices, p.size_bytes, p.flops, float(t))
@@ -201,26 +239,42 @@ def collective_of(machine: Machine, point: Measured) -> float:
     in_bytes = point.size_bytes / (point.devices if point.what == "all_gather" else 1)
     return float(
         collective_time_s(
-            STEP_KINDS.index(point.what), 1, in_bytes, mesh.array(),
-            links.bytes_per_s, links.latency_s, links.switched, links.shape,
+            STEP_KINDS.index(point.what),
+            1,
+            in_bytes,
+            mesh.array(),
+            links.bytes_per_s,
+            links.latency_s,
+            links.switched,
+            links.shape,
         )
-    )  # fmt: skip
+    )
 
 
 def fit_link(points: Sequence[Measured]) -> Link:
-    """Latency and bytes/s of a switch, in the sense of least damped logarithms of measured over fitted times."""
+    """Latency and bytes/s of a switch, in the sense of least damped logarithms of measured over
+    fitted times.
+    """
     measured = np.log([p.time_s for p in points])
 
     def link(parameters: np.ndarray) -> Link:
         latency_s, rate = np.exp(parameters)
-        return Link("measured links", "switch", float(rate), float(latency_s), source="Measured, see provenance.")
+        return Link(
+            "measured links",
+            "switch",
+            float(rate),
+            float(latency_s),
+            source="Measured, see provenance.",
+        )
 
     def off(parameters: np.ndarray) -> np.ndarray:
         trial = Machine("trial", {"f32": 1.0}, 1.0, 1.0, (link(parameters),), 0.0)
         return measured - np.log([collective_of(trial, p) for p in points])
 
     starts = [
-        np.log([min(p.time_s for p in points) * scale, max(p.size_bytes / p.time_s for p in points)])
+        np.log(
+            [min(p.time_s for p in points) * scale, max(p.size_bytes / p.time_s for p in points)]
+        )
         for scale in (0.1, 0.5, 1.0)
     ]
     fits = [least_squares(off, start, loss="soft_l1", f_scale=0.2) for start in starts]

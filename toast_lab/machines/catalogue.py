@@ -1,10 +1,10 @@
 """The built-in machines, and machines by name or file.
 
-Each built-in machine is a machine file in ``builtin/``, every number with its public source.  A TPU's
-link rates are what remains of the nominal rate after line encoding, nine tenths, as the JAX team's book
-"How to scale your model" (2025) tabulates them; one torus dim has two links, one each way.  Latencies of
-a hop and the overhead of starting an op are round estimates everywhere: no data sheet gives them, and
-``toast-lab calibrate`` measures them.
+Each built-in machine is a machine file in ``builtin/``, every number with its public source.  A
+TPU's link rates are what remains of the nominal rate after line encoding, nine tenths, as the JAX
+team's book "How to scale your model" (2025) tabulates them; one torus dim has two links, one each
+way.  Latencies of a hop and the overhead of starting an op are round estimates everywhere: no data
+sheet gives them, and ``toast-lab calibrate`` measures them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def machine(which: str | Path | Machine) -> Machine:
     """A machine by name, or from a machine file (a name that ends in ``.toml``).
 
     Raises:
-        InvalidProblem: there is no such machine, with the closest names; or the file is wrong, with every
-            offending key.
+        InvalidProblem: there is no such machine, with the closest names; or the file is wrong, with
+            every offending key.
     """
     if isinstance(which, Machine):
         return which

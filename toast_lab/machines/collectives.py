@@ -1,40 +1,47 @@
 """Time of a collective: latency plus bytes over bandwidth, for the best of several algorithms.
 
-One axis of n devices, B bytes on the larger side, links of w bytes/s (on a ring both directions together):
+One axis of n devices, B bytes on the larger side, links of w bytes/s (on a ring both directions
+together):
 
-==============  ====================================================  ==============================================
-collective      torus (h hops to the farthest device)                 switch (h = log2 n rounds)
-==============  ====================================================  ==============================================
-all_gather,     both directions at once:                              Bruck / recursive doubling:
-reduce_scatter  h hops, B (n-1)/n                                     h rounds, B (n-1)/n
-all_reduce      the two above, or gather everything and add up:       the two above, or recursive doubling of all:
-                h hops, B (n-1)                                       h rounds (2 more unless n = 2^k) of B each
-all_to_all      shortest ways, all at once: h hops, the busiest       n-1 exchanges, B (n-1)/n; or Bruck: h rounds
-                link carries floor(n^2/4)/n B (n/4 B for even n)      of B/2 each
+==============  ====================================================
+============================================== collective      torus (h hops to the farthest device)
+switch (h = log2 n rounds) ==============  ====================================================
+============================================== all_gather,     both directions at once:
+Bruck / recursive doubling: reduce_scatter  h hops, B (n-1)/n                                     h
+rounds, B (n-1)/n all_reduce      the two above, or gather everything and add up:       the two
+above, or recursive doubling of all:
+                h hops, B (n-1)                                       h rounds (2 more unless n =
+                2^k) of B each
+all_to_all      shortest ways, all at once: h hops, the busiest       n-1 exchanges, B (n-1)/n; or
+                Bruck: h rounds link carries floor(n^2/4)/n B (n/4 B for even n)      of B/2 each
 permute         everybody sends to the farthest: h hops, twice the    one hop, B
                 all_to_all's load; no less than B over one link
-==============  ====================================================  ==============================================
+==============  ====================================================
+==============================================
 
-A torus dim that does not wrap around is a line: half the rate (``topology.py`` says so in ``rate``), n-1 hops.
+A torus dim that does not wrap around is a line: half the rate (``topology.py`` says so in
+``rate``), n-1 hops.
 
 Several axes at once, the best of
 
-* one after the other, an all_gather over the slowest axis first while there is least to send, a reduce_scatter
-  over it last (swapping two neighbours in any other order never makes it slower), an all_reduce as a reduce_scatter
-  and an all_gather or as all_reduces in turn;
-* torus axes that do not share links, simultaneously: the data is cut into pieces that visit the axes in different
-  orders, so that all links are busy.  Over a set S of axes no less than B (n_S - 1)/N must come in (n_S: devices of S,
-  N: of all), whatever the order, and with chunks fine enough the largest of these bounds is reached (the loads that
-  orders can give to axes form the base polytope of a submodular function):
-  max over S of B (n_S - 1)/N / w(S).  As many rounds as axes, each as long as the farthest ways of any axis.
-  An all_to_all goes through all axes in turn, so its time is the slowest axis's alone;
+* one after the other, an all_gather over the slowest axis first while there is least to send, a
+  reduce_scatter over it last (swapping two neighbours in any other order never makes it slower), an
+  all_reduce as a reduce_scatter and an all_gather or as all_reduces in turn;
+* torus axes that do not share links, simultaneously: the data is cut into pieces that visit the
+  axes in different orders, so that all links are busy.  Over a set S of axes no less than B (n_S -
+  1)/N must come in (n_S: devices of S, N: of all), whatever the order, and with chunks fine enough
+  the largest of these bounds is reached (the loads that orders can give to axes form the base
+  polytope of a submodular function): max over S of B (n_S - 1)/N / w(S).  As many rounds as axes,
+  each as long as the farthest ways of any axis.  An all_to_all goes through all axes in turn, so
+  its time is the slowest axis's alone;
 * axes of one switch, or all the axes that one torus dim is shared by: as one axis.
 
-References: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, 2005; Chan,
-Heimlich, Purkayastha, van de Geijn, Collective communication: theory, practice, and experience, 2007 (lower bounds,
-bidirectional rings, meshes); Bruck et al., Efficient algorithms for all-to-all communications in multiport
-message-passing systems, 1997; Sack, Gropp, Collective algorithms for multiported torus networks, 2015 (pieces in
-different orders); Edmonds, Submodular functions, matroids, and certain polyhedra, 1970.
+References: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in
+MPICH, 2005; Chan, Heimlich, Purkayastha, van de Geijn, Collective communication: theory, practice,
+and experience, 2007 (lower bounds, bidirectional rings, meshes); Bruck et al., Efficient algorithms
+for all-to-all communications in multiport message-passing systems, 1997; Sack, Gropp, Collective
+algorithms for multiported torus networks, 2015 (pieces in different orders); Edmonds, Submodular
+functions, matroids, and certain polyhedra, 1970.
 """
 
 from __future__ import annotations
@@ -56,7 +63,13 @@ from toast_lab.machines.topology import (
     WAYS,
 )
 from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
-from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
+from toast_lab.sharding.step_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    PERMUTE,
+    REDUCE_SCATTER,
+)
 
 _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
 
@@ -93,7 +106,10 @@ def axis_time_s(
     if kind == ALL_TO_ALL:
         direct = local_bytes * spread / rate
         if switched:
-            return min((n - 1) * latency + direct, hops * (latency + max(0.5 * local_bytes / rate, direct / hops)))
+            return min(
+                (n - 1) * latency + direct,
+                hops * (latency + max(0.5 * local_bytes / rate, direct / hops)),
+            )
         return hops * latency + direct
     if kind == PERMUTE:
         return (1.0 if switched else hops) * latency + local_bytes * permuted / rate
@@ -113,8 +129,8 @@ def collective_time_s(
 ) -> float:
     """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
 
-    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis, ``shape`` [A, 9] one row
-    (its columns: ``topology.HOPS`` and below).
+    ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis,
+    ``shape`` [A, 9] one row (its columns: ``topology.HOPS`` and below).
     """
     count, last, total = 0, 0, 1.0
     for a in range(axis_size.shape[0]):
@@ -127,9 +143,16 @@ def collective_time_s(
     big = in_bytes * total if kind == ALL_GATHER else in_bytes
     if count == 1:
         return axis_time_s(
-            kind, total, big, rate[last], latency[last], switched[last],
-            shape[last, HOPS], shape[last, SPREAD], shape[last, PERMUTED],
-        )  # fmt: skip
+            kind,
+            total,
+            big,
+            rate[last],
+            latency[last],
+            switched[last],
+            shape[last, HOPS],
+            shape[last, SPREAD],
+            shape[last, PERMUTED],
+        )
     entries = np.empty((count, 7))
     on_switch = np.empty(count, np.bool_)
     count = _entries(mask, axis_size, rate, latency, switched, shape, entries, on_switch)
@@ -147,7 +170,10 @@ def _entries(
     entries: np.ndarray,
     on_switch: np.ndarray,
 ) -> int:
-    """Fill a row for each axis of ``mask``, or for a group of axes that act as one; slowest row first."""
+    """Fill a row for each axis of ``mask``, or for a group of axes that act as one.
+
+    Slowest row first.
+    """
     count, done = 0, 0
     for a in range(axis_size.shape[0]):
         if not (mask >> a) & 1 or axis_size[a] <= 1 or (done >> a) & 1:
@@ -165,10 +191,18 @@ def _entries(
         if together > axis_size[a]:
             if switched[a]:
                 done |= members
-                row[_N], row[_HOPS], row[_SPREAD] = together, math.ceil(math.log2(together)), 1 - 1 / together
+                row[_N], row[_HOPS], row[_SPREAD] = (
+                    together,
+                    math.ceil(math.log2(together)),
+                    1 - 1 / together,
+                )
             elif together == shape[a, WAYS]:
                 done |= members
-                row[_N], row[_RATE], row[_HOPS] = together, shape[a, GROUP_RATE], shape[a, GROUP_HOPS]
+                row[_N], row[_RATE], row[_HOPS] = (
+                    together,
+                    shape[a, GROUP_RATE],
+                    shape[a, GROUP_HOPS],
+                )
                 row[_SPREAD], row[_PERMUTED] = shape[a, GROUP_SPREAD], shape[a, GROUP_PERMUTED]
         i = count
         while i > 0 and entries[i, _RATE] < entries[i - 1, _RATE]:
@@ -183,13 +217,24 @@ def _entries(
 @helper
 def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) -> float:
     return axis_time_s(
-        kind, row[_N], local_bytes, row[_RATE], row[_LATENCY], switched, row[_HOPS], row[_SPREAD], row[_PERMUTED]
+        kind,
+        row[_N],
+        local_bytes,
+        row[_RATE],
+        row[_LATENCY],
+        switched,
+        row[_HOPS],
+        row[_SPREAD],
+        row[_PERMUTED],
     )
 
 
 @helper
 def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np.ndarray) -> float:
-    """Seconds over all ``rows`` (slowest first); ``big``: local bytes of the larger side, ``total``: devices."""
+    """Seconds over all ``rows`` (slowest first); ``big``.
+
+    Local bytes of the larger side, ``total``: devices.
+    """
     count = rows.shape[0]
     apart = True  # torus axes without common links
     for i in range(count):
@@ -225,7 +270,9 @@ def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np
 
 @helper
 def _simultaneous_s(total: float, rows: np.ndarray) -> float:
-    """Seconds for each byte of an all_gather's result when pieces visit the axes in different orders."""
+    """Seconds for each byte of an all_gather's result when pieces visit the axes in different
+    orders.
+    """
     worst = 0.0
     for subset in range(1, 1 << rows.shape[0]):
         ways, rate = 1.0, 0.0

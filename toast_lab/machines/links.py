@@ -12,9 +12,9 @@ TOPOLOGIES = ("ring", "torus", "switch")
 class Link:
     """One level of links.
 
-    ``torus``: nearest neighbours in ``len(extents)`` dims; ``switch``: every device of the level is one
-    hop from every other; ``ring``: every mesh axis has a closed ring of its own, whatever its size (for
-    sums one can do in one's head).
+    ``torus``: nearest neighbours in ``len(extents)`` dims; ``switch``: every device of the level is
+    one hop from every other; ``ring``: every mesh axis has a closed ring of its own, whatever its
+    size (for sums one can do in one's head).
     """
 
     #: "ICI", "NVLink", "InfiniBand"
@@ -25,7 +25,8 @@ class Link:
     bytes_per_s: float
     #: Of one hop.
     latency_s: float
-    #: The most devices that this level joins, those of the levels inside it included; None: any number.
+    #: The most devices that this level joins, those of the levels inside it included; None: any
+    #: number.
     devices: int | None = None
     #: The longest torus dims, in units of what the levels inside join; torus only.
     extents: tuple[int, ...] = ()

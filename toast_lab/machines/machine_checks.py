@@ -55,7 +55,10 @@ def _link_problems(links: tuple[Link, ...]) -> Iterator[tuple[str, str]]:
     sizes = [link.devices for link in links if link.devices is not None]
     nested = itertools.pairwise(sizes)
     if any(inner < 1 or outer % inner or outer <= inner for inner, outer in nested):
-        yield "links", f"levels join {sizes} devices; each must join a multiple of the one inside it"
+        yield (
+            "links",
+            (f"levels join {sizes} devices; each must join a multiple of the one inside it"),
+        )
     for level, link in enumerate(links):
         if link.topology != "torus" or link.devices is None:
             continue

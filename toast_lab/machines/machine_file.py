@@ -1,25 +1,18 @@
-"""Machine files: a machine as TOML, read with every mistake reported at once, written whole or not at all.
+"""Machine files.
 
-A file is read into the fields of a ``Machine``; nothing here builds one (``Machine.from_toml`` does).
+A machine as TOML, read with every mistake reported at once, written whole or not at all.
 
-    name = "my-machine"
-    memory_bytes = 16e9
-    memory_bytes_per_s = 900e9
-    op_overhead_s = 1e-6
-    overlap = 0.8                # optional, 1 if left out
-    tile = 128                   # optional: side of the matrix unit, to which local sizes are rounded up
-    compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
-    [flops]
-    f32 = 15e12
-    bf16 = 120e12
-    [[links]]                    # innermost level first
-    name = "NVLink"
-    topology = "switch"          # or "torus", "ring"
-    bytes_per_s = 150e9
-    latency_s = 3e-6
-    devices = 8                  # may be left out of the outermost level
-    # of a torus also: extents = [16, 16], wrap_multiple = 16, wrap_all = false
-    [sources]                    # optional texts: where the numbers are from
+A file is read into the fields of a ``Machine``; nothing here builds one (``Machine.from_toml``
+does).
+
+    name = "my-machine" memory_bytes = 16e9 memory_bytes_per_s = 900e9 op_overhead_s = 1e-6 overlap
+    = 0.8                # optional, 1 if left out tile = 128                   # optional: side of
+    the matrix unit, to which local sizes are rounded up compiler = "gpu"             # whose
+    fusions to expect: "cpu" (if left out), "gpu" or "tpu" [flops] f32 = 15e12 bf16 = 120e12
+    [[links]]                    # innermost level first name = "NVLink" topology = "switch"
+    # or "torus", "ring" bytes_per_s = 150e9 latency_s = 3e-6 devices = 8                  # may be
+    left out of the outermost level # of a torus also: extents = [16, 16], wrap_multiple = 16,
+    wrap_all = false [sources]                    # optional texts: where the numbers are from
     [provenance]                 # optional texts: what a measurement was made on
 
 ``docs/machines.md`` says what each key means.
@@ -69,13 +62,15 @@ def read(path: str | Path) -> dict[str, Any]:
     """The fields of the ``Machine`` that a file describes.
 
     Raises:
-        InvalidProblem: the file is missing, is not TOML or is wrong; every offending key is listed with
-            the file's name.
+        InvalidProblem: the file is missing, is not TOML or is wrong; every offending key is listed
+            with the file's name.
     """
     file = Path(path)
     try:
         if file.stat().st_size > LARGEST_BYTES:
-            raise InvalidProblem(f"{file}: {file.stat().st_size} bytes are too many for a machine file")
+            raise InvalidProblem(
+                f"{file}: {file.stat().st_size} bytes are too many for a machine file"
+            )
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidProblem(f"{file}: cannot read the machine file: {error.strerror}") from None
@@ -131,7 +126,8 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
     }
     if "compiler" in data:
         fields["compiler"] = data["compiler"]
-    # A machine's own checks come on top of what could be read, so that one round reports everything.
+    # A machine's own checks come on top of what could be read, so that one round reports
+    # everything.
     f32_reported = "flops" not in data or ("f32" in tables["flops"] and "f32" not in flops)
     for key, text in machine_problems(fields):
         if (key == "flops" and f32_reported) or (key == "links" and not links):
@@ -163,7 +159,10 @@ def _as_float(value: int | float) -> float:
 
 
 def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
-    """All levels of links; what cannot be read is added to ``mistakes`` and given a possible value."""
+    """All levels of links.
+
+    What cannot be read is added to ``mistakes`` and given a possible value.
+    """
     if not isinstance(data, list) or not data or not all(isinstance(link, dict) for link in data):
         mistakes.append("[[links]] is missing; give at least one level of links")
         return ()
@@ -207,7 +206,9 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def write(machine: Machine, path: str | Path, comment: str = "") -> None:
-    """Write ``machine`` so that ``read`` gives its fields; ``comment`` goes to the end, line by line.
+    """Write ``machine`` so that ``read`` gives its fields.
+
+    ``comment`` goes to the end, line by line.
 
     Raises:
         NotSaved: it cannot be written; the file is as it was.
@@ -248,6 +249,7 @@ def _plain(value: Any) -> str:
 def _quoted(value: str) -> str:
     """A basic TOML string; control characters, which it may not hold, and quotes as escapes."""
     escaped = "".join(
-        f"\\{c}" if c in '"\\' else f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c for c in value
+        f"\\{c}" if c in '"\\' else f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c
+        for c in value
     )
     return f'"{escaped}"'

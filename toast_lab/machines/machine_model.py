@@ -1,7 +1,8 @@
 """``Machine``: what one device can compute and hold, and the levels of links that join devices.
 
-Links come in levels, innermost first: the cores of a chip, then the torus; NVLink within a node, then
-the network.  ``topology.py`` lays a mesh onto them; ``catalogue.py`` has the built-in machines.
+Links come in levels, innermost first: the cores of a chip, then the torus; NVLink within a node,
+then the network.  ``topology.py`` lays a mesh onto them; ``catalogue.py`` has the built-in
+machines.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Machine:
     def __post_init__(self) -> None:
         problems = machine_problems(vars(self))
         if problems:
-            texts = [f"{key}: {text}" if key.startswith("links") else text for key, text in problems]
+            texts = [
+                f"{key}: {text}" if key.startswith("links") else text for key, text in problems
+            ]
             raise InvalidProblem(f"machine {self.name}: impossible numbers: {'; '.join(texts)}")
 
     @classmethod
@@ -91,7 +94,10 @@ class Machine:
 
     @classmethod
     def from_data(cls, data: dict[str, Any], file: str) -> Machine:
-        """The machine that the TOML ``data`` of ``file`` describes.  Raises InvalidProblem likewise."""
+        """The machine that the TOML ``data`` of ``file`` describes.
+
+        Raises InvalidProblem likewise.
+        """
         return cls(**machine_file.parse(data, file))
 
     def to_toml(self, path: str | Path, comment: str = "") -> None:

@@ -1,28 +1,30 @@
 """Where each mesh axis runs: ``lay_out(machine, mesh)``.
 
-**Levels.**  The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with 8 GPUs a node, the
-``model`` axis of ``data=4,model=8`` is NVLink and ``data`` is the network.  An axis larger than the room left is cut
-in two: its largest divisor that fits stays inside, the rest goes to the next level.  Such an axis straddles: with m of
-its devices in each group, a ring over all of it passes the group's border once, so it gets the slower of the inner
-rate and m times the outer rate of one device (all m devices' links of the outer level work for that one ring; this is
-what rings over several network ports get).  In an all_to_all nothing is saved: what leaves the group goes out at each
-device's own outer rate.
+**Levels.**  The last (minor) mesh axes fill the innermost level first, as JAX numbers devices: with
+8 GPUs a node, the ``model`` axis of ``data=4,model=8`` is NVLink and ``data`` is the network.  An
+axis larger than the room left is cut in two: its largest divisor that fits stays inside, the rest
+goes to the next level.  Such an axis straddles: with m of its devices in each group, a ring over
+all of it passes the group's border once, so it gets the slower of the inner rate and m times the
+outer rate of one device (all m devices' links of the outer level work for that one ring; this is
+what rings over several network ports get).  In an all_to_all nothing is saved: what leaves the
+group goes out at each device's own outer rate.
 
-**Torus.**  Every axis has dims of its own if there are enough: spare dims go to the largest axes, cut as near to square
-as divisors allow (16 on two dims is 4x4, the slice one would rent).  An axis on several dims uses all their links.
-With more axes than dims, those with the smallest product share a dim: the minor axis has neighbouring chips, an axis
-outside it has every s-th chip, and s such rings share the links, so it gets 1/s of the rate and s times the hops; axes
-share too where that lets a longer one have the dims that it needs.  If a dim would still be longer than the machine's,
-axes are poured into the dims, minor first.  If that fails too (a
-prime larger than any dim) the torus is taken as one long path, axes nested in it.
+**Torus.**  Every axis has dims of its own if there are enough: spare dims go to the largest axes,
+cut as near to square as divisors allow (16 on two dims is 4x4, the slice one would rent).  An axis
+on several dims uses all their links.  With more axes than dims, those with the smallest product
+share a dim: the minor axis has neighbouring chips, an axis outside it has every s-th chip, and s
+such rings share the links, so it gets 1/s of the rate and s times the hops; axes share too where
+that lets a longer one have the dims that it needs.  If a dim would still be longer than the
+machine's, axes are poured into the dims, minor first.  If that fails too (a prime larger than any
+dim) the torus is taken as one long path, axes nested in it.
 
-A dim closes into a ring if ``Link.wrap_multiple`` and ``wrap_all`` say so; else it is a line, with half the rate for
-everything that has to pass its middle or reach its ends.
+A dim closes into a ring if ``Link.wrap_multiple`` and ``wrap_all`` say so; else it is a line, with
+half the rate for everything that has to pass its middle or reach its ends.
 
 **Ring.**  Every axis has a closed ring of its own.
 
-Reference: TOAST section 5 has TPU v3 over a torus and GPUs over NVLink; JAX's ``mesh_utils.create_device_mesh`` lays
-meshes onto tori likewise.
+Reference: TOAST section 5 has TPU v3 over a torus and GPUs over NVLink; JAX's
+``mesh_utils.create_device_mesh`` lays meshes onto tori likewise.
 """
 
 from __future__ import annotations
@@ -40,17 +42,20 @@ from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.mesh import Mesh
 
-#: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a switch, in units of
-#: the axis's latency.  SPREAD, PERMUTED: bytes over the busiest link in an all_to_all and in a permute to the farthest,
-#: for each local byte, at the axis's rate.  GROUP: axes with equal numbers share links.  From WAYS on for all axes of
-#: the group together: their devices, rate, hops, spread, permuted.
+#: Columns of ``AxisLinks.shape``, one row an axis.  HOPS: to the farthest device, or rounds on a
+#: switch, in units of the axis's latency.  SPREAD, PERMUTED: bytes over the busiest link in an
+#: all_to_all and in a permute to the farthest, for each local byte, at the axis's rate.  GROUP:
+#: axes with equal numbers share links.  From WAYS on for all axes of the group together: their
+#: devices, rate, hops, spread, permuted.
 HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
 N_COLUMNS = 9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisLinks:
-    """The links under each of A mesh axes, as the formulas of ``machines/collectives.py`` want them."""
+    """The links under each of A mesh axes, as the formulas of ``machines/collectives.py`` want
+    them.
+    """
 
     bytes_per_s: np.ndarray  #: [A] float64, sent by one device
     latency_s: np.ndarray  #: [A] float64, one hop
@@ -90,7 +95,8 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
     if most is not None and mesh.n_devices > most:
         raise InvalidProblem(
             f"mesh {mesh} has {mesh.n_devices} devices, {machine.name} joins at most {most} "
-            f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a machine file can add a "
+            f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a "
+            "machine file can add a "
             "level of links outside"
         )
     parts = _parts_by_level(machine, mesh)
@@ -115,7 +121,9 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
                 if link.topology == "ring":
                     path = _own_ring(link, sizes[a])
                 else:
-                    path = _switch(link, sizes[a], outside=level > 0, others=mesh.sizes[a] // sizes[a])
+                    path = _switch(
+                        link, sizes[a], outside=level > 0, others=mesh.sizes[a] // sizes[a]
+                    )
                 paths[a].append((sizes[a], path))
             whole = [a for a in range(n_axes) if sizes[a] > 1 and sizes[a] == mesh.sizes[a]]
             if link.topology == "switch":
@@ -131,9 +139,16 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
             # 0: the group never acts as one axis.
             ways, together = 0, path
         shape[a] = (
-            path.hops, path.spread, path.permuted, group[a],
-            ways, together.rate, together.hops, together.spread, together.permuted,
-        )  # fmt: skip
+            path.hops,
+            path.spread,
+            path.permuted,
+            group[a],
+            ways,
+            together.rate,
+            together.hops,
+            together.spread,
+            together.permuted,
+        )
     return AxisLinks(
         bytes_per_s=np.asarray([path.rate for path in chosen]),
         latency_s=np.asarray([path.latency_s for path in chosen]),
@@ -145,7 +160,10 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
 
 
 def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
-    """[level][axis]: how much of the axis runs on the level; minor axes fill the inner levels first."""
+    """[level][axis].
+
+    How much of the axis runs on the level; minor axes fill the inner levels first.
+    """
     left = list(mesh.sizes)
     parts = []
     inside = 1
@@ -171,14 +189,22 @@ def _switch(link: Link, n: int, *, outside: bool, others: int) -> _Path:
     where = f"{link.name} between {n} groups" if outside else f"{link.name}, {n} devices"
     if outside and others > 1:
         where = f"{link.name} between {n} groups of {others}"
-    return _Path(link.bytes_per_s, link.latency_s, True, math.ceil(math.log2(n)), 1 - 1 / n, 1.0, where)
+    return _Path(
+        link.bytes_per_s, link.latency_s, True, math.ceil(math.log2(n)), 1 - 1 / n, 1.0, where
+    )
 
 
 def _own_ring(link: Link, n: int) -> _Path:
     one_way = 1.0 if n == 2 else 2.0  # with 2 devices both links lead to the same neighbour
     spread = n * n // 4 / n
     return _Path(
-        link.bytes_per_s, link.latency_s, False, n // 2, spread, max(one_way, 2 * spread), f"{link.name}, ring of {n}"
+        link.bytes_per_s,
+        link.latency_s,
+        False,
+        n // 2,
+        spread,
+        max(one_way, 2 * spread),
+        f"{link.name}, ring of {n}",
     )
 
 
@@ -194,17 +220,25 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
     for size, p in paths:
         rate = min(rate, inner * p.rate)
         crossing = inner * size / n  # share of the destinations that lie within this level
-        all_to_all_s = max(all_to_all_s, (p.spread / (1 - 1 / size) * (inner * (size - 1) / n)) / p.rate
-                           if p.switched else p.spread * crossing / p.rate)  # fmt: skip
+        all_to_all_s = max(
+            all_to_all_s,
+            (p.spread / (1 - 1 / size) * (inner * (size - 1) / n)) / p.rate
+            if p.switched
+            else p.spread * crossing / p.rate,
+        )
         permute_s = max(permute_s, p.permuted / p.rate)
         inner *= size
-    hops = sum(p.hops * p.latency_s for _, p in paths) / latency_s if latency_s else sum(p.hops for _, p in paths)
+    hops = (
+        sum(p.hops * p.latency_s for _, p in paths) / latency_s
+        if latency_s
+        else sum(p.hops for _, p in paths)
+    )
     where = " and ".join(p.where for _, p in paths)
     switched = all(p.switched for _, p in paths)
     return _Path(rate, latency_s, switched, hops, all_to_all_s * rate, permute_s * rate, where)
 
 
-# -- torus ---------------------------------------------------------------------------------------------
+# -- torus -----------------------------------------------------------------------------------------
 
 
 def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, ...]]:
@@ -234,8 +268,13 @@ def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, .
 _Factors = list[list[tuple[int, int]]]  # for each dim, minor first: (axis, part)
 
 
-def _own_dims(axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bundles: int) -> _Factors | None:
-    """Axes as ``n_bundles`` bundles on dims of their own; None if a dim would be longer than the torus."""
+def _own_dims(
+    axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bundles: int
+) -> _Factors | None:
+    """Axes as ``n_bundles`` bundles on dims of their own.
+
+    None if a dim would be longer than the torus.
+    """
     bundles = [[a] for a in axes]
     while len(bundles) > n_bundles:
         products = [math.prod(sizes[a] for a in b) for b in bundles]
@@ -244,8 +283,13 @@ def _own_dims(axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bun
         bundles[i] = sorted(bundles[i] + bundles.pop(j))
     n_dims = [1] * len(bundles)
     for _ in range(len(extents) - len(bundles)):
-        # Only an axis alone on its dims is given another one, and only if every dim gets at least 2 of it.
-        open_ = [i for i, b in enumerate(bundles) if len(b) == 1 and min(_near_square(sizes[b[0]], n_dims[i] + 1)) > 1]
+        # Only an axis alone on its dims is given another one, and only if every dim gets at least 2
+        # of it.
+        open_ = [
+            i
+            for i, b in enumerate(bundles)
+            if len(b) == 1 and min(_near_square(sizes[b[0]], n_dims[i] + 1)) > 1
+        ]
         if not open_:
             break
         i = max(open_, key=lambda i: (max(_near_square(sizes[bundles[i][0]], n_dims[i])), -i))
@@ -255,10 +299,15 @@ def _own_dims(axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bun
         if n == 1:
             wanted.append([(a, sizes[a]) for a in reversed(bundle)])
         else:
-            wanted += [[(bundle[0], part)] for part in _near_square(sizes[bundle[0]], n) if part > 1]
+            wanted += [
+                [(bundle[0], part)] for part in _near_square(sizes[bundle[0]], n) if part > 1
+            ]
     # The longest dims of the slice take the longest dims of the torus.
     lengths = [math.prod(part for _, part in dim) for dim in wanted]
-    if any(n > e for n, e in zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)):
+    if any(
+        n > e
+        for n, e in zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)
+    ):
         return None
     by_dim: _Factors = [[] for _ in extents]
     free = sorted(range(len(extents)), key=lambda d: extents[d])
@@ -287,7 +336,10 @@ def _near_square(n: int, k: int) -> tuple[int, ...]:
     if k == 1:
         return (n,)
     options = [d for d in _divisors(n) if d**k <= n]
-    return min((tuple(sorted((d, *_near_square(n // d, k - 1)))) for d in options), key=lambda f: (f[-1], -f[0]))
+    return min(
+        (tuple(sorted((d, *_near_square(n // d, k - 1)))) for d in options),
+        key=lambda f: (f[-1], -f[0]),
+    )
 
 
 def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Factors | None:
@@ -329,11 +381,14 @@ def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: l
         hops += stride * (size // 2 if ring else size - 1)
         spread = size * size // 4 / size / rate
         spread_s = max(spread_s, spread)
-        # All go the longest way: on a ring half of them each way, on a line all of one half over its middle.
+        # All go the longest way: on a ring half of them each way, on a line all of one half over
+        # its middle.
         permute_s = max(permute_s, 1 / one_way, 2 * spread if ring else size // 2 / rate)
         shared = f", stride {stride}" if stride > 1 else ""
         name = f"torus dim {dim}" if dim >= 0 else "a path through the torus"
-        where.append(f"{name} ({'ring' if ring else 'line'} of {size}{', wraps' if ring else ''}{shared})")
+        where.append(
+            f"{name} ({'ring' if ring else 'line'} of {size}{', wraps' if ring else ''}{shared})"
+        )
     # The bound of collectives._simultaneous_s, over the dims of this one axis.
     worst_s = max(
         (math.prod(spans[i].size for i in some) - 1) / n / sum(rates[i] for i in some)
@@ -353,7 +408,10 @@ def _join_groups(
     slice_: tuple[int, ...],
     wraps: list[bool],
 ) -> None:
-    """Give axes that share a torus dim one group number; the path of a dim that a group fills alone goes along."""
+    """Give axes that share a torus dim one group number.
+
+    The path of a dim that a group fills alone goes along.
+    """
     for dim in {s.dim for axis in spans for s in axis}:
         members = [a for a, axis in enumerate(spans) if any(s.dim == dim for s in axis)]
         first = group[members[0]]

@@ -1,12 +1,13 @@
 """The named dimension analysis (NDA): names, the identities I and the map M.
 
-A *name* is one factor of one op, or one dim of one argument: exactly one way to partition that op.  The
-identities I of the paper are built in, because an op's rule already maps all dims that must be split
-alike to one factor.  What is left to compute is M: a directed edge from the name on a value's definition
-to the name on each of its uses, dim by dim.
+A *name* is one factor of one op, or one dim of one argument: exactly one way to partition that op.
+The identities I of the paper are built in, because an op's rule already maps all dims that must be
+split alike to one factor.  What is left to compute is M: a directed edge from the name on a value's
+definition to the name on each of its uses, dim by dim.
 
-Where we differ from the paper: values computed from constants and iota alone carry no edges, as if every
-use had its own copy; otherwise one causal mask would tie all layers of a Transformer together.
+Where we differ from the paper: values computed from constants and iota alone carry no edges, as if
+every use had its own copy; otherwise one causal mask would tie all layers of a Transformer
+together.
 
 Reference: TOAST section 3.1 and its figure of NDA rules.  Start reading at ``name_dimensions``.
 """
@@ -27,10 +28,12 @@ class Names:
     program: Program
     op: np.ndarray  #: [N] the op that the name partitions
     size: np.ndarray  #: [N] int64
-    shardable: np.ndarray  #: [N] bool: size above 1, a pass-through or reduction factor, not of constants
+    #: [N] bool: size above 1, a pass-through or reduction factor, not of constants
+    shardable: np.ndarray
     source: np.ndarray  #: [E] name on the definition
     target: np.ndarray  #: [E] name on the use
-    ptr: np.ndarray  #: [N+1] row starts into ``successor``: M without what a loop hands to its next round
+    #: [N+1] row starts into ``successor``: M without what a loop hands to its next round
+    ptr: np.ndarray
     successor: np.ndarray  #: [at most E]
 
     def __repr__(self) -> str:
@@ -45,11 +48,14 @@ class Names:
 def name_dimensions(program: Program) -> Names:
     """Compute names and M of ``program``."""
     op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.factor_ptr))
-    # What is made of constants alone is made wherever it is used: there is nothing to decide about it.
+    # What is made of constants alone is made wherever it is used: there is nothing to decide about
+    # it.
     varying = np.zeros(program.n_ops, dtype=bool)
     varying[program.value_op[~program.value_is_constant]] = True
     constant = (np.diff(program.result_ptr) > 0) & ~varying
-    shardable = (program.factor_size > 1) & np.isin(program.factor_class, (PASS, REDUCTION)) & ~constant[op]
+    shardable = (
+        (program.factor_size > 1) & np.isin(program.factor_class, (PASS, REDUCTION)) & ~constant[op]
+    )
     edges = _map_edges(program)
     # Paths stay within one round of a loop, as they stay within one layer of an unrolled one.
     forward = edges[op[edges[:, 0]] < op[edges[:, 1]]]
@@ -77,14 +83,19 @@ def _map_edges(program: Program) -> np.ndarray:
     value, def_dim, use_dim = use_dims(program)
     flows = ~program.value_is_constant[value] & (program.shape[def_dim] > 1)
     def_dim, use_dim = def_dim[flows], use_dim[flows]
-    pairs = np.stack([program.def_dim_factor[def_dim], program.use_dim_factor[use_dim]], axis=1).astype(np.int64)
-    # Of merged dims the major factors flow, and the minor ones too where both sides are made up alike.
+    pairs = np.stack(
+        [program.def_dim_factor[def_dim], program.use_dim_factor[use_dim]], axis=1
+    ).astype(np.int64)
+    # Of merged dims the major factors flow, and the minor ones too where both sides are made up
+    # alike.
     merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_minor)[use_dim]
     size = program.factor_size
     minor = []
     for here, there in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
         left, right = program.def_dim_minor[here], program.use_dim_minor[there]
-        if len(left) == len(right) and all(size[a] == size[b] for a, b in zip(left, right, strict=True)):
+        if len(left) == len(right) and all(
+            size[a] == size[b] for a, b in zip(left, right, strict=True)
+        ):
             minor += list(zip(left[1:], right[1:], strict=True))
     pairs = np.concatenate([pairs, np.asarray(minor, dtype=np.int64).reshape(-1, 2)])
     key = np.unique(pairs[:, 0] * program.n_factors + pairs[:, 1])  # far quicker than unique rows
@@ -92,7 +103,10 @@ def _map_edges(program: Program) -> np.ndarray:
 
 
 def use_dims(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each entry of ``use_dim_*``: the value used, its row in ``def_dim_*`` and ``shape``, and its own row."""
+    """For each entry of ``use_dim_*``.
+
+    The value used, its row in ``def_dim_*`` and ``shape``, and its own row.
+    """
     rank = np.diff(program.use_dim_ptr)
     value = np.repeat(program.use_value, rank)
     row = np.arange(len(value))

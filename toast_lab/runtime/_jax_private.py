@@ -1,8 +1,9 @@
 """Names of JAX that are not documented, in one place: compiling a module and running what came out.
 
-``jax.extend.backend`` is public, and gives the client and the compile options; the methods of the client and of the
-executable are not documented.  (The documented road, ``jax.export``, re-traces a module under ``jit``, which
-loses the donations and the argument shardings as they were written.)  Tried with jax 0.10.2 and 0.12.0.1.
+``jax.extend.backend`` is public, and gives the client and the compile options; the methods of the
+client and of the executable are not documented.  (The documented road, ``jax.export``, re-traces a
+module under ``jit``, which loses the donations and the argument shardings as they were written.)
+Tried with jax 0.10.2 and 0.12.0.1.
 
 This file is apart from ``toast_lab._jaxlib`` because that one must never import jax.
 """
@@ -21,7 +22,8 @@ from toast_lab.ir import fourier
 def compile_module(text: str, devices: Sequence[Any]) -> Any:
     """Compile StableHLO text for ``devices``, one partition each, with Shardy.
 
-    Gives an executable that is loaded, or one that cannot be run if the devices are only described (a topology's).
+    Gives an executable that is loaded, or one that cannot be run if the devices are only described
+    (a topology's).
     """
     from jax.extend import backend
 
@@ -42,7 +44,9 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
 
     # This client takes a parsed module only.
     module = _jaxlib.parse_module(_jaxlib.make_context(), text)
-    return client.compile(module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options)
+    return client.compile(
+        module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options
+    )
 
 
 def _with_pinned_layouts(text: str) -> str:
@@ -54,9 +58,12 @@ def _with_pinned_layouts(text: str) -> str:
 
 
 def _load_lapack() -> None:
-    """Make XLA's CPU client know the LAPACK routines; without this a program that calls one crashes the process.
+    """Make XLA's CPU client know the LAPACK routines.
 
-    JAX does so when it lowers the first such op, which a program that comes as text never goes through.
+    Without this a program that calls one crashes the process.
+
+    JAX does so when it lowers the first such op, which a program that comes as text never goes
+    through.
     """
     import jax
 
@@ -89,11 +96,12 @@ def flops(executable: Any) -> float | None:
 
 
 def memory_stats(executable: Any) -> dict[str, int]:
-    """Bytes of one device that the compiled program holds while it runs, from XLA's buffer assignment.
+    """Bytes of one device that the compiled program holds while it runs, from XLA's buffer
+    assignment.
 
-    Keys: argument, output, alias (of the outputs, what reuses donated arguments), temp, code, and peak: arguments
-    + outputs - aliases + temporaries.  XLA's own ``peak_memory_in_bytes`` is not used: on CPU it was seen far
-    below the temporaries alone (118 KB beside 711 KB).
+    Keys: argument, output, alias (of the outputs, what reuses donated arguments), temp, code, and
+    peak: arguments + outputs - aliases + temporaries.  XLA's own ``peak_memory_in_bytes`` is not
+    used: on CPU it was seen far below the temporaries alone (118 KB beside 711 KB).
     """
     stats = executable.get_compiled_memory_stats()
     found = {

@@ -1,10 +1,13 @@
-"""Does a sharded program compute what the unsharded one does?  The one place that says how near is near enough.
+"""Does a sharded program compute what the unsharded one does?
 
-Sharding changes the order of sums and nothing else, so errors are those of rounding.  A sum of n terms in a type whose
-rounding unit is eps comes out with an error of about eps times the root of n, and what is made from it carries that on.
-Everything up to 1/eps terms is within the root of eps: that is the tolerance, for the coarsest floating-point type of
-the program.  Where an op sums more terms than that in its own type, the tolerance is that op's error, up to ``MOST``.
-Products are left out, since backends sum them in a wider type.
+The one place that says how near is near enough.
+
+Sharding changes the order of sums and nothing else, so errors are those of rounding.  A sum of n
+terms in a type whose rounding unit is eps comes out with an error of about eps times the root of n,
+and what is made from it carries that on.  Everything up to 1/eps terms is within the root of eps:
+that is the tolerance, for the coarsest floating-point type of the program.  Where an op sums more
+terms than that in its own type, the tolerance is that op's error, up to ``MOST``.  Products are
+left out, since backends sum them in a wider type.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ MOST = 0.25  #: beyond it results that lack half of a sum would pass
 
 
 def tolerance(program: Program) -> float:
-    """Largest relative error of an output that rounding explains; 0 for a program without floating-point numbers."""
+    """Largest relative error of an output that rounding explains.
+
+    0 for a program without floating-point numbers.
+    """
     import ml_dtypes
 
     kinds = {t for t in program.value_dtype if t.startswith(("f", "bf"))}
@@ -41,7 +47,10 @@ def tolerance(program: Program) -> float:
 
 
 def agrees(error: float | None, limit: float | None) -> bool | None:
-    """Is an error within a tolerance?  None: nothing was compared; an error that is not a number is none that is."""
+    """Is an error within a tolerance?
+
+    None: nothing was compared; an error that is not a number is none that is.
+    """
     return None if error is None or limit is None else error <= limit
 
 
@@ -50,4 +59,9 @@ def verdict(error: float | None, limit: float | None) -> str:
     words = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
     if error is None:
         return words
-    return words + f" (largest error {error:.1e}" + ("" if limit is None else f", tolerance {limit:.1e}") + ")"
+    return (
+        words
+        + f" (largest error {error:.1e}"
+        + ("" if limit is None else f", tolerance {limit:.1e}")
+        + ")"
+    )

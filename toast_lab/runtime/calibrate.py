@@ -1,7 +1,7 @@
 """``calibrate``: measure attached devices and make a machine of the numbers.
 
-The benchmarks run in a child process and send each point as it is measured, so that a time limit, a cancel or a crash
-of the child keeps what was measured until then.
+The benchmarks run in a child process and send each point as it is measured, so that a time limit, a
+cancel or a crash of the child keeps what was measured until then.
 """
 
 from __future__ import annotations
@@ -31,14 +31,26 @@ class Calibration:
     note: str  #: why it ended early, "" if it did not
 
     def save(self, path: str) -> None:
-        """Write the machine file, the measured points and the fit's residuals as comments at its end."""
+        """Write the machine file, the measured points and the fit's residuals as comments at its
+        end.
+        """
         lines = [self.note] if self.note else []
         lines += [f"Not measured: {s.what}: {s.why}" for s in self.skipped]
-        lines += ["", "Fit: measured time over fitted time", f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}"]
-        lines += [f"{r.what:24} {r.points:6} {r.median_ratio:8.3g} {r.worst_ratio:8.3g}" for r in self.fit.residuals]
+        lines += [
+            "",
+            "Fit: measured time over fitted time",
+            f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}",
+        ]
+        lines += [
+            f"{r.what:24} {r.points:6} {r.median_ratio:8.3g} {r.worst_ratio:8.3g}"
+            for r in self.fit.residuals
+        ]
         lines += ["", "Points (of overlap: the share that was hidden, in place of a time)"]
         lines += ["what,dtype,devices,size_bytes,flops,time_s"]
-        lines += [f"{p.what},{p.dtype},{p.devices},{p.size_bytes:g},{p.flops:g},{p.time_s:.4g}" for p in self.points]
+        lines += [
+            f"{p.what},{p.dtype},{p.devices},{p.size_bytes:g},{p.flops:g},{p.time_s:.4g}"
+            for p in self.points
+        ]
         self.fit.machine.to_toml(path, "\n".join(lines))
 
 
@@ -54,7 +66,8 @@ def calibrate(
     """Measure ``devices`` and fit a machine to them.
 
     Args:
-        devices: "cpu:8" (virtual ones, which share this host), "gpu" (all attached), "tpu:4" or "auto".
+        devices: "cpu:8" (virtual ones, which share this host), "gpu" (all attached), "tpu:4" or
+            "auto".
         name: of the machine; made of the device's by default.
         time_limit_s: what is not measured by then is left out.
         on_event: called with progress, in this thread.
@@ -69,9 +82,13 @@ def calibrate(
     wanted, count = _read(devices)
     if wanted == "auto":
         seen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices", 1, env=dev.environment(None), time_limit_s=120.0, cancel=cancel,
+            "toast_lab.runtime.child:choose_devices",
+            1,
+            env=dev.environment(None),
+            time_limit_s=120.0,
+            cancel=cancel,
             what="looking for devices",
-        )  # fmt: skip
+        )
         wanted, count = (seen.platform, None) if seen.platform != "cpu" else ("cpu", 8)
     if wanted == "cpu" and count is None:
         count = 8
@@ -92,12 +109,22 @@ def calibrate(
     note = ""
     try:
         finished = isolate.run_in_child(
-            "toast_lab.runtime.calibrate_child:measure", wanted, count, time_limit_s, quick,
-            env=dev.environment(dev.Devices(wanted, count or 1)), time_limit_s=time_limit_s + 30.0,
-            on_event=listen, cancel=cancel, what=f"calibrating {devices}",
-        )  # fmt: skip
+            "toast_lab.runtime.calibrate_child:measure",
+            wanted,
+            count,
+            time_limit_s,
+            quick,
+            env=dev.environment(dev.Devices(wanted, count or 1)),
+            time_limit_s=time_limit_s + 30.0,
+            on_event=listen,
+            cancel=cancel,
+            what=f"calibrating {devices}",
+        )
         if not finished:
-            note = f"Stopped after the time limit of {time_limit_s:g} s; what came later is not measured."
+            note = (
+                f"Stopped after the time limit of {time_limit_s:g} s; what came later is not "
+                "measured."
+            )
     except (RunFailed, isolate.Cancelled) as error:
         if not points:
             raise
@@ -125,5 +152,7 @@ def _read(devices: str) -> tuple[str, int | None]:
     dev.parse(devices, count if count is not None else 1)
     word = devices.strip().lower().partition(":")[0]
     if count is not None and (count < 1 or (word == "cpu" and count > MOST_VIRTUAL)):
-        raise InvalidProblem(f"--devices {devices}: from 1 to {MOST_VIRTUAL} devices can be measured")
+        raise InvalidProblem(
+            f"--devices {devices}: from 1 to {MOST_VIRTUAL} devices can be measured"
+        )
     return word, count

@@ -1,9 +1,10 @@
 """The micro-benchmarks of a calibration, in the child process; ``measure`` is the one entry point.
 
-All devices work at once, as in a real step: virtual devices share the cores of their host, and their speed alone says
-nothing.  Every measurement is a loop of r rounds inside one compiled program, and its time is
-(time of r rounds - time of one round) / (r - 1): what starting a program costs is then gone, and r is chosen so that
-the clock can be trusted.  Each point is reported as soon as it is there; a run that is cut short keeps them.
+All devices work at once, as in a real step: virtual devices share the cores of their host, and
+their speed alone says nothing.  Every measurement is a loop of r rounds inside one compiled
+program, and its time is (time of r rounds - time of one round) / (r - 1): what starting a program
+costs is then gone, and r is chosen so that the clock can be trusted.  Each point is reported as
+soon as it is there; a run that is cut short keeps them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Point(NamedTuple):
     what: str  #: "dot", "memory", "overhead", "overlap" or a collective
     dtype: str
     devices: int  #: that took part; of a collective, in each of the groups that worked side by side
-    size_bytes: float  #: dot: operands and result; memory: read and written; collective: its larger side, on one device
+    #: dot: operands and result; memory: read and written; collective: its larger side, on one
+    #: device
+    size_bytes: float
     flops: float
     time_s: float  #: one round; of "overlap" the share hidden instead, 0 to 1
 
@@ -61,7 +64,8 @@ class Progress(NamedTuple):
 
 
 def measure(platform: str, count: int | None, time_limit_s: float, quick: bool = False) -> bool:
-    """Measure ``count`` devices (None: all that are attached), reporting Found, Point, Skipped and Progress.
+    """Measure ``count`` devices (None: all that are attached), reporting Found, Point, Skipped and
+    Progress.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
@@ -97,7 +101,9 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
                 isolate.report(point)
         except Exception as error:  # one type or size that a device refuses must not end the rest
             done[series] = float("inf")
-            isolate.report(Skipped(label, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"))
+            isolate.report(
+                Skipped(label, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            )
     return True
 
 
@@ -110,7 +116,9 @@ def _plan(n: int, platform: str, quick: bool) -> list[tuple[tuple[str, str, int]
     sides = [32, 64] if quick else [64, 128, 256, 512, 1024, *([] if host else [2048, 4096, 8192])]
     traffic = [2.0**14, 2.0**18] if quick else [2.0**k for k in range(14, 27 if host else 31, 2)]
     sizes = [2.0**10, 2.0**16] if quick else [2.0**k for k in range(10, 25 if host else 29, 2)]
-    plan: list[tuple[tuple[str, str, int], str, _Start]] = [(("overhead", "", 1), "start of an op", _overhead)]
+    plan: list[tuple[tuple[str, str, int], str, _Start]] = [
+        (("overhead", "", 1), "start of an op", _overhead)
+    ]
 
     def dots(dtype: str) -> None:
         for side in sides:
@@ -127,11 +135,15 @@ def _plan(n: int, platform: str, quick: bool) -> list[tuple[tuple[str, str, int]
 
     dots("f32")
     for size in traffic:
-        plan.append((("memory", "", n), f"memory {size / 1024:g} KiB", lambda d, s=size: _memory(d, s)))  # type: ignore[misc]
+        plan.append(
+            (("memory", "", n), f"memory {size / 1024:g} KiB", lambda d, s=size: _memory(d, s))
+        )  # type: ignore[misc]
     if n > 1:
         collectives(n)
     dots("bf16")
-    overs = [o for o in (2, 4, 8, 16, 32, 64, 128) if o < n and n % o == 0 and not (quick and o > 2)]
+    overs = [
+        o for o in (2, 4, 8, 16, 32, 64, 128) if o < n and n % o == 0 and not (quick and o > 2)
+    ]
     for over in overs:
         collectives(over)
     if n > 1:
@@ -155,7 +167,7 @@ def _found(platform: str, found: list[Any]) -> Found:
     return Found(platform, found[0].device_kind, len(found), memory, versions)
 
 
-# -- timing --------------------------------------------------------------------------------------------
+# -- timing ----------------------------------------------------------------------------------------
 
 
 def _per_round_s(build: Callable[[int], Callable[[], Any]]) -> float:
@@ -187,11 +199,15 @@ def _best_s(call: Callable[[], Any], repeats: int) -> float:
 def _looped(
     devices: list[Any], step: Callable[[Any, Any], Any], arrays: list[Any], group: int | None = None
 ) -> Callable[[int], Any]:
-    """A build function for ``_per_round_s``: ``step(i, carry)`` on every device; arrays are cut along their first dim.
+    """A build function for ``_per_round_s``.
 
-    Mesh axis "d" has ``group`` devices (all by default), and as many groups work side by side as there are.
+    ``step(i, carry)`` on every device; arrays are cut along their first dim.
 
-    The number of rounds is a constant of the program: a GPU would otherwise ask the host after each one.
+    Mesh axis "d" has ``group`` devices (all by default), and as many groups work side by side as
+    there are.
+
+    The number of rounds is a constant of the program: a GPU would otherwise ask the host after each
+    one.
     """
     import jax
     import numpy as np
@@ -206,7 +222,11 @@ def _looped(
             return jax.lax.fori_loop(0, rounds, step, tuple(locals_))
 
         mapped = jax.shard_map(
-            body, mesh=mesh, in_specs=(cut,) * len(put), out_specs=(cut,) * len(put), check_vma=False
+            body,
+            mesh=mesh,
+            in_specs=(cut,) * len(put),
+            out_specs=(cut,) * len(put),
+            check_vma=False,
         )
         compiled = jax.jit(mapped).lower(*put).compile()
         return lambda: compiled(*put)
@@ -222,11 +242,14 @@ def _normal(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
     return jnp.asarray(rng.standard_normal(shape, np.float32) * scale, dtype)
 
 
-# -- what is measured ----------------------------------------------------------------------------------
+# -- what is measured ------------------------------------------------------------------------------
 
 
 def _overhead(found: list[Any]) -> Iterator[Point]:
-    """Tiny dots one after the other: each is an op of its own, and none takes time for its numbers."""
+    """Tiny dots one after the other.
+
+    Each is an op of its own, and none takes time for its numbers.
+    """
     n, length = len(found), 64
 
     def step(_: Any, carry: Any) -> Any:
@@ -236,7 +259,9 @@ def _overhead(found: list[Any]) -> Iterator[Point]:
         return y, w
 
     arrays = [_normal((n * 8, 8), "float32"), _normal((n * 8, 8), "float32", 0.1)]
-    yield Point("overhead", "f32", n, 0.0, 2.0 * 8**3, _per_round_s(_looped(found, step, arrays)) / length)
+    yield Point(
+        "overhead", "f32", n, 0.0, 2.0 * 8**3, _per_round_s(_looped(found, step, arrays)) / length
+    )
 
 
 def _dot(found: list[Any], dtype: str, side: int) -> Iterator[Point]:
@@ -258,11 +283,21 @@ def _memory(found: list[Any], size_bytes: float) -> Iterator[Point]:
         (x,) = carry
         return (x * 0.5 + 0.25,)
 
-    yield Point("memory", "f32", n, size_bytes, 0.0, _per_round_s(_looped(found, step, [_normal((n * length,), "f4")])))
+    yield Point(
+        "memory",
+        "f32",
+        n,
+        size_bytes,
+        0.0,
+        _per_round_s(_looped(found, step, [_normal((n * length,), "f4")])),
+    )
 
 
 def _collective_step(kind: str, n: int, length: int) -> Callable[[Any, Any], Any]:
-    """``length``: elements of the larger side.  Whatever a kind leaves over is carried on, with next to no copying."""
+    """``length``: elements of the larger side.
+
+    Whatever a kind leaves over is carried on, with next to no copying.
+    """
     from jax import lax
 
     part = length // n
@@ -276,7 +311,8 @@ def _collective_step(kind: str, n: int, length: int) -> Callable[[Any, Any], Any
             return lax.dynamic_update_slice(x, lax.psum_scatter(x, "d", tiled=True), (0,))
         if kind == "all_to_all":
             return lax.all_to_all(x, "d", 0, 0, tiled=True)
-        return lax.ppermute(x, "d", [(a, (a + n // 2) % n) for a in range(n)])  # to the farthest of a ring
+        # To the farthest of a ring
+        return lax.ppermute(x, "d", [(a, (a + n // 2) % n) for a in range(n)])
 
     return step
 
@@ -293,7 +329,9 @@ def _collective(found: list[Any], over: int, kind: str, size_bytes: float) -> It
 
 
 def _overlap(found: list[Any], share: float, quick: bool) -> Iterator[Point]:
-    """How much of the shorter of a collective and an independent dot is hidden when one program holds both."""
+    """How much of the shorter of a collective and an independent dot is hidden when one program
+    holds both.
+    """
     import jax.numpy as jnp
 
     n = len(found)
@@ -312,6 +350,8 @@ def _overlap(found: list[Any], share: float, quick: bool) -> Iterator[Point]:
         return a, b
 
     compute_s = _per_round_s(_looped(found, lambda _, c: compute(c), [y, w]))
-    both_s = _per_round_s(_looped(found, lambda i, c: (reduce(i, c[0]), *compute(c[1:])), [x, y, w]))
+    both_s = _per_round_s(
+        _looped(found, lambda i, c: (reduce(i, c[0]), *compute(c[1:])), [x, y, w])
+    )
     hidden = (comm_s + compute_s - both_s) / min(comm_s, compute_s)
     yield Point("overlap", "f32", n, 4.0 * length, 2.0 * side**3 * dots, min(1.0, max(0.0, hidden)))

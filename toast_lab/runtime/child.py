@@ -1,8 +1,8 @@
 """What happens in the child process: compile, put the inputs, run, compare.
 
-``execute`` is the one entry point; it takes a ``Request`` and gives plain data, and sends ``Progress`` on the
-way.  The reference is the program as it was read, with no annotation on it, compiled for one device; it
-runs first, because its results decide which made-up inputs are usable.
+``execute`` is the one entry point; it takes a ``Request`` and gives plain data, and sends
+``Progress`` on the way.  The reference is the program as it was read, with no annotation on it,
+compiled for one device; it runs first, because its results decide which made-up inputs are usable.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def execute(request: Request) -> Report:
     if request.reference is not None:
         reference, expected, failure = _try_reference(request, found[0], arrays)
         if expected is not None and request.arrays is None and not all_finite(expected):
-            arrays, used = inputs.draw(request.program, request.seed, non_negative=True), "non-negative"
+            arrays = inputs.draw(request.program, request.seed, non_negative=True)
+            used = "non-negative"
             reference, expected, failure = _try_reference(request, found[0], arrays)
     measured = []
     start = 0.2 if request.reference is not None else 0.0
@@ -121,7 +122,11 @@ def _try_reference(
     except Exception as error:
         # What does not fit on one device is the very reason to shard it: go on without a reference.
         if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
-            return None, None, f"the unsharded program does not fit on one device: {str(error)[:300]}"
+            return (
+                None,
+                None,
+                (f"the unsharded program does not fit on one device: {str(error)[:300]}"),
+            )
         raise
 
 
@@ -153,15 +158,20 @@ def _measure(
                 errors = {path: relative_error(a, b) for path, a, b in pairs}
         del outputs
     return Measured(
-        executable.compile_s, tuple(times[request.warmup :]), executable.memory(), executable.collectives(), errors
+        executable.compile_s,
+        tuple(times[request.warmup :]),
+        executable.memory(),
+        executable.collectives(),
+        errors,
     )
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """``max|found - expected| / max|expected|`` over the elements where ``expected`` is finite.
 
-    Where all of ``expected`` is zero the difference itself is given.  Infinity: the two are not finite in the same
-    places.  NaN: there is nothing finite to compare.  0 for arrays without elements.
+    Where all of ``expected`` is zero the difference itself is given.  Infinity: the two are not
+    finite in the same places.  NaN: there is nothing finite to compare.  0 for arrays without
+    elements.
     """
     if expected.size == 0:
         return 0.0

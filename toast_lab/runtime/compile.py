@@ -4,9 +4,9 @@
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 
-The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what came out is kept
-in a folder: the same module for the same topology, with the same versions and flags, is compiled once.  A program that
-does not fit is a result (``fits`` is False), not an error.
+The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what
+came out is kept in a folder: the same module for the same topology, with the same versions and
+flags, is compiled once.  A program that does not fit is a result (``fits`` is False), not an error.
 
 Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is waived for it.
 """
@@ -41,7 +41,11 @@ CACHE_VARIABLE = "TOAST_LAB_CACHE"
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
-_ORDERS = {"tpu": "jax.experimental.mesh_utils.create_device_mesh", "cpu": "JAX's order", "gpu": "JAX's order"}
+_ORDERS = {
+    "tpu": "jax.experimental.mesh_utils.create_device_mesh",
+    "cpu": "JAX's order",
+    "gpu": "JAX's order",
+}
 
 
 def compile_plan(
@@ -59,18 +63,21 @@ def compile_plan(
 
     Args:
         model: the model that the plan shards.
-        plan: what a search or ``Plan.from_actions`` gave; its mesh has as many devices as the topology.
+        plan: what a search or ``Plan.from_actions`` gave; its mesh has as many devices as the
+            topology.
         topology: "tpu:v5e:4x4" (see ``topologies.known``), "cpu:8" or "gpu".
         time_limit_s: for the child process.
         on_progress: receives ``Progress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
-        cache: False compiles anew and keeps nothing; a path names the folder, True is ``cache_folder()``.
+        cache: False compiles anew and keeps nothing; a path names the folder, True is
+            ``cache_folder()``.
         memory_limit_bytes: address space of the child.
 
     Raises:
         InvalidPlan: the plan belongs to another program.
         InvalidProblem: no such topology, another number of devices, or libtpu is missing.
-        RunFailed: the compiler crashed, hung or refused the program for another reason than its memory.
+        RunFailed: the compiler crashed, hung or refused the program for another reason than its
+            memory.
     """
     if plan.program.digest() != model.program.digest():
         raise InvalidPlan(
@@ -94,12 +101,17 @@ def compile_plan(
     report = isolate.run_in_child(
         "toast_lab.runtime.compile_child:compile_one",
         compile_child.Request(text, plan.mesh, wanted, _rounds(plan.program)),
-        env=top.environment(wanted), time_limit_s=time_limit_s, on_event=on_progress,
-        cancel=cancel, memory_limit_bytes=memory_limit_bytes, what=f"compiling {model.name} for {wanted}",
-    )  # fmt: skip
+        env=top.environment(wanted),
+        time_limit_s=time_limit_s,
+        on_event=on_progress,
+        cancel=cancel,
+        memory_limit_bytes=memory_limit_bytes,
+        what=f"compiling {model.name} for {wanted}",
+    )
     made = _result(plan, wanted, report, versions, flags)
     if file is not None:
-        with contextlib.suppress(OSError, NotSaved):  # the result counts; without the cache it is made again
+        # The result counts; without the cache it is made again
+        with contextlib.suppress(OSError, NotSaved):
             file.parent.mkdir(parents=True, exist_ok=True)
             made.save(file)
     return _located(made, plan.program)
@@ -109,13 +121,17 @@ def check_compiler(wanted: top.Topology) -> None:
     """Raise InvalidProblem if the compiler for these devices is not installed."""
     if wanted.platform == "tpu" and not compile_child.versions()["libtpu"]:
         raise InvalidProblem(
-            f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be attached). Install it "
+            f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be "
+            "attached). Install it "
             'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
         )
 
 
 def cache_folder() -> Path:
-    """Where compiled results are kept: ``$TOAST_LAB_CACHE``, else the platform's folder for caches."""
+    """Where compiled results are kept.
+
+    ``$TOAST_LAB_CACHE``, else the platform's folder for caches.
+    """
     own = os.environ.get(CACHE_VARIABLE)
     if own:
         return Path(own) / "compiled"
@@ -132,18 +148,31 @@ def _flags() -> dict[str, str]:
     return {name: os.environ[name] for name in _FLAGS if os.environ.get(name)}
 
 
-def _key(text: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]) -> str:
-    parts = [FORMAT, without_locations(text), str(topology), sorted(versions.items()), sorted(flags.items())]
+def _key(
+    text: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]
+) -> str:
+    parts = [
+        FORMAT,
+        without_locations(text),
+        str(topology),
+        sorted(versions.items()),
+        sorted(flags.items()),
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def without_locations(text: str) -> str:
-    """StableHLO without its locations, which change with every line above a model and decide nothing."""
+    """StableHLO without its locations, which change with every line above a model and decide
+    nothing.
+    """
     return _LOCATION_LINE.sub("", _LOCATION.sub("", text))
 
 
 def _cached(file: Path) -> Compiled | None:
-    """A result from the cache; what cannot be read is as good as not there, and will be written anew."""
+    """A result from the cache.
+
+    What cannot be read is as good as not there, and will be written anew.
+    """
     try:
         return dataclasses.replace(Compiled.from_json(json.loads(file.read_text())), cached=True)
     except (OSError, ValueError, InvalidPlan):
@@ -151,15 +180,21 @@ def _cached(file: Path) -> Compiled | None:
 
 
 def _located(compiled: Compiled, program: Program) -> Compiled:
-    """With source lines as they are now; a cached result knows those of the day on which it was made."""
+    """With source lines as they are now.
+
+    A cached result knows those of the day on which it was made.
+    """
     collectives = tuple(
-        c._replace(source=program.where(c.op)) if 0 <= c.op < program.n_ops else c for c in compiled.collectives
+        c._replace(source=program.where(c.op)) if 0 <= c.op < program.n_ops else c
+        for c in compiled.collectives
     )
     return dataclasses.replace(compiled, collectives=collectives)
 
 
 def _rounds(program: Program) -> dict[int, float]:
-    """Rounds of every loop by the numbers of the pseudo-ops that enter it, the names that compiled loops carry."""
+    """Rounds of every loop by the numbers of the pseudo-ops that enter it, the names that compiled
+    loops carry.
+    """
     found = {}
     for region in program.regions:
         if region.kind == "loop":

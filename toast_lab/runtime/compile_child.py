@@ -1,7 +1,10 @@
-"""What the child process of ``compile`` does: compile one annotated module and say what came out, as plain data.
+"""What the child process of ``compile`` does.
 
-Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its standard error while
-it compiles is read too: that is the only place where it says that it gave up on an efficient reshard.
+Compile one annotated module and say what came out, as plain data.
+
+Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its
+standard error while it compiles is read too: that is the only place where it says that it gave up
+on an efficient reshard.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ class Request:
     text: str  #: annotated StableHLO with located ops
     mesh: Mesh
     topology: top.Topology
-    rounds: dict[int, float]  #: rounds of our loops by the number of any of their ops, for texts that do not tell
+    #: rounds of our loops by the number of any of their ops, for texts that do not tell
+    rounds: dict[int, float]
 
 
 class Report(NamedTuple):
@@ -40,8 +44,10 @@ class Report(NamedTuple):
     memory: dict[str, int] | None  #: see _jax_private.memory_stats; None: refused
     refusal: compiler_messages.Refusal | None
     collectives: tuple[hlo.Collective, ...]
-    cycles: dict[int, float]  #: estimated cycles of one step by op of ours, -1: unknown; empty where there are none
-    loops: tuple[tuple[int, float], ...]  #: (op of ours or -1, rounds) of every loop left in the program
+    #: estimated cycles of one step by op of ours, -1: unknown; empty where there are none
+    cycles: dict[int, float]
+    #: (op of ours or -1, rounds) of every loop left in the program
+    loops: tuple[tuple[int, float], ...]
     remats: tuple[compiler_messages.Rematerialised, ...]
 
 
@@ -92,10 +98,12 @@ def _rounds(ours: dict[int, float]) -> Callable[[hlo_text.Instruction], float | 
 def cycles(
     module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
 ) -> dict[int, float]:
-    """Estimated cycles of one step by op of ours (-1: instructions that name none), loops by their rounds.
+    """Estimated cycles of one step by op of ours (-1: instructions that name none), loops by their
+    rounds.
 
-    TPU programs carry ``estimated_cycles`` on what runs on the core: fusions, matrix products, copies.  Collectives,
-    asynchronous copies and custom fusions (gathers, scatters, sorts) have none.
+    TPU programs carry ``estimated_cycles`` on what runs on the core: fusions, matrix products,
+    copies.  Collectives, asynchronous copies and custom fusions (gathers, scatters, sorts) have
+    none.
     """
     found: dict[int, float] = {}
     for here in hlo_text.executed(module, rounds):

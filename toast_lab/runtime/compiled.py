@@ -22,9 +22,10 @@ FORMAT = 1  # of the JSON; another number is not read
 class Compiled:
     """One compiled plan; bytes and cycles are those of one device and one step.
 
-    ``peak_bytes`` is XLA's own buffer assignment.  When the compiler refuses the program, ``fits`` is False and the
-    sizes are None, apart from ``needed_bytes``.  Cycles are the TPU compiler's own estimates, of which it makes none
-    for collectives, asynchronous copies, gathers and scatters; on CPU and GPU there are none at all.
+    ``peak_bytes`` is XLA's own buffer assignment.  When the compiler refuses the program, ``fits``
+    is False and the sizes are None, apart from ``needed_bytes``.  Cycles are the TPU compiler's own
+    estimates, of which it makes none for collectives, asynchronous copies, gathers and scatters; on
+    CPU and GPU there are none at all.
     """
 
     program: str  #: digest of the program
@@ -47,7 +48,8 @@ class Compiled:
     refusal: str  #: its words
     collectives: tuple[Collective, ...]
     loops: tuple[tuple[int, float], ...]  #: (op of ours or -1, rounds) of loops left in the program
-    cycles_by_op: Mapping[int, float]  #: estimated cycles by op of ours, loops by their rounds; -1: unknown
+    #: estimated cycles by op of ours, loops by their rounds; -1: unknown
+    cycles_by_op: Mapping[int, float]
     clock_hz: float | None  #: cycles a second, see topologies.CHIPS
     rematerialised: tuple[Rematerialised, ...]
     compile_s: float
@@ -104,9 +106,13 @@ class Compiled:
         data["versions"], data["flags"] = dict(self.versions), dict(self.flags)
         del data["cached"]
         return {
-            "format": FORMAT, **data, "cycles": self.cycles, "compute_s": self.compute_s,
-            "bytes_by_kind": self.bytes_by_kind(), "counts_by_kind": self.counts_by_kind(),
-        }  # fmt: skip
+            "format": FORMAT,
+            **data,
+            "cycles": self.cycles,
+            "compute_s": self.compute_s,
+            "bytes_by_kind": self.bytes_by_kind(),
+            "counts_by_kind": self.counts_by_kind(),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Compiled:
@@ -117,7 +123,9 @@ class Compiled:
         """
         try:
             if data["format"] != FORMAT:
-                raise InvalidPlan(f"a compiled result of format {data['format']}, this version reads {FORMAT}")
+                raise InvalidPlan(
+                    f"a compiled result of format {data['format']}, this version reads {FORMAT}"
+                )
             known = {f.name for f in dataclasses.fields(cls)}
             fields = {k: v for k, v in data.items() if k in known}
             fields["plan_key"] = int(fields["plan_key"], 16)
@@ -152,7 +160,9 @@ class Compiled:
         return cls.from_json(data)
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{n:g} {kind}" for kind, n in sorted(self.counts_by_kind().items())) or "no collectives"
+        counts = ", ".join(
+            f"{n:g} {kind}" for kind, n in sorted(self.counts_by_kind().items())
+        ) or ("no collectives")
         if not self.fits:
             if self.needed_bytes is None:
                 return f"{self.topology}: refused for lack of memory"

@@ -1,7 +1,7 @@
 """What compilers say in words: refusals for lack of memory, and involuntary rematerialisations.
 
-Wordings were collected from libtpu 0.0.42.1 and XLA's CPU and GPU compilers of jaxlib 0.10.2; a text in none of
-them gives None or nothing.
+Wordings were collected from libtpu 0.0.42.1 and XLA's CPU and GPU compilers of jaxlib 0.10.2; a
+text in none of them gives None or nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _TEMPORARIES = re.compile(rf"required for [\w ]+ \({_SIZE}\) exceeds available (
 _ALLOCATE = re.compile(r"trying to allocate ([\d.]+)\s*([KMGT]?)i?B")
 _ALLOCATE_BYTES = re.compile(r"allocate (\d+) bytes")
 _ENTRY = re.compile(
-    r"^\s*(\d+)\. Size: " + _SIZE + r"\s*$(.*?)(?=^\s*=+\s*$|^\s*\d+\. Size: |\Z)", re.MULTILINE | re.DOTALL
+    r"^\s*(\d+)\. Size: " + _SIZE + r"\s*$(.*?)(?=^\s*=+\s*$|^\s*\d+\. Size: |\Z)",
+    re.MULTILINE | re.DOTALL,
 )
 _SHAPE = re.compile(r"Shape: (.*)")
 _OPERATOR = re.compile(r'Operator: op_name="((?:[^"\\]|\\.)*)"')
@@ -46,13 +47,17 @@ class Refusal(NamedTuple):
 
     needed_bytes: float | None  #: what it said it needs; None if it did not say
     limit_bytes: float | None
-    only_temporaries: bool  #: ``needed_bytes`` holds the temporaries alone, a check ahead of all others
+    #: ``needed_bytes`` holds the temporaries alone, a check ahead of all others
+    only_temporaries: bool
     allocations: tuple[Allocation, ...]  #: largest first
     message: str
 
 
 class Rematerialised(NamedTuple):
-    """An involuntary full rematerialisation: a value is gathered whole and cut again, for want of a better way."""
+    """An involuntary full rematerialisation.
+
+    A value is gathered whole and cut again, for want of a better way.
+    """
 
     op: int  #: op of ours, -1 if unknown
     op_name: str
@@ -65,10 +70,13 @@ def refusal(message: str) -> Refusal | None:
         return None
     needed = limit = None
     temporaries = _TEMPORARIES.search(message)
-    used = [m for m in _USED.finditer(message) if m.group(5).lower() == "hbm"] or list(_USED.finditer(message))
+    used = [m for m in _USED.finditer(message) if m.group(5).lower() == "hbm"] or list(
+        _USED.finditer(message)
+    )
     allocate = _ALLOCATE.search(message)
     if used:
-        needed, limit = _bytes(used[0].group(1), used[0].group(2)), _bytes(used[0].group(3), used[0].group(4))
+        needed = _bytes(used[0].group(1), used[0].group(2))
+        limit = _bytes(used[0].group(3), used[0].group(4))
     elif temporaries:
         needed = _bytes(temporaries.group(1), temporaries.group(2))
         limit = _bytes(temporaries.group(4), temporaries.group(5))
@@ -76,7 +84,9 @@ def refusal(message: str) -> Refusal | None:
         needed = float(exact.group(1))
     elif allocate:
         needed = _bytes(allocate.group(1), allocate.group(2))
-    return Refusal(needed, limit, bool(temporaries and not used), _allocations(message), message.strip()[:4000])
+    return Refusal(
+        needed, limit, bool(temporaries and not used), _allocations(message), message.strip()[:4000]
+    )
 
 
 def _allocations(message: str) -> tuple[Allocation, ...]:

@@ -1,7 +1,7 @@
 """Which devices a run is to use: a word from the user becomes what the child process needs.
 
-``cpu:8`` is eight virtual devices of this machine's processor: right for correctness and for what the compiler
-makes of a plan, meaningless for speed, since they share the same cores.
+``cpu:8`` is eight virtual devices of this machine's processor: right for correctness and for what
+the compiler makes of a plan, meaningless for speed, since they share the same cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Devices:
 
 
 def parse(text: str, wanted: int) -> Devices | None:
-    """Read ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"`` for a mesh of ``wanted`` devices.
+    """Read ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"`` for a mesh of ``wanted``
+    devices.
 
     Returns:
         Devices, or None for "auto", which only a look at the attached devices can settle.
@@ -38,14 +39,20 @@ def parse(text: str, wanted: int) -> Devices | None:
     Raises:
         InvalidProblem: the text is no such thing, or its number is below the mesh's.
     """
-    match = re.fullmatch(r"\s*([a-z]+)(?::(\d+))?\s*", text.lower()) if isinstance(text, str) else None
+    match = (
+        re.fullmatch(r"\s*([a-z]+)(?::(\d+))?\s*", text.lower()) if isinstance(text, str) else None
+    )
     if not match or match.group(1) not in WORDS or (match.group(1) == "auto" and match.group(2)):
         hint = did_you_mean(str(text).partition(":")[0], WORDS)
-        raise InvalidProblem(f'cannot read devices {text!r}{hint}; write "cpu:{wanted}", "gpu", "tpu" or "auto"')
+        raise InvalidProblem(
+            f'cannot read devices {text!r}{hint}; write "cpu:{wanted}", "gpu", "tpu" or "auto"'
+        )
     if match.group(1) == "auto":
         return None
     if match.group(2) is not None and len(match.group(2).lstrip("0")) > 9:
-        raise InvalidProblem(f'devices {text[:40]!r}: no machine has so many; write "{match.group(1)}:{wanted}"')
+        raise InvalidProblem(
+            f'devices {text[:40]!r}: no machine has so many; write "{match.group(1)}:{wanted}"'
+        )
     count = wanted if match.group(2) is None else int(match.group(2))
     if count < wanted:
         raise InvalidProblem(
@@ -56,7 +63,9 @@ def parse(text: str, wanted: int) -> Devices | None:
 
 
 def check(text: str, wanted: int) -> None:
-    """Refuse devices that a run on ``wanted`` of them would refuse; for accelerators a child looks what is attached.
+    """Refuse devices that a run on ``wanted`` of them would refuse.
+
+    For accelerators a child looks what is attached.
 
     Raises:
         InvalidProblem: as ``parse`` and ``attached``.
@@ -64,9 +73,12 @@ def check(text: str, wanted: int) -> None:
     devices = parse(text, wanted)
     if devices is not None and devices.platform != "cpu":
         isolate.run_in_child(
-            "toast_lab.runtime.devices:count_attached", devices, env=environment(devices), time_limit_s=120.0,
+            "toast_lab.runtime.devices:count_attached",
+            devices,
+            env=environment(devices),
+            time_limit_s=120.0,
             what=f"looking for {devices.platform} devices",
-        )  # fmt: skip
+        )
 
 
 def count_attached(devices: Devices) -> int:
@@ -77,11 +89,15 @@ def count_attached(devices: Devices) -> int:
 def environment(devices: Devices | None) -> dict[str, str]:
     """Environment variables of the child process; None: look at whatever is attached."""
     if devices is None or devices.platform != "cpu":
-        # Empty lets JAX find the devices itself; another value, such as a test run's "cpu", would hide them.
+        # Empty lets JAX find the devices itself; another value, such as a test run's "cpu", would
+        # hide them.
         platforms = os.environ.get("JAX_PLATFORMS", "") if devices is None else ""
         return {"JAX_PLATFORMS": platforms, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_COUNT_FLAG)]
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{_COUNT_FLAG}={devices.count}"])}
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": " ".join([*flags, f"{_COUNT_FLAG}={devices.count}"]),
+    }
 
 
 def attached(devices: Devices) -> list[Any]:
@@ -96,19 +112,25 @@ def attached(devices: Devices) -> list[Any]:
         found = jax.devices(devices.platform)
     except RuntimeError as error:
         raise InvalidProblem(
-            f"no {devices.platform} is attached, the mesh needs {devices.count}: {str(error)[:300]}. "
+            f"no {devices.platform} is attached, the mesh needs {devices.count}: "
+            f"{str(error)[:300]}. "
             f'Use devices="cpu:{devices.count}" for virtual ones.'
         ) from None
     if len(found) < devices.count:
         raise InvalidProblem(
-            f"{len(found)} {devices.platform} devices are attached, the mesh needs {devices.count}. "
-            f'Use devices="cpu:{devices.count}" for virtual ones or search a plan for a mesh of {len(found)}.'
+            f"{len(found)} {devices.platform} devices are attached, the mesh needs "
+            f"{devices.count}. "
+            f'Use devices="cpu:{devices.count}" for virtual ones or search a plan for a mesh of '
+            f"{len(found)}."
         )
     return list(found[: devices.count])
 
 
 def choose(wanted: int) -> Devices:
-    """Attached accelerators if there are enough of them, else virtual CPU devices.  Runs in a child."""
+    """Attached accelerators if there are enough of them, else virtual CPU devices.
+
+    Runs in a child.
+    """
     import jax
 
     for platform in ("tpu", "gpu"):

@@ -1,12 +1,13 @@
 """Collectives that a plan is priced with beside those that a compiler made of it, by source op.
 
-Both are written in the same words first: a merged collective is taken apart into its arrays, ``times`` says how often
-one step runs each, and ``op`` is the op of ours that it serves.  Then pairs are looked for, the surest ones first: the
-same op, kind and axes; the same op and another way to do it; another op, with everything else equal.  What is
-left over is missing (priced, not compiled) or extra (compiled, not priced).
+Both are written in the same words first: a merged collective is taken apart into its arrays,
+``times`` says how often one step runs each, and ``op`` is the op of ours that it serves.  Then
+pairs are looked for, the surest ones first: the same op, kind and axes; the same op and another way
+to do it; another op, with everything else equal.  What is left over is missing (priced, not
+compiled) or extra (compiled, not priced).
 
-A reason is given only where a check on the two sides holds, and is the likely one, not a proof; what no check explains
-has the reason ``""``.  Start reading at ``diff_compiled``.
+A reason is given only where a check on the two sides holds, and is the likely one, not a proof;
+what no check explains has the reason ``""``.  Start reading at ``diff_compiled``.
 """
 
 from __future__ import annotations
@@ -38,23 +39,46 @@ NARROWER = "sent in another element type: the cast was moved before the collecti
 OTHER_TIMES = "run another number of times: moved out of a loop, or into one"
 SUM_AND_SLICE = "an all_reduce and a local slice instead of a reduce_scatter"
 SCATTERED = "scattered, since no device needs the whole sum"
-WINDOWED = "passed around in pieces beside the matrix product that needs or makes it (collective matmul)"
+WINDOWED = (
+    "passed around in pieces beside the matrix product that needs or makes it (collective matmul)"
+)
 OTHER_AXES = "over other axes: several steps of ours in one, or one in several"
 OTHER_ROUTE = "another route between the same shardings"
-OTHER_SIZE = "on a value of another size: before or after a slice, a pad or a reduction, or at another precision"
-OTHER_OP = "carried by another op: moved past elementwise ops, or named after its neighbour in a fusion"
+OTHER_SIZE = (
+    "on a value of another size: before or after a slice, a pad or a reduction, or at "
+    "another precision"
+)
+OTHER_OP = (
+    "carried by another op: moved past elementwise ops, or named after its neighbour in a fusion"
+)
 SHARED = "the compiler has one for several: equal ones were merged"
 REASSOCIATED = "summed on each device first, so that one collective serves several sums"
 REMATERIALISED = "the partitioner found no efficient reshard (involuntary full rematerialization)"
 REPEATED = "the compiler makes the same one again where it would have to be kept long"
-IDLE = "cut along an axis that the plan leaves idle there, so that each device sums only a part of it"
+IDLE = (
+    "cut along an axis that the plan leaves idle there, so that each device sums only a part of it"
+)
 REORDER = "devices exchange shards to get into the order that a merged collective wants"
 UNEXPLAINED = ""
 REASONS = (
-    NARROWER, OTHER_TIMES, SUM_AND_SLICE, SCATTERED, WINDOWED, OTHER_AXES, OTHER_ROUTE, OTHER_SIZE, OTHER_OP, SHARED,
-    REASSOCIATED, REMATERIALISED, REPEATED, IDLE, REORDER,
-)  # fmt: skip
-_MOVES = ("all_to_all", "collective_permute", "all_gather")  # kinds between which a reshard may be swapped
+    NARROWER,
+    OTHER_TIMES,
+    SUM_AND_SLICE,
+    SCATTERED,
+    WINDOWED,
+    OTHER_AXES,
+    OTHER_ROUTE,
+    OTHER_SIZE,
+    OTHER_OP,
+    SHARED,
+    REASSOCIATED,
+    REMATERIALISED,
+    REPEATED,
+    IDLE,
+    REORDER,
+)
+# Kinds between which a reshard may be swapped
+_MOVES = ("all_to_all", "collective_permute", "all_gather")
 
 
 class Side(NamedTuple):
@@ -77,7 +101,10 @@ class Side(NamedTuple):
     def __str__(self) -> str:
         axes = "?" if self.axes is None else ",".join(self.axes)
         times = f" x{self.times:g}" if self.times != 1 else ""
-        return f"{self.kind} {{{axes}}} {_size(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
+        return (
+            f"{self.kind} {{{axes}}} "
+            f"{_size(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
+        )
 
 
 class Row(NamedTuple):
@@ -94,7 +121,8 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         left, right = (str(side) if side else "-" for side in (self.predicted, self.compiled))
         return (
-            f"%{self.op} {self.what} ({self.where}): {left} | {right} | {self.status}: {self.reason or 'unexplained'}"
+            f"%{self.op} {self.what} ({self.where}): {left} | {right} | {self.status}: "
+            f"{self.reason or 'unexplained'}"
         )
 
 
@@ -136,7 +164,10 @@ class CompiledDiff:
         return rows
 
     def __repr__(self) -> str:
-        return f"<CompiledDiff of {len(self.rows)} collectives, {len(self.different)} of them different>"
+        return (
+            f"<CompiledDiff of {len(self.rows)} collectives, {len(self.different)} of them "
+            "different>"
+        )
 
     def _repr_html_(self) -> str:
         return text.as_html(self)
@@ -159,7 +190,8 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
         compiled: what ``compile`` or ``run`` gave, on any kind of device.
 
     Raises:
-        InvalidPlan: it was compiled from another program or plan, or refused, which leaves nothing to compare.
+        InvalidPlan: it was compiled from another program or plan, or refused, which leaves nothing
+            to compare.
     """
     program = plan.program
     if isinstance(compiled, Compiled):
@@ -169,15 +201,26 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
                 f"this is plan {plan.key:016x} of {program.digest()}"
             )
         if not compiled.fits:
-            raise InvalidPlan(f"the compiler refused this plan, so there is nothing to compare: {compiled}")
+            raise InvalidPlan(
+                f"the compiler refused this plan, so there is nothing to compare: {compiled}"
+            )
     remats = {r.op for r in compiled.rematerialised} if isinstance(compiled, Compiled) else set()
-    return compare(program, plan.mesh, predicted(problem, plan), sides(compiled.collectives), remats)
+    return compare(
+        program, plan.mesh, predicted(problem, plan), sides(compiled.collectives), remats
+    )
 
 
 def compare(
-    program: Program, mesh: Mesh, ours: Sequence[Side], theirs: Sequence[Side], remats: Iterable[int] = ()
+    program: Program,
+    mesh: Mesh,
+    ours: Sequence[Side],
+    theirs: Sequence[Side],
+    remats: Iterable[int] = (),
 ) -> CompiledDiff:
-    """``diff_compiled`` on two lists; ``remats`` are ops that the partitioner rematerialised involuntarily."""
+    """``diff_compiled`` on two lists.
+
+    ``remats`` are ops that the partitioner rematerialised involuntarily.
+    """
     return CompiledDiff(tuple(_Matcher(program, mesh, ours, theirs, set(remats)).rows()))
 
 
@@ -185,14 +228,23 @@ def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
     """The collectives of a plan's price."""
     trips = plan.program.trips
     return [
-        Side(row.op, "collective_permute" if row.kind == "permute" else row.kind, row.axes, row.local_bytes,
-             float(trips[row.op]), row.value)
+        Side(
+            row.op,
+            "collective_permute" if row.kind == "permute" else row.kind,
+            row.axes,
+            row.local_bytes,
+            float(trips[row.op]),
+            row.value,
+        )
         for row in price(problem, plan).collectives
-    ]  # fmt: skip
+    ]
 
 
 def sides(compiled: Iterable[Any]) -> list[Side]:
-    """Compiled collectives (``hlo.Collective``), array by array; those among single devices are none."""
+    """Compiled collectives (``hlo.Collective``), array by array.
+
+    Those among single devices are none.
+    """
     return [
         Side(part.op, c.kind, c.axes, float(part.bytes), c.times, "", part.dtype, len(c.parts) > 1)
         for c in compiled
@@ -205,7 +257,12 @@ class _Matcher:
     """Pairs the two sides; ``left`` and ``right`` shrink while pairs are found."""
 
     def __init__(
-        self, program: Program, mesh: Mesh, left: Sequence[Side], right: Sequence[Side], remats: set[int]
+        self,
+        program: Program,
+        mesh: Mesh,
+        left: Sequence[Side],
+        right: Sequence[Side],
+        remats: set[int],
     ) -> None:
         self.program, self.mesh, self.remats = program, mesh, remats
         self.left, self.right = list(left), list(right)
@@ -220,20 +277,40 @@ class _Matcher:
     def rows(self) -> list[Row]:
         """All rows, by op."""
         near = self.same_op
-        self.pair(lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b) and a.times == b.times, UNEXPLAINED)
+        self.pair(
+            lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b) and a.times == b.times,
+            UNEXPLAINED,
+        )
         self.pair(lambda a, b: near(a, b) and _alike(a, b) and self.is_narrower(a, b), NARROWER)
         self.pair(lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b), OTHER_TIMES)
         self.pair(lambda a, b: near(a, b) and self.is_cut_more(a, b), IDLE)
-        self.pair(lambda a, b: near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce"),
-                  SUM_AND_SLICE)  # fmt: skip
-        self.pair(lambda a, b: near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "all_reduce", "reduce_scatter"),
-                  SCATTERED)  # fmt: skip
+        self.pair(
+            lambda a, b: (
+                near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce")
+            ),
+            SUM_AND_SLICE,
+        )
+        self.pair(
+            lambda a, b: (
+                near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "all_reduce", "reduce_scatter")
+            ),
+            SCATTERED,
+        )
         self.windowed()
         # Every device's own copy of one value: what is equal but for the op is taken for the same.
         self.pair(lambda a, b: _alike(a, b) and _same_bytes(a, b) and a.times == b.times, OTHER_OP)
-        self.pair(lambda a, b: _alike(a, b) and self.is_narrower(a, b) and self.close(a, b), NARROWER)
-        self.pair(lambda a, b: _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce")
-                  and _same_bytes(a, b) and self.close(a, b), SUM_AND_SLICE)  # fmt: skip
+        self.pair(
+            lambda a, b: _alike(a, b) and self.is_narrower(a, b) and self.close(a, b), NARROWER
+        )
+        self.pair(
+            lambda a, b: (
+                _axes(a) == _axes(b)
+                and _kinds(a, b, "reduce_scatter", "all_reduce")
+                and _same_bytes(a, b)
+                and self.close(a, b)
+            ),
+            SUM_AND_SLICE,
+        )
         self.pair(self.is_cut_more, IDLE)  # a merged one may be named after another op
         self.pair(lambda a, b: near(a, b) and _alike(a, b), OTHER_SIZE)
         self.pair(lambda a, b: near(a, b) and a.kind == b.kind, OTHER_AXES)
@@ -252,7 +329,9 @@ class _Matcher:
                 continue
             b = self.right.pop(k)
             status = CHANGED if reason else EQUAL
-            self.found.append(self.row(a, b, status, REMATERIALISED if b.op in self.remats and reason else reason))
+            self.found.append(
+                self.row(a, b, status, REMATERIALISED if b.op in self.remats and reason else reason)
+            )
         self.left = rest
 
     def row(self, a: Side | None, b: Side | None, status: str, reason: str) -> Row:
@@ -275,25 +354,40 @@ class _Matcher:
         return own != width and _close(a.bytes * width / own, b.bytes) and a.times == b.times
 
     def is_cut_more(self, a: Side, b: Side) -> bool:
-        """Is the compiled one a sum over the same axes, of a value cut along one more axis of the mesh?"""
-        if a.kind not in ("reduce_scatter", "all_reduce") or b.kind not in ("reduce_scatter", "all_reduce"):
+        """Is the compiled one a sum over the same axes, of a value cut along one more axis of the
+        mesh?
+        """
+        if a.kind not in ("reduce_scatter", "all_reduce") or b.kind not in (
+            "reduce_scatter",
+            "all_reduce",
+        ):
             return False
-        idle = [size for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True) if axis not in (a.axes or ())]
-        return _axes(a) == _axes(b) and any(size > 1 and _close(a.bytes, b.bytes * size) for size in idle)
+        idle = [
+            size
+            for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True)
+            if axis not in (a.axes or ())
+        ]
+        return _axes(a) == _axes(b) and any(
+            size > 1 and _close(a.bytes, b.bytes * size) for size in idle
+        )
 
     def close(self, a: Side, b: Side) -> bool:
-        """Does one of the two ops use what the other one makes, through at most a few elementwise ops?"""
+        """Does one of the two ops use what the other one makes, through at most a few elementwise
+        ops?
+        """
         if not (0 <= a.op < self.program.n_ops and 0 <= b.op < self.program.n_ops):
             return False
         return bool(self.reach(a.op) & self.reach(b.op))
 
     def reach(self, op: int) -> set[int]:
-        """The op and those that its results go to next, through elementwise ops and views, four steps at most."""
+        """The op and those that its results go to next, through elementwise ops and views, four
+        steps at most.
+        """
         found, edge = {op}, {op}
         for _ in range(4):
             edge = {
                 user for here in edge for v in self.program.results(here) for user in self.users[v]
-            } - found  # fmt: skip
+            } - found
             found |= edge
             edge = {o for o in edge if self.program.op_class[o] in (p.ELEMENTWISE, p.VIEW)}
         return found
@@ -303,15 +397,22 @@ class _Matcher:
         rest = []
         for a in self.left:
             partners = [
-                b for b in self.right
+                b
+                for b in self.right
                 if b.kind == "collective_permute" and b.op == a.op and _axes(b) <= _axes(a)
-            ]  # fmt: skip
-            if a.kind not in ("all_gather", "reduce_scatter") or not partners or not self.is_product(a.op):
+            ]
+            if (
+                a.kind not in ("all_gather", "reduce_scatter")
+                or not partners
+                or not self.is_product(a.op)
+            ):
                 rest.append(a)
                 continue
             taken = set(map(id, partners))
             self.right = [b for b in self.right if id(b) not in taken]
-            whole = partners[0]._replace(bytes=sum(b.total_bytes for b in partners) / partners[0].times)
+            whole = partners[0]._replace(
+                bytes=sum(b.total_bytes for b in partners) / partners[0].times
+            )
             self.found.append(self.row(a, whole, CHANGED, WINDOWED))
         self.left = rest
 
@@ -319,7 +420,9 @@ class _Matcher:
         return 0 <= op < self.program.n_ops and self.program.op_class[op] in (p.DOT, p.CONVOLUTION)
 
     def partners(self, status: Iterable[str]) -> Iterator[Row]:
-        return (row for row in self.found if row.status in status and row.predicted and row.compiled)
+        return (
+            row for row in self.found if row.status in status and row.predicted and row.compiled
+        )
 
     def why_missing(self, a: Side) -> str:
         for row in self.partners((EQUAL, CHANGED)):
@@ -329,7 +432,9 @@ class _Matcher:
                 continue
             if b.value == a.value:
                 return SHARED
-            if a.kind in ("all_reduce", "reduce_scatter") and self.reach(a.op) & self.reach(b.op) - {a.op, b.op}:
+            if a.kind in ("all_reduce", "reduce_scatter") and self.reach(a.op) & self.reach(
+                b.op
+            ) - {a.op, b.op}:
                 return REASSOCIATED
         if a.op in self.remats:
             return REMATERIALISED
@@ -348,7 +453,9 @@ class _Matcher:
                 and _close(c.bytes, b.bytes)
             ):
                 return REPEATED
-        sums = any(a.op == b.op and a.kind in ("all_reduce", "reduce_scatter") for a in self.all_left)
+        sums = any(
+            a.op == b.op and a.kind in ("all_reduce", "reduce_scatter") for a in self.all_left
+        )
         if b.kind == "collective_permute" and sums:
             return REORDER
         return UNEXPLAINED

@@ -1,13 +1,13 @@
 """One annotated program, compiled and ready to be run again and again on its devices.
 
-What every measurement in a child process is made of: ``child.execute`` runs one after the other, ``toast_lab.compare``
-keeps several and runs them in turns.
+What every measurement in a child process is made of: ``child.execute`` runs one after the other,
+``toast_lab.compare`` keeps several and runs them in turns.
 
-Donated arguments stay donated, so that memory is what the real program needs.  An execution then consumes them: they
-are put on the devices again before the next one, outside the timed section.
+Donated arguments stay donated, so that memory is what the real program needs.  An execution then
+consumes them: they are put on the devices again before the next one, outside the timed section.
 
-The devices may belong to several processes (``jax.distributed``): every process then makes the same calls, and holds
-and times what is its own.
+The devices may belong to several processes (``jax.distributed``): every process then makes the same
+calls, and holds and times what is its own.
 """
 
 from __future__ import annotations
@@ -37,9 +37,16 @@ class Job:
     result_specs: tuple[Spec, ...]
 
 
-def whole_job(program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None) -> Job:
-    """Unsharded, on one device: the program, or another with its arguments and the given results."""
-    shapes = [program.dims(int(v)) for v in program.outputs] if result_shapes is None else result_shapes
+def whole_job(
+    program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None
+) -> Job:
+    """Unsharded, on one device.
+
+    The program, or another with its arguments and the given results.
+    """
+    shapes = (
+        [program.dims(int(v)) for v in program.outputs] if result_shapes is None else result_shapes
+    )
     arguments = tuple(((),) * len(program.dims(a)) for a in range(program.n_arguments))
     return Job(text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes))
 
@@ -71,7 +78,9 @@ class Executable:
     def of_program(cls, job: Job, program: Program, devices: Sequence[Any]) -> Executable:
         """With the results and donations of ``program``."""
         shapes = [program.dims(int(v)) for v in program.outputs]
-        return cls(job, shapes, [bool(d) for d in program.donated[: program.n_arguments]], devices, program)
+        return cls(
+            job, shapes, [bool(d) for d in program.donated[: program.n_arguments]], devices, program
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -102,11 +111,15 @@ class Executable:
                 if sharding.is_fully_addressable:
                     self._put[i] = jax.device_put(array, sharding)
                 else:
-                    self._put[i] = jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+                    self._put[i] = jax.make_array_from_callback(
+                        array.shape, sharding, array.__getitem__
+                    )
         jax.block_until_ready(self._put)
 
     def step(self) -> tuple[float, list[list[Any]]]:
-        """Run on what was put; gives seconds until every result is ready, and results as single-device arrays.
+        """Run on what was put.
+
+        Gives seconds until every result is ready, and results as single-device arrays.
 
         Raises:
             RunFailed: a known fault of the compiler (``compiler_bugs``).
@@ -125,7 +138,9 @@ class Executable:
 
         return [
             jax.make_array_from_single_device_arrays(shape, self._sharding(spec), list(parts))
-            for shape, spec, parts in zip(self.result_shapes, self.job.result_specs, outputs, strict=True)
+            for shape, spec, parts in zip(
+                self.result_shapes, self.job.result_specs, outputs, strict=True
+            )
         ]
 
     def release(self) -> None:

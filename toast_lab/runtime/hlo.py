@@ -1,16 +1,16 @@
 """Collectives of a compiled program, read from its optimised HLO text.
 
-What the compiler really put there, to be laid beside what the plan asks for.  Each collective counts once, with the
-number of times that the loops around it run it, however it is written:
+What the compiler really put there, to be laid beside what the plan asks for.  Each collective
+counts once, with the number of times that the loops around it run it, however it is written:
 
 * the two halves of an asynchronous one (``-start`` and ``-done``) are one;
-* TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many fusions, have
-  one channel;
+* TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
+  fusions, have one channel;
 * TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
 * one that was merged from several has a ``Part`` for each of them.
 
-Example: ``%ag = f32[2,16]{0,1} all-gather(%w), replica_groups=[4,2]<=[2,4]T(1,0), ...`` on a mesh d=2, m=4 is
-``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3", ...)``.
+Example: ``%ag = f32[2,16]{0,1} all-gather(%w), replica_groups=[4,2]<=[2,4]T(1,0), ...`` on a mesh
+d=2, m=4 is ``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3", ...)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from toast_lab.lowering.annotate import split_name
 from toast_lab.runtime import hlo_text
 from toast_lab.runtime.hlo_text import Computation, Executed, Instruction
 
-KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast")
+KINDS = (
+    "all_gather",
+    "all_reduce",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+)
 
 _OPCODE = re.compile(
     r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute|collective-broadcast)"
@@ -59,7 +66,8 @@ class Collective(NamedTuple):
     kind: str  #: one of KINDS
     bytes: int  #: the larger of what one device holds before and after
     group_size: int  #: devices that talk to each other
-    axes: tuple[str, ...] | None  #: mesh axes it runs over, None if its groups are no product of axes
+    #: mesh axes it runs over, None if its groups are no product of axes
+    axes: tuple[str, ...] | None
     op_name: str  #: what it was compiled from, "jit(f)/dot_general"
     source: str  #: "model.py:12", empty if unknown
     op: int = -1  #: number of the op of ours that it was compiled from, -1 if the text does not say
@@ -70,7 +78,8 @@ class Collective(NamedTuple):
 def collectives(
     text: str, mesh: Mapping[str, int], rounds: Callable[[Instruction], float | None] | None = None
 ) -> list[Collective]:
-    """Collectives of optimised HLO ``text`` compiled for ``mesh`` (axis sizes in mesh order), in text order.
+    """Collectives of optimised HLO ``text`` compiled for ``mesh`` (axis sizes in mesh order), in
+    text order.
 
     ``rounds`` is asked for a loop's number of rounds where the text does not tell.
     """
@@ -93,7 +102,8 @@ def collectives_of(
             if not match:
                 continue
             channel = _CHANNEL.search(instruction.attributes)
-            if here.fused and channel:  # a piece of a gather that is spread over several fusions of one body
+            # A piece of a gather that is spread over several fusions of one body
+            if here.fused and channel:
                 outer = next(n for n, call in enumerate(here.via) if call.opcode == "fusion")
                 key = channel.group(1), tuple(call.name for call in here.via[:outer])
                 if key in seen:
@@ -132,7 +142,8 @@ def _collective(
     text = _own_or_outer(here, instruction, _OP_NAME)
     (op, name), speaks = split_name(text.group(1)) if text else (-1, ""), instruction
     if op < 0 and kind in ("all_gather", "all_to_all", "collective_permute"):
-        # Named after the argument that it moves, as newer compilers do: it serves the op that reads the copy.
+        # Named after the argument that it moves, as newer compilers do: it serves the op that reads
+        # the copy.
         near = _reader(here.computation, instruction, 0)
         again = _OP_NAME.search(near.attributes) if near is not None else None
         if near is not None and again is not None:
@@ -155,7 +166,9 @@ def _only_sliced(computation: Computation, instruction: Instruction) -> bool:
     return bool(users) and all(user.opcode == "dynamic-slice" for user in users)
 
 
-def _own_or_outer(here: Executed, instruction: Instruction, pattern: re.Pattern[str]) -> re.Match[str] | None:
+def _own_or_outer(
+    here: Executed, instruction: Instruction, pattern: re.Pattern[str]
+) -> re.Match[str] | None:
     """What an instruction says of itself or, inside of fusions, what those say, innermost first."""
     found = pattern.search(instruction.attributes)
     for call in reversed(here.via):
@@ -176,8 +189,8 @@ def _parts(
 ) -> tuple[Part, ...]:
     """What a collective was merged from.
 
-    The merged one carries the name of one of them only.  Gathers belong to the op that reads the copy, all others
-    to the op that makes the value.
+    The merged one carries the name of one of them only.  Gathers belong to the op that reads the
+    copy, all others to the op that makes the value.
     """
     arrays = _ARRAY.findall(instruction.type)
     n = len(instruction.operands)
@@ -194,7 +207,9 @@ def _parts(
         own = op_of(near or hlo_text.chain_up(here.computation, operand))
         if own < 0:
             own = op_of(hlo_text.element_of(module, here.computation, operand))
-        found.append(Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0]))
+        found.append(
+            Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0])
+        )
     return tuple(found)
 
 
@@ -213,7 +228,7 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
     return None
 
 
-# -- sizes -------------------------------------------------------------------------------------------
+# -- sizes -----------------------------------------------------------------------------------------
 
 
 def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> int:
@@ -222,7 +237,8 @@ def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> i
         arrays = [a for a in arrays if a[0] not in ("u32", "s32") or a[1]]
         return sum(_array_bytes(*a) for a in arrays) // 2
     total = sum(_array_bytes(*a) for a in arrays)
-    if start and kind == "all_gather":  # (shards, gathered): the shards are 1/group_size of the gathered
+    # (shards, gathered): the shards are 1/group_size of the gathered
+    if start and kind == "all_gather":
         return total * group_size // (group_size + 1)
     if kind == "reduce_scatter":
         return total * group_size
@@ -238,17 +254,18 @@ def _array_bytes(element: str, dims: str) -> int:
     return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
 
 
-# -- who talks to whom --------------------------------------------------------------------------------
+# -- who talks to whom -----------------------------------------------------------------------------
 
 
 def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     """Groups of devices that an HLO collective joins.
 
-    Three spellings are in use: written out ``{{0,1},{2,3}}``, a transposed iota ``[2,2]<=[4]``, and some axes of a mesh
-    of the compiler's own, ``mesh['a'=2,'b'=2] {'b'}``.
+    Three spellings are in use: written out ``{{0,1},{2,3}}``, a transposed iota ``[2,2]<=[4]``, and
+    some axes of a mesh of the compiler's own, ``mesh['a'=2,'b'=2] {'b'}``.
     """
     own = _MESH.search(line)
-    if own and "(" not in own.group(3):  # parts of an axis are written 'a':(1)2; not taken apart here
+    # Parts of an axis are written 'a':(1)2; not taken apart here
+    if own and "(" not in own.group(3):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", own.group(1))}
         joined = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
         order = _device_order(own.group(2) or "") or list(range(math.prod(sizes.values())))
@@ -278,7 +295,10 @@ def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
 
 
 def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
-    """Mesh axes whose product these groups are; () for groups of one, None if there are no such axes."""
+    """Mesh axes whose product these groups are.
+
+    () for groups of one, None if there are no such axes.
+    """
     wanted = {frozenset(group) for group in groups}
     axes = list(mesh)
     size = max((len(g) for g in groups), default=1)
@@ -326,7 +346,7 @@ def _ints(text: str) -> list[int]:
     return [int(part) for part in text.split(",") if part.strip()]
 
 
-# -- where it comes from ------------------------------------------------------------------------------
+# -- where it comes from ---------------------------------------------------------------------------
 
 
 def _source(here: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:

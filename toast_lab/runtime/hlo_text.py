@@ -1,10 +1,11 @@
 """The structure of an HLO text: computations, their instructions, and how often each of them runs.
 
-Only what judging a compiled program needs: names, types, operands, called computations and the attributes as text.
+Only what judging a compiled program needs: names, types, operands, called computations and the
+attributes as text.
 
-Loops: XLA leaves a loop's number of rounds in ``known_trip_count`` on CPU and GPU, and nowhere on TPU; there it is
-worked out from the loop itself, a counter that is compared with a constant and increased by a constant in each
-round.  Start reading at ``parse`` and ``executed``.
+Loops: XLA leaves a loop's number of rounds in ``known_trip_count`` on CPU and GPU, and nowhere on
+TPU; there it is worked out from the loop itself, a counter that is compared with a constant and
+increased by a constant in each round.  Start reading at ``parse`` and ``executed``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import NamedTuple
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _OPERAND = re.compile(r"%([\w.\-]+)")
-_CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
+)
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _NUMBER = re.compile(r"-?\d+")
@@ -44,7 +47,8 @@ class Instruction:
     name: str
     type: str  #: "f32[8,16]{1,0}", or several in brackets
     opcode: str
-    operands: tuple[str, ...]  #: names; a literal of a constant or a parameter's number stand here as text
+    #: names; a literal of a constant or a parameter's number stand here as text
+    operands: tuple[str, ...]
     attributes: str  #: all behind the operands
     line: str
     root: bool
@@ -55,7 +59,9 @@ class Instruction:
         return match.group(1) if match else ""
 
     def field(self, key: str) -> str:
-        """The quoted value of ``"key":"value"`` or ``key="value"`` among the attributes, "" if there is none."""
+        """The quoted value of ``"key":"value"`` or ``key="value"`` among the attributes, "" if
+        there is none.
+        """
         match = re.search(rf'"?\b{key}"?[:=]"((?:[^"\\]|\\.)*)"', self.attributes)
         return match.group(1) if match else ""
 
@@ -105,7 +111,10 @@ class Executed(NamedTuple):
 
 
 def parse(text: str) -> Module:
-    """Take HLO ``text`` apart.  A text without any computation gives one of all its instructions."""
+    """Take HLO ``text`` apart.
+
+    A text without any computation gives one of all its instructions.
+    """
     computations: dict[str, Computation] = {}
     entry, name = "", ""
     found: list[Instruction] = []
@@ -128,12 +137,15 @@ def parse(text: str) -> Module:
     return Module(computations, entry or next(reversed(computations)))
 
 
-def executed(module: Module, rounds: Callable[[Instruction], float | None] | None = None) -> Iterator[Executed]:
+def executed(
+    module: Module, rounds: Callable[[Instruction], float | None] | None = None
+) -> Iterator[Executed]:
     """Every computation that runs, with its calls: a computation called twice comes twice.
 
     Args:
         module: the parsed text.
-        rounds: asked for a loop's number of rounds where the text does not tell; without an answer it is 1.
+        rounds: asked for a loop's number of rounds where the text does not tell; without an answer
+            it is 1.
     """
     todo = [Executed(module.computations[module.entry], 1.0, (), False, ())]
     while todo:
@@ -155,7 +167,9 @@ def executed(module: Module, rounds: Callable[[Instruction], float | None] | Non
                     fused = here.fused or instruction.opcode == "fusion"
                     target = module.computations[name]
                     via = (*here.via, instruction)
-                    todo.append(Executed(target, here.times * times, via, fused, (*here.loops, *loops)))
+                    todo.append(
+                        Executed(target, here.times * times, via, fused, (*here.loops, *loops))
+                    )
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
@@ -180,7 +194,9 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 
 
 def chain_up(computation: Computation, name: str) -> Instruction | None:
-    """The instruction that really makes ``name``, behind copies, casts, permutes and tuple elements."""
+    """The instruction that really makes ``name``, behind copies, casts, permutes and tuple
+    elements.
+    """
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
         above = computation.by_name.get(instruction.operands[0])
@@ -191,7 +207,10 @@ def chain_up(computation: Computation, name: str) -> Instruction | None:
 
 
 def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
-    """What makes ``name`` inside of a fusion of several results; None if it comes from no such fusion."""
+    """What makes ``name`` inside of a fusion of several results.
+
+    None if it comes from no such fusion.
+    """
     index = ""
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
@@ -202,10 +221,14 @@ def element_of(module: Module, computation: Computation, name: str) -> Instructi
     if instruction is None or instruction.opcode != "fusion" or not index:
         return None
     inside = module.computations.get(instruction.called("calls"))
-    return chain_up(inside, _element(inside, inside.root, int(index), own=True)) if inside is not None else None
+    return (
+        chain_up(inside, _element(inside, inside.root, int(index), own=True))
+        if inside is not None
+        else None
+    )
 
 
-# -- one line --------------------------------------------------------------------------------------------------------
+# -- one line --------------------------------------------------------------------------------------
 
 
 def _instruction(line: str) -> Instruction | None:
@@ -249,7 +272,7 @@ def _called(instruction: Instruction) -> list[str]:
     return _CALLED.findall(instruction.attributes)
 
 
-# -- loops -----------------------------------------------------------------------------------------------------------
+# -- loops -----------------------------------------------------------------------------------------
 
 
 def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
@@ -260,14 +283,22 @@ def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
     direction = re.search(r"direction=(\w+)", root.attributes)
     limit = _constant(condition, root.operands[1])
     counter = chain_up(condition, root.operands[0])
-    if direction is None or direction.group(1) not in ("LT", "LE") or limit is None or counter is None:
+    if (
+        direction is None
+        or direction.group(1) not in ("LT", "LE")
+        or limit is None
+        or counter is None
+    ):
         return None
     index = re.search(r"index=(\d+)", counter.attributes)
     return (int(index.group(1)), limit, direction.group(1) == "LE") if index else None
 
 
 def _counter_step(module: Module, body: Computation, index: int) -> int | None:
-    """By how much a round increases the counter; None if it is not plainly increased by a constant."""
+    """By how much a round increases the counter.
+
+    None if it is not plainly increased by a constant.
+    """
     made = chain_up(body, _element(body, body.root, index, own=True))
     where = body
     if made is not None and made.opcode == "fusion" and made.called("calls") in module.computations:
@@ -278,7 +309,9 @@ def _counter_step(module: Module, body: Computation, index: int) -> int | None:
     return next((c for c in (_constant(where, o) for o in made.operands) if c is not None), None)
 
 
-def _element(computation: Computation, instruction: Instruction, index: int, own: bool = False) -> str:
+def _element(
+    computation: Computation, instruction: Instruction, index: int, own: bool = False
+) -> str:
     """Name of element ``index`` of the tuple that is ``instruction`` (own) or its operand."""
     source = instruction if own else computation.by_name.get((*instruction.operands, "")[0])
     if source is None or source.opcode != "tuple" or index >= len(source.operands):

@@ -1,11 +1,14 @@
-"""Made-up inputs for a program: the same for the same seed, and good enough to compare two executions.
+"""Made-up inputs for a program.
+
+The same for the same seed, and good enough to compare two executions.
 
 * Floats are normal; matrices are scaled so that a matmul neither blows values up nor lets them die.
-* Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they index, so that
-  no row is out of bounds; other integers are 0 or 1.
+* Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they
+  index, so that no row is out of bounds; other integers are 0 or 1.
 * Start indices of dynamic slices stay where the slice lies inside the operand.
 * Unsigned integers that index nothing take all values: they are mostly random keys.
-* Floats of which a root or logarithm is taken are above zero: an Adam step divides by the root of its second moment.
+* Floats of which a root or logarithm is taken are above zero: an Adam step divides by the root of
+  its second moment.
 
 What still gives infinities or NaN may do better with ``draw(..., non_negative=True)``.
 """
@@ -23,9 +26,13 @@ from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import CONTROL, PASS, Program
 
 _NUMPY = {
-    "i1": "bool", "f64": "float64", "f32": "float32", "f16": "float16",
-    "complex<f32>": "complex64", "complex<f64>": "complex128",
-}  # fmt: skip
+    "i1": "bool",
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+}
 
 
 def dtype_of(element: str) -> np.dtype[Any]:
@@ -43,7 +50,11 @@ def dtype_of(element: str) -> np.dtype[Any]:
     if element.startswith("f"):
         name = "float" + element[1:].lower().replace("e", "_e", 1)
     else:
-        name = element.replace("ui", "uint", 1) if element.startswith("ui") else element.replace("i", "int", 1)
+        name = (
+            element.replace("ui", "uint", 1)
+            if element.startswith("ui")
+            else element.replace("i", "int", 1)
+        )
     for source in (np, ml_dtypes):
         if name.startswith(("float", "int", "uint")) and hasattr(source, name):
             return np.dtype(getattr(source, name))
@@ -63,7 +74,8 @@ def draw(
         program: its argument shapes and types are used, and what its gathers and scatters index.
         seed: the same seed gives the same arrays.
         non_negative: absolute values of the same floats.
-        shapes: make arrays of these shapes instead, such as those of one shard; the numbers are others then.
+        shapes: make arrays of these shapes instead, such as those of one shard; the numbers are
+            others then.
 
     Raises:
         UnsupportedOp: an argument is no array.
@@ -97,7 +109,10 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
         dtype, shape = dtype_of(program.value_dtype[i]), program.dims(i)
         array = np.asarray(array)
         if array.shape != shape or array.dtype != dtype:
-            wrong.append(f"{program.value_name[i]}: {array.dtype}{list(array.shape)} instead of {dtype}{list(shape)}")
+            wrong.append(
+                f"{program.value_name[i]}: {array.dtype}{list(array.shape)} instead of "
+                f"{dtype}{list(shape)}"
+            )
         made.append(array)
     if wrong:
         raise InvalidProblem(f"inputs do not fit {program.name}:\n{join_offenders(wrong)}")
@@ -107,8 +122,8 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
 def index_bounds(program: Program) -> dict[int, int]:
     """For each integer argument that ends up indexing: the smallest dim that it indexes.
 
-    Integers are followed from the arguments through every op whose result is an integer too, up to the index
-    operands of a gather, scatter, dynamic_slice or dynamic_update_slice.
+    Integers are followed from the arguments through every op whose result is an integer too, up to
+    the index operands of a gather, scatter, dynamic_slice or dynamic_update_slice.
     """
     reaches: list[frozenset[int]] = [frozenset()] * program.n_values
     for argument in range(program.n_arguments):
@@ -116,14 +131,17 @@ def index_bounds(program: Program) -> dict[int, int]:
             reaches[argument] = frozenset([argument])
     bounds: dict[int, int] = {}
     found = -1
-    while found != (found := sum(map(len, reaches))):  # what a round returns is what the next one starts with
+    # What a round returns is what the next one starts with
+    while found != (found := sum(map(len, reaches))):
         _follow_indices(program, reaches, bounds)
         if not program.regions:
             break
     return bounds
 
 
-def _follow_indices(program: Program, reaches: list[frozenset[int]], bounds: dict[int, int]) -> None:
+def _follow_indices(
+    program: Program, reaches: list[frozenset[int]], bounds: dict[int, int]
+) -> None:
     for op in program.ops():
         operands = program.operands(op)
         if op_kind(program.kind[op]).looks_up and operands:
@@ -141,7 +159,10 @@ def _follow_indices(program: Program, reaches: list[frozenset[int]], bounds: dic
 
 
 def _given(program: Program, op: int) -> list[int]:
-    """What an op gives; of a loop's or conditional's pseudo-op all values that hold what it hands on."""
+    """What an op gives.
+
+    Of a loop's or conditional's pseudo-op all values that hold what it hands on.
+    """
     owner = int(program.owner[op])
     if program.op_class[op] != CONTROL:
         return list(program.results(op))
@@ -150,7 +171,10 @@ def _given(program: Program, op: int) -> list[int]:
 
 @functools.lru_cache(maxsize=4)
 def _handed_on(program: Program) -> dict[int, list[int]]:
-    """Values of pseudo-ops by the op whose factors they share: one value of a loop or conditional, from all sides."""
+    """Values of pseudo-ops by the op whose factors they share.
+
+    One value of a loop or conditional, from all sides.
+    """
     found: dict[int, list[int]] = {}
     for op in program.ops():
         if program.op_class[op] == CONTROL:
@@ -159,22 +183,30 @@ def _handed_on(program: Program) -> dict[int, list[int]]:
 
 
 def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[int, int]]:
-    """(start index value, number of places at which the slice lies inside) of the dims that a dynamic slice cuts."""
+    """(start index value, number of places at which the slice lies inside) of the dims that a
+    dynamic slice cuts.
+    """
     facts = op_kind(program.kind[op])
     if facts.first_start < 0:
         return []
     piece = program.results(op)[0] if facts.brings < 0 else operands[facts.brings]
     window = program.dims(piece)
     whole = program.dims(operands[0])
-    # A dim that is taken whole has one place only, and must not force the same on an index shared with others.
-    return [(v, n - w + 1) for v, n, w in zip(operands[facts.first_start :], whole, window, strict=True) if n > w]
+    # A dim that is taken whole has one place only, and must not force the same on an index shared
+    # with others.
+    return [
+        (v, n - w + 1)
+        for v, n, w in zip(operands[facts.first_start :], whole, window, strict=True)
+        if n > w
+    ]
 
 
 def under_roots(program: Program) -> frozenset[int]:
-    """Arguments that a root or logarithm takes, possibly scaled by scalars and with other things added.
+    """Arguments that a root or logarithm takes, possibly scaled by scalars and with other things
+    added.
 
-    Followed backwards: through ops that keep a sign, and through products and quotients with a scalar.  A product of
-    two tensors ends the way, for it is most often a square.
+    Followed backwards: through ops that keep a sign, and through products and quotients with a
+    scalar.  A product of two tensors ends the way, for it is most often a square.
     """
     wanted: set[int] = set()
     found = -1
@@ -211,7 +243,10 @@ def _is_scalar(program: Program, value: int) -> bool:
 
 
 def _indexed_size(program: Program, op: int, index: int) -> int:
-    """Smallest dim of operand 0 that the op looks up: one that does not pass through to the slices."""
+    """Smallest dim of operand 0 that the op looks up.
+
+    One that does not pass through to the slices.
+    """
     first = int(program.use_ptr[op])
     # What a gather takes out of its operand, and what a scatter puts in, is shaped like the slices.
     slices = (
@@ -221,13 +256,17 @@ def _indexed_size(program: Program, op: int, index: int) -> int:
     )
     sizes = [
         size
-        for size, name in zip(program.dims(program.operands(op)[0]), program.use_names(first), strict=True)
+        for size, name in zip(
+            program.dims(program.operands(op)[0]), program.use_names(first), strict=True
+        )
         if size > 1 and (name not in slices or program.factor_class[name] != PASS)
     ]
     return min(sizes, default=1)
 
 
-def _draw_one(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None) -> np.ndarray:
+def _draw_one(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None
+) -> np.ndarray:
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind == "c":
@@ -240,7 +279,10 @@ def _draw_one(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
 
 
 def _off_zero(array: np.ndarray) -> np.ndarray:
-    """Absolute values, raised by their mean: what is divided by the root of nearly nothing is mostly rounding."""
+    """Absolute values, raised by their mean.
+
+    What is divided by the root of nearly nothing is mostly rounding.
+    """
     wide = np.abs(array.astype(np.float64))
     return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
 

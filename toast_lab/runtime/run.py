@@ -1,12 +1,15 @@
-"""Execute a plan: compile it for real or virtual devices, time it, and compare it with the unsharded program.
+"""Execute a plan.
+
+Compile it for real or virtual devices, time it, and compare it with the unsharded program.
 
     run(model, plan)                    8 virtual devices of this machine's processor
     run(model, plan, devices="gpu")     attached GPUs
     run(model, plan, devices="auto")    attached accelerators if there are enough, else virtual ones
 
-Everything happens in a child process, so that a compiler that crashes or hangs, or a machine that runs out of
-memory, ends in an error with a sentence and not in the end of the caller.  Virtual CPU devices say whether a
-plan computes the right thing and which collectives it becomes; their times say nothing about accelerators.
+Everything happens in a child process, so that a compiler that crashes or hangs, or a machine that
+runs out of memory, ends in an error with a sentence and not in the end of the caller.  Virtual CPU
+devices say whether a plan computes the right thing and which collectives it becomes; their times
+say nothing about accelerators.
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ if TYPE_CHECKING:
 class Run:
     """Measurements of one executed plan; bytes are those of one device.
 
-    ``argument_bytes`` to ``peak_bytes`` are XLA's own buffer assignment of the compiled program (``memory_analysis`` in
-    JAX's words), not a measurement; ``allocator_peak_bytes`` is what an accelerator's allocator really reached,
-    over the whole process (on a mesh of one device the unsharded reference is part of it).
+    ``argument_bytes`` to ``peak_bytes`` are XLA's own buffer assignment of the compiled program
+    (``memory_analysis`` in JAX's words), not a measurement; ``allocator_peak_bytes`` is what an
+    accelerator's allocator really reached, over the whole process (on a mesh of one device the
+    unsharded reference is part of it).
     """
 
     devices: str  #: "cpu:8"
@@ -56,15 +60,18 @@ class Run:
     temp_bytes: int
     peak_bytes: int  #: arguments + outputs - aliases + temporaries
     allocator_peak_bytes: int | None  #: None on CPU
-    collectives: tuple[Collective, ...]  #: of the compiled program, each once however often a loop runs it
-    errors: Mapping[str, float] | None  #: by output path, see child.relative_error; None without a reference
+    #: of the compiled program, each once however often a loop runs it
+    collectives: tuple[Collective, ...]
+    #: by output path, see child.relative_error; None without a reference
+    errors: Mapping[str, float] | None
     inputs: str  #: "normal", "non-negative" (normal ones gave non-finite results) or "given"
     seed: int
     reference_median_s: float | None  #: the unsharded program on one of the same devices
     reference_compile_s: float | None
     reference_peak_bytes: int | None
     note: str = ""  #: why there is no reference although one was asked for
-    tolerance: float | None = None  #: largest error that rounding explains, see ``agreement``; None without a reference
+    #: largest error that rounding explains, see ``agreement``; None without a reference
+    tolerance: float | None = None
 
     @property
     def collective_counts(self) -> dict[str, int]:
@@ -80,7 +87,10 @@ class Run:
 
     @property
     def agrees(self) -> bool | None:
-        """Are all outputs within the tolerance of the unsharded program's?  None: they were not compared."""
+        """Are all outputs within the tolerance of the unsharded program's?
+
+        None: they were not compared.
+        """
         return agreement.agrees(self.max_relative_error, self.tolerance)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +98,8 @@ class Run:
         data = dataclasses.asdict(self)
         data["step_times_s"] = list(self.step_times_s)
         data["collectives"] = [
-            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)} for c in self.collectives
+            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)}
+            for c in self.collectives
         ]
         data["collective_counts"] = self.collective_counts
         data["max_relative_error"], data["agrees"] = self.max_relative_error, self.agrees
@@ -99,7 +110,8 @@ class Run:
         counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.collective_counts.items()))
         return (
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step "
-            f"(spread {self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a device, {error}; "
+            f"(spread {self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a "
+            f"device, {error}; "
             f"{counts or 'no collectives'}"
         )
 
@@ -125,14 +137,15 @@ def run(
     Args:
         model: the model that the plan shards.
         plan: what a search or ``Plan.from_actions`` gave.
-        devices: "cpu:N" for N virtual devices, "gpu", "tpu" for attached ones, or "auto".  The first ones are used, as
-            many as the mesh has.
+        devices: "cpu:N" for N virtual devices, "gpu", "tpu" for attached ones, or "auto".  The
+            first ones are used, as many as the mesh has.
         repeats: timed executions, at least 1.
         warmup: executions before those.
         seed: of the made-up inputs.
         inputs: arrays to use instead, one for each argument leaf in order.
         reference: run the unsharded program on the same inputs and compare.
-        tolerance: largest relative error that agrees; by the program's types and sums if None, see ``agreement``.
+        tolerance: largest relative error that agrees; by the program's types and sums if None, see
+            ``agreement``.
         time_limit_s: for everything together.
         on_event: receives ``child.Progress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
@@ -141,13 +154,24 @@ def run(
     Raises:
         InvalidPlan: the plan belongs to another program.
         InvalidProblem: bad devices, too few of them, or inputs that do not fit.
-        RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the program.
+        RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
+            program.
     """
     return run_many(
-        model, [plan], devices, repeats=repeats, warmup=warmup, seed=seed, inputs=inputs, reference=reference,
-        tolerance=tolerance, time_limit_s=time_limit_s, on_event=on_event, cancel=cancel,
+        model,
+        [plan],
+        devices,
+        repeats=repeats,
+        warmup=warmup,
+        seed=seed,
+        inputs=inputs,
+        reference=reference,
+        tolerance=tolerance,
+        time_limit_s=time_limit_s,
+        on_event=on_event,
+        cancel=cancel,
         memory_limit_bytes=memory_limit_bytes,
-    )[0]  # fmt: skip
+    )[0]
 
 
 def run_many(
@@ -166,9 +190,11 @@ def run_many(
     cancel: Callable[[], bool] | None = None,
     memory_limit_bytes: int | None = None,
 ) -> list[Run]:
-    """``run`` for several plans of one model, in one child process with one reference and the same inputs.
+    """``run`` for several plans of one model, in one child process with one reference and the same
+    inputs.
 
-    The meshes may differ, their numbers of devices may not.  Arguments and errors are those of ``run``.
+    The meshes may differ, their numbers of devices may not.  Arguments and errors are those of
+    ``run``.
     """
     wanted, seed = _check(plans, repeats, warmup), checks.seed(seed)
     time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
@@ -178,9 +204,13 @@ def run_many(
     chosen = dev.parse(devices, wanted)
     if chosen is None:
         chosen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices", wanted,
-            env=dev.environment(None), time_limit_s=time_limit_s, what="looking for devices", **limits,
-        )  # fmt: skip
+            "toast_lab.runtime.child:choose_devices",
+            wanted,
+            env=dev.environment(None),
+            time_limit_s=time_limit_s,
+            what="looking for devices",
+            **limits,
+        )
     request = child.Request(
         model.program,
         unsharded_text(model, plans[0]) if reference else None,
@@ -192,9 +222,14 @@ def run_many(
         None if inputs is None else _checked(model, inputs),
     )
     report = isolate.run_in_child(
-        "toast_lab.runtime.child:execute", request, env=dev.environment(chosen), time_limit_s=time_limit_s,
-        on_event=on_event, what=f"running {model.name} on {chosen}", **limits,
-    )  # fmt: skip
+        "toast_lab.runtime.child:execute",
+        request,
+        env=dev.environment(chosen),
+        time_limit_s=time_limit_s,
+        on_event=on_event,
+        what=f"running {model.name} on {chosen}",
+        **limits,
+    )
     limit = agreement.tolerance(model.program) if tolerance is None else tolerance
     return [_result(report, measured, chosen, seed, limit) for measured in report.jobs]
 
@@ -241,7 +276,13 @@ def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     return annotate(model, whole)
 
 
-def _result(report: child.Report, measured: child.Measured, devices: dev.Devices, seed: int, tolerance: float) -> Run:
+def _result(
+    report: child.Report,
+    measured: child.Measured,
+    devices: dev.Devices,
+    seed: int,
+    tolerance: float,
+) -> Run:
     times = measured.step_times_s
     quartiles = np.percentile(times, [25, 75])
     memory, reference = measured.memory, report.reference

@@ -1,16 +1,20 @@
-"""What a plan is compiled for: a TPU slice that need not be there, virtual CPU devices, or attached GPUs.
+"""What a plan is compiled for.
+
+A TPU slice that need not be there, virtual CPU devices, or attached GPUs.
 
     parse("tpu:v5e:4x4")   16 chips of TPU v5e, their links a torus or mesh of 4 by 4
     parse("cpu:8")         8 virtual devices of this machine's processor
     parse("gpu")           attached GPUs, as many as the mesh has
 
-Numbers of the chips (``CHIPS``): clock of the cores, and which slices exist.  A device of JAX is a core on v2 and v3
-(two a chip) and v4 (whose two cores are one device only where a real chip says so), and a chip on the others.
+Numbers of the chips (``CHIPS``): clock of the cores, and which slices exist.  A device of JAX is a
+core on v2 and v3 (two a chip) and v4 (whose two cores are one device only where a real chip says
+so), and a chip on the others.
 
-Sources of the clocks: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro 41(2),
-2021 (v2 700 MHz, v3 940 MHz); Jouppi et al., TPU v4, ISCA 2023 (1050 MHz); Austin et al., How to Scale Your Model,
-2025, chapter on TPUs (v5e 1.5 GHz, v5p 1.75 GHz).  Each equals published peak FLOP/s over 2 * 128 * 128 * matrix
-units; v6e is taken from that relation alone (918e12 / (2 * 256 * 256 * 4 units) = 1.75 GHz).
+Sources of the clocks: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and
+TPUv3, IEEE Micro 41(2), 2021 (v2 700 MHz, v3 940 MHz); Jouppi et al., TPU v4, ISCA 2023 (1050 MHz);
+Austin et al., How to Scale Your Model, 2025, chapter on TPUs (v5e 1.5 GHz, v5p 1.75 GHz).  Each
+equals published peak FLOP/s over 2 * 128 * 128 * matrix units; v6e is taken from that relation
+alone (918e12 / (2 * 256 * 256 * 4 units) = 1.75 GHz).
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ class Chip:
 
 CHIPS: dict[str, Chip] = {
     "v2": Chip(0.70e9, 2, ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"), "tpu-v2"),
-    "v3": Chip(0.94e9, 2, ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"), "tpu-v3"),
+    "v3": Chip(
+        0.94e9, 2, ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"), "tpu-v3"
+    ),
     "v4": Chip(1.05e9, 2, _CUBE, "tpu-v4"),
     "v5e": Chip(1.50e9, 1, _PLANE, "tpu-v5e"),
     "v5p": Chip(1.75e9, 1, _CUBE, "tpu-v5p"),
@@ -76,9 +82,14 @@ def parse(text: str, mesh: Mesh) -> Topology:
     """Read a topology's name for a mesh.
 
     Raises:
-        InvalidProblem: there is no such topology, or it has not exactly as many devices as the mesh.
+        InvalidProblem: there is no such topology, or it has not exactly as many devices as the
+            mesh.
     """
-    match = re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", text.lower()) if isinstance(text, str) else None
+    match = (
+        re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", text.lower())
+        if isinstance(text, str)
+        else None
+    )
     if match and match.group(1) in CHIPS:
         found = _tpu(match.group(1), match.group(2))
     elif isinstance(text, str) and re.match(r"\s*(cpu|gpu)\b", text.lower()):
@@ -92,7 +103,8 @@ def parse(text: str, mesh: Mesh) -> Topology:
     if found.count != mesh.n_devices:
         more = "more" if mesh.n_devices > found.count else "fewer"
         raise InvalidProblem(
-            f"the mesh {mesh} has {mesh.n_devices} devices, {more} than the {found.count} of {found}"
+            f"the mesh {mesh} has {mesh.n_devices} devices, {more} than the {found.count} of "
+            f"{found}"
             f"{_cores(found)}. Choose a mesh of {found.count}{_fitting(found, mesh.n_devices)}."
         )
     return found
@@ -111,7 +123,9 @@ def _tpu(name: str, dims: str) -> Topology:
 def _attached(text: str, mesh: Mesh) -> Topology:
     match = re.fullmatch(r"\s*(cpu|gpu)(?::(\d+))?\s*", text.lower())
     if not match:
-        raise InvalidProblem(f'cannot read the topology {text!r}; write "cpu:{mesh.n_devices}" or "gpu"')
+        raise InvalidProblem(
+            f'cannot read the topology {text!r}; write "cpu:{mesh.n_devices}" or "gpu"'
+        )
     count = mesh.n_devices if match.group(2) is None else int(match.group(2))
     return Topology(match.group(1), count)
 
@@ -136,7 +150,13 @@ def _fitting(found: Topology, wanted: int) -> str:
 def machine_of(text: str, machines: Collection[str]) -> str:
     """Name of the machine model of a topology's devices; the nearest there is, without a remark."""
     match = re.match(r"\s*(?:tpu:)?(v\w+):", text.lower())
-    name = CHIPS[match.group(1)].machine if match and match.group(1) in CHIPS else "cpu" if "cpu" in text else "a100"
+    name = (
+        CHIPS[match.group(1)].machine
+        if match and match.group(1) in CHIPS
+        else "cpu"
+        if "cpu" in text
+        else "a100"
+    )
     return name if name in machines else "tpu-v5e"
 
 
@@ -154,15 +174,19 @@ def environment(topology: Topology) -> dict[str, str]:
             "TPU_MIN_LOG_LEVEL": "1",
             "TF_CPP_MIN_LOG_LEVEL": "1",
         }
-    return {**dev.environment(dev.Devices(topology.platform, topology.count)), "TF_CPP_MIN_LOG_LEVEL": "1"}
+    return {
+        **dev.environment(dev.Devices(topology.platform, topology.count)),
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+    }
 
 
 def devices(topology: Topology, mesh: Mesh) -> list[Any]:
     """JAX devices in mesh order.  Runs in the child.
 
-    On TPU the mesh is laid onto the torus by JAX's ``mesh_utils.create_device_mesh``, so that neighbours along a mesh
-    axis are neighbours in the machine where that can be; where it finds no such order, devices stand in the order of
-    their coordinates.  CPUs and GPUs stand in JAX's order.
+    On TPU the mesh is laid onto the torus by JAX's ``mesh_utils.create_device_mesh``, so that
+    neighbours along a mesh axis are neighbours in the machine where that can be; where it finds no
+    such order, devices stand in the order of their coordinates.  CPUs and GPUs stand in JAX's
+    order.
 
     Raises:
         InvalidProblem: libtpu is missing, or too few GPUs are attached.
@@ -179,7 +203,8 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
     except Exception as error:
         if _libtpu_missing():
             raise InvalidProblem(
-                "compiling for TPUs needs libtpu, which is not installed (no TPU has to be attached). Install it with "
+                "compiling for TPUs needs libtpu, which is not installed (no TPU has to be "
+                "attached). Install it with "
                 'pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
             ) from None
         raise InvalidProblem(f"libtpu gives no topology {topology}: {str(error)[:300]}") from None

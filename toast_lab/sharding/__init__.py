@@ -1,6 +1,8 @@
-"""What a sharding is: mesh, neutral plan, search state and legal actions (paper sections 4.2 and 4.3).
+"""What a sharding is.
 
-Takes: an analysis and a mesh. Gives: the `ShardingPlan` that every search returns, the actions that lead to
-it, and the key under which equal shardings meet. Start reading at `plan.py`, then `steps.py`, `space.py`,
-`alike.py` and `state.py`.
+Mesh, neutral plan, search state and legal actions (paper sections 4.2 and 4.3).
+
+Takes: an analysis and a mesh. Gives: the `ShardingPlan` that every search returns, the actions that
+lead to it, and the key under which equal shardings meet. Start reading at `plan.py`, then
+`steps.py`, `space.py`, `alike.py` and `state.py`.
 """

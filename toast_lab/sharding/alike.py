@@ -1,10 +1,11 @@
 """Ops and values that every sequence of actions treats alike.
 
-Actions are mirrored over repeated layers, so the ops of one layer are split exactly as their twins in the next.  Two
-ops are alike if every move would split both along the same one of their factors, of the same size and role; two values
-if every move would shard both along the same dim, of the same size.  Whether a move takes effect on one of them depends
-on nothing else, hence their states stay equal for ever, and a search need keep one state for each class.  Where pins
-(see ``pins``) treat two of them differently, they are not alike.
+Actions are mirrored over repeated layers, so the ops of one layer are split exactly as their twins
+in the next.  Two ops are alike if every move would split both along the same one of their factors,
+of the same size and role; two values if every move would shard both along the same dim, of the same
+size.  Whether a move takes effect on one of them depends on nothing else, hence their states stay
+equal for ever, and a search need keep one state for each class.  Where pins (see ``pins``) treat
+two of them differently, they are not alike.
 
 Reference: TOAST sections 4.2 and 4.4.
 """
@@ -20,7 +21,9 @@ from toast_lab.ir.program import Program
 
 
 class Alike(NamedTuple):
-    """Classes of ops (``K``) and values (``L``), and what each of ``M`` moves does to the first of each class."""
+    """Classes of ops (``K``) and values (``L``), and what each of ``M`` moves does to the first of
+    each class.
+    """
 
     ops: Classes
     values: Classes
@@ -31,13 +34,18 @@ class Alike(NamedTuple):
     value: np.ndarray  #: class that the move would shard ...
     value_dim: np.ndarray  #: ... along this dim
     value_dim_size: np.ndarray
-    op_axes: np.ndarray  #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
+    #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
+    op_axes: np.ndarray
     value_axes: np.ndarray  #: the same of ``value``
 
     def over_ops(self, program: Program, rows: np.ndarray) -> np.ndarray:
-        """[O, A] name of each op on each axis, -1: none, from [K, A] names of the classes' first ops."""
+        """[O, A] name of each op on each axis, -1.
+
+        None, from [K, A] names of the classes' first ops.
+        """
         label, first, start = self.ops.label, self.ops.first, program.factor_ptr
-        moved = (start[:-1] - start[first[label]]).astype(np.int32)  # from the names of the first op to its own
+        # From the names of the first op to its own
+        moved = (start[:-1] - start[first[label]]).astype(np.int32)
         found = rows[label]
         return np.where(found >= 0, found + moved[:, None], np.int32(-1))
 
@@ -55,13 +63,20 @@ class Spans(NamedTuple):
 
 
 def spans(alike: Alike, n_axes: int) -> Spans:
-    """Rows by axis: those of ``alike`` themselves where every axis has all of them, else without what is ruled out."""
+    """Rows by axis: those of ``alike`` themselves where every axis has all of them, else without
+    what is ruled out.
+    """
     op_span, op_row = _spans(alike.op_ptr, alike.op_axes, n_axes)
     value_span, value_row = _spans(alike.value_ptr, alike.value_axes, n_axes)
     return Spans(
-        op_span, alike.op[op_row], alike.op_name[op_row], value_span, alike.value[value_row],
-        alike.value_dim[value_row], alike.value_dim_size[value_row],
-    )  # fmt: skip
+        op_span,
+        alike.op[op_row],
+        alike.op_name[op_row],
+        value_span,
+        alike.value[value_row],
+        alike.value_dim[value_row],
+        alike.value_dim_size[value_row],
+    )
 
 
 def _spans(ptr: np.ndarray, axes: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,11 +110,14 @@ def find_alike(
 ) -> Alike:
     """Sort ops and values into classes; the arrays are those of ``Space``.
 
-    ``fixed``: ([O, A] names, [V, A] dims) that every state has, -1: none; of alike ones they are the same.
+    ``fixed``: ([O, A] names, [V, A] dims) that every state has, -1: none; of alike ones they are
+    the same.
     """
     move = np.repeat(np.arange(len(op_ptr) - 1), np.diff(op_ptr))
     local = op_name - program.factor_ptr[op]
-    what = classes(len(op), move, local, program.factor_size[op_name], program.factor_class[op_name], op_axes)
+    what = classes(
+        len(op), move, local, program.factor_size[op_name], program.factor_class[op_name], op_axes
+    )
     here: list[np.ndarray] = []
     there: list[np.ndarray] = []
     if fixed is not None:
@@ -110,7 +128,17 @@ def find_alike(
     what = classes(len(value), move, value_dim, value_dim_size, value_axes)
     values = classes(program.n_values, _grouped(value, what.label, program.n_values), *there)
     return by_classes(
-        ops, values, op_ptr, op, op_name, value_ptr, value, value_dim, value_dim_size, op_axes, value_axes
+        ops,
+        values,
+        op_ptr,
+        op,
+        op_name,
+        value_ptr,
+        value,
+        value_dim,
+        value_dim_size,
+        op_axes,
+        value_axes,
     )
 
 

@@ -1,8 +1,11 @@
-"""The divisibility report: what a mesh cannot cut because sizes do not divide, and which arguments stay whole for it.
+"""The divisibility report.
 
-An action splits a dim on an axis only if the axis divides the dim's size.  A colour usually has one size, but slices
-and paddings of a dim keep its colour, so sizes are looked at one by one.  Axes are looked at one by one too: two axes
-on one dim need the product of their sizes.  Sizes of 1 are no dims to cut, and axes of size 1 cut nothing.
+What a mesh cannot cut because sizes do not divide, and which arguments stay whole for it.
+
+An action splits a dim on an axis only if the axis divides the dim's size.  A colour usually has one
+size, but slices and paddings of a dim keep its colour, so sizes are looked at one by one.  Axes are
+looked at one by one too: two axes on one dim need the product of their sizes.  Sizes of 1 are no
+dims to cut, and axes of size 1 cut nothing.
 
 Reference: TOAST section 4.2 (which actions are legal).  Start reading at ``divisibility``.
 """
@@ -67,10 +70,12 @@ class Divisibility:
     """What of a program a mesh cannot cut."""
 
     mesh: Mesh
-    planned: bool  #: arguments are those that a plan keeps whole; False: those that no action on this mesh can cut
+    #: arguments are those that a plan keeps whole; False: those that no action on this mesh can cut
+    planned: bool
     dims: tuple[DimRow, ...]  #: sizes that no axis divides, most bytes first
     partly: tuple[DimRow, ...]  #: sizes that some axes divide and others do not
-    arguments: tuple[ArgumentRow, ...]  #: whole arguments of more than LARGE of the bytes, largest first
+    #: whole arguments of more than LARGE of the bytes, largest first
+    arguments: tuple[ArgumentRow, ...]
     whole_arguments: int  #: number of whole arguments of any size, those of a single element apart
     whole_bytes: float  #: of these
     argument_bytes: float  #: of all arguments
@@ -81,7 +86,9 @@ class Divisibility:
             dims = f"no axis of {self.mesh} divides {len(self.dims)} of the sizes"
         else:
             dims = f"{'some' if self.partly else 'every'} axis of {self.mesh} divides every size"
-        share = text.share_text(self.whole_bytes / self.argument_bytes if self.argument_bytes else 0.0)
+        share = text.share_text(
+            self.whole_bytes / self.argument_bytes if self.argument_bytes else 0.0
+        )
         if not self.whole_arguments:
             return f"{dims}; every argument {'is' if self.planned else 'can be'} cut"
         if self.planned:
@@ -104,7 +111,13 @@ class Divisibility:
         if self.arguments:
             title = "whole under this plan" if self.planned else "cannot be cut"
             cells = [
-                (r.argument, r.type, text.bytes_text(r.bytes), text.share_text(r.bytes_share), r.why)
+                (
+                    r.argument,
+                    r.type,
+                    text.bytes_text(r.bytes),
+                    text.share_text(r.bytes_share),
+                    r.why,
+                )
                 for r in self.arguments
             ]
             parts.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
@@ -133,8 +146,14 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
     """
     if plan is not None and plan.mesh != mesh:
         raise InvalidPlan(f"this plan is for mesh {plan.mesh}, the report is about {mesh}")
-    if plan is not None and plan.program is not analysis.program and plan.program.digest() != analysis.program.digest():
-        raise InvalidPlan(f"this plan shards {plan.program.name}, the report is about {analysis.program.name}")
+    if (
+        plan is not None
+        and plan.program is not analysis.program
+        and plan.program.digest() != analysis.program.digest()
+    ):
+        raise InvalidPlan(
+            f"this plan shards {plan.program.name}, the report is about {analysis.program.name}"
+        )
     rows = _dim_rows(analysis, mesh)
     program = analysis.program
     size = value_bytes(program)[: program.n_arguments]
@@ -143,7 +162,11 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
         whole = [a for a in range(program.n_arguments) if not _cuts(analysis, mesh, a)]
     else:
         layouts = plan.kept_layouts()
-        whole = [a for a in range(program.n_arguments) if not any(plan.spec(layouts[a], len(program.dims(a))))]
+        whole = [
+            a
+            for a in range(program.n_arguments)
+            if not any(plan.spec(layouts[a], len(program.dims(a))))
+        ]
     whole = [a for a in whole if math.prod(program.dims(a)) > 1]
     large = sorted((a for a in whole if size[a] > LARGE * total), key=lambda a: -size[a])
     return Divisibility(
@@ -173,7 +196,9 @@ def _axes(mesh: Mesh) -> list[tuple[str, int]]:
 
 def misses(size: int, mesh: Mesh) -> tuple[Miss, ...]:
     """Axes of ``mesh`` that do not divide ``size``, with what would do."""
-    return tuple(Miss(a, s, math.gcd(size, s), -(-size // s) * s) for a, s in _axes(mesh) if size % s)
+    return tuple(
+        Miss(a, s, math.gcd(size, s), -(-size // s) * s) for a, s in _axes(mesh) if size % s
+    )
 
 
 def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
@@ -183,7 +208,9 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
         return []
     group_of = analysis.group[analysis.colour].astype(np.int64)
     on = names.shardable
-    pairs, counts = np.unique(np.stack([group_of[on], names.size[on]], axis=1), axis=0, return_counts=True)
+    pairs, counts = np.unique(
+        np.stack([group_of[on], names.size[on]], axis=1), axis=0, return_counts=True
+    )
     rank = np.diff(program.shape_ptr)
     value = np.repeat(np.arange(program.n_values), rank)
     of_value = np.stack([group_of[program.def_dim_factor], program.shape, value], axis=1)
@@ -235,12 +262,16 @@ def _why_whole(analysis: Analysis, mesh: Mesh, argument: int, planned: bool) -> 
     if not _axes(mesh):
         return "every axis of the mesh has size 1"
     reasons = []
-    for dim, (size, name) in enumerate(zip(program.dims(argument), program.def_names(argument), strict=True)):
+    for dim, (size, name) in enumerate(
+        zip(program.dims(argument), program.def_names(argument), strict=True)
+    ):
         group = analysis.groups[int(analysis.group[analysis.colour[name]])]
         if size <= 1:
             continue
         if not group.shardable:
             reasons.append(f"dim {dim} ({group.name}) has a colour with nothing to split")
         else:
-            reasons.append(f"dim {dim} ({group.name}) = {size}, {'; '.join(map(str, misses(size, mesh)))}")
+            reasons.append(
+                f"dim {dim} ({group.name}) = {size}, {'; '.join(map(str, misses(size, mesh)))}"
+            )
     return ". ".join(reasons)

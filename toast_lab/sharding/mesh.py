@@ -29,7 +29,11 @@ class Mesh:
             wrong.append(f"axis names repeat: {', '.join(self.axes)}")
         if len(self.axes) > 8:
             wrong.append(f"{len(self.axes)} axes, at most 8")
-        wrong += [f"axis name {a!r} is not an identifier" for a in self.axes if not re.fullmatch(r"[A-Za-z_]\w*", a)]
+        wrong += [
+            f"axis name {a!r} is not an identifier"
+            for a in self.axes
+            if not re.fullmatch(r"[A-Za-z_]\w*", a)
+        ]
         wrong += [
             f"axis {a} has size {s}, must be a whole number above 0"
             for a, s in zip(self.axes, self.sizes, strict=False)
@@ -38,7 +42,9 @@ class Mesh:
         if not wrong and self.n_devices > MOST_DEVICES:
             wrong.append(f"{self.n_devices:.3g} devices, at most {MOST_DEVICES}")
         if wrong:
-            raise InvalidProblem("bad mesh: " + "; ".join(wrong) + '. Give for instance {"data": 4, "model": 2}')
+            raise InvalidProblem(
+                "bad mesh: " + "; ".join(wrong) + '. Give for instance {"data": 4, "model": 2}'
+            )
 
     @property
     def n_devices(self) -> int:
@@ -69,9 +75,15 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, Mapping):
-        bad = [f"{a}={s!r}" for a, s in mesh.items() if isinstance(s, bool) or not isinstance(s, int | np.integer)]
+        bad = [
+            f"{a}={s!r}"
+            for a, s in mesh.items()
+            if isinstance(s, bool) or not isinstance(s, int | np.integer)
+        ]
         if bad:
-            raise InvalidProblem(f"bad mesh: axis sizes must be whole numbers, got {', '.join(bad)}")
+            raise InvalidProblem(
+                f"bad mesh: axis sizes must be whole numbers, got {', '.join(bad)}"
+            )
         return Mesh(tuple(mesh), tuple(int(s) for s in mesh.values()))
     text = mesh.strip()
     if re.fullmatch(r"[0-9]{1,12}(x[0-9]{1,12})*", text):
@@ -79,6 +91,10 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
         names = ("data", "model", *(f"axis{i}" for i in range(2, len(sizes))))
         return Mesh(names[: len(sizes)], sizes)
     parts = [part.partition("=") for part in text.split(",") if part.strip()]
-    if not parts or any(not sep or not re.fullmatch("[0-9]{1,12}", size.strip()) for _, sep, size in parts):
+    if not parts or any(
+        not sep or not re.fullmatch("[0-9]{1,12}", size.strip()) for _, sep, size in parts
+    ):
         raise InvalidProblem(f'cannot read the mesh {mesh!r:.100}; write "4x2" or "data=4,model=2"')
-    return Mesh(tuple(name.strip() for name, _, _ in parts), tuple(int(size) for _, _, size in parts))
+    return Mesh(
+        tuple(name.strip() for name, _, _ in parts), tuple(int(size) for _, _, size in parts)
+    )

@@ -2,18 +2,22 @@
 
     problem.pin(("batch", "data")).pin("params['w']", (None, "model")).forbid(("sequence", "model"))
 
-Whatever is asked for comes down to two things, which say the same of every plan, made of actions or not:
+Whatever is asked for comes down to two things, which say the same of every plan, made of actions or
+not:
 
-* *fixed* entries of the plan's arrays: this op is split along this name on this axis, this value is cut in this dim;
-* *closed* names and dims: no op is split along this name on this axis, no value is cut in this dim on it.
+* *fixed* entries of the plan's arrays: this op is split along this name on this axis, this value is
+  cut in this dim;
+* *closed* names and dims: no op is split along this name on this axis, no value is cut in this dim
+  on it.
 
-A pinned action fixes the entries that it makes, taken after the actions pinned before it, with nothing else sharded.  A
-pinned sharding fixes the axes that it names and closes the dims for all others, open dims (``"*"``) apart.  A forbidden
-action closes every name and dim of its colour on its axis; if it gives a resolution, those only that are
-split in this resolution and not in every other.  A value that may not be cut over an axis has all its dims closed.
+A pinned action fixes the entries that it makes, taken after the actions pinned before it, with
+nothing else sharded.  A pinned sharding fixes the axes that it names and closes the dims for all
+others, open dims (``"*"``) apart.  A forbidden action closes every name and dim of its colour on
+its axis; if it gives a resolution, those only that are split in this resolution and not in every
+other.  A value that may not be cut over an axis has all its dims closed.
 
-Searches over actions start from the fixed entries and leave out what is closed (``Space``); every other method reads
-the same.  Start reading at ``make_pins``.
+Searches over actions start from the fixed entries and leave out what is closed (``Space``); every
+other method reads the same.  Start reading at ``make_pins``.
 """
 
 from __future__ import annotations
@@ -34,15 +38,19 @@ from toast_lab.sharding.wishes import ActionWish, ValueWish, Wish, cuts
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pins:
-    """What plans of one program (``O`` ops, ``V`` values, ``N`` names, ``D`` dims of values) keep to on ``A`` axes."""
+    """What plans of one program (``O`` ops, ``V`` values, ``N`` names, ``D`` dims of values) keep
+    to on ``A`` axes.
+    """
 
     program: Program
     mesh: Mesh
     wishes: tuple[Wish, ...]
-    op_fixed: np.ndarray  #: [O, A] int32 name along which the op is split on the axis, -1: not fixed
+    #: [O, A] int32 name along which the op is split on the axis, -1: not fixed
+    op_fixed: np.ndarray
     value_fixed: np.ndarray  #: [V, A] int8 dim of the value on the axis, -1: not fixed
     name_closed: np.ndarray  #: [N, A] bool: no op is split along the name on the axis
-    dim_closed: np.ndarray  #: [D, A] bool: the dim is not on the axis; row starts are ``program.shape_ptr``
+    #: [D, A] bool: the dim is not on the axis; row starts are ``program.shape_ptr``
+    dim_closed: np.ndarray
     notes: tuple[str, ...] = ()  #: what could not be kept, and why
 
     @property
@@ -64,46 +72,61 @@ class Pins:
         return tuple(space.text(a) for a in self.actions)
 
     def broken(self, op_axis: np.ndarray, value_axis: np.ndarray) -> list[str]:
-        """Every place where a plan, given by its arrays, does not keep to the pins; empty if it does."""
+        """Every place where a plan, given by its arrays, does not keep to the pins.
+
+        Empty if it does.
+        """
         program, axes, found = self.program, self.mesh.axes, []
         for op, a in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_axis)).tolist():
             wanted, there = int(self.op_fixed[op, a]), int(op_axis[op, a])
             found.append(
-                f"{program.kind[op]} ({program.where(op)}): split along {_name(program, op, there)} over {axes[a]}, "
+                f"{program.kind[op]} ({program.where(op)}): split along "
+                f"{_name(program, op, there)} over {axes[a]}, "
                 f"pinned to {_name(program, op, wanted)}"
             )
-        for v, a in np.argwhere((self.value_fixed >= 0) & (self.value_fixed != value_axis)).tolist():
+        for v, a in np.argwhere(
+            (self.value_fixed >= 0) & (self.value_fixed != value_axis)
+        ).tolist():
             there = int(value_axis[v, a])
             found.append(
-                f"{program.value_name[v]}: {axes[a]} cuts {f'dim {there}' if there >= 0 else 'nothing'}, pinned to dim "
+                f"{program.value_name[v]}: {axes[a]} cuts "
+                f"{f'dim {there}' if there >= 0 else 'nothing'}, pinned to dim "
                 f"{int(self.value_fixed[v, a])}"
             )
         ops, cut = np.nonzero(op_axis >= 0)
         for i in np.flatnonzero(self.name_closed[op_axis[ops, cut], cut]).tolist():
             op, a = int(ops[i]), int(cut[i])
             name = _name(program, op, int(op_axis[op, a]))
-            found.append(f"{program.kind[op]} ({program.where(op)}): split along {name} over {axes[a]}, not allowed")
+            found.append(
+                f"{program.kind[op]} ({program.where(op)}): split along {name} over "
+                f"{axes[a]}, not allowed"
+            )
         values, cut = np.nonzero(value_axis >= 0)
         rows = program.shape_ptr[values] + value_axis[values, cut]
         for i in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
             v, a = int(values[i]), int(cut[i])
-            found.append(f"{program.value_name[v]}: {axes[a]} cuts dim {int(value_axis[v, a])}, not allowed")
+            found.append(
+                f"{program.value_name[v]}: {axes[a]} cuts dim {int(value_axis[v, a])}, not allowed"
+            )
         return found
 
     def check(self, op_axis: np.ndarray, value_axis: np.ndarray) -> None:
         """Raise InvalidPlan listing every place where a plan does not keep to the pins."""
         found = self.broken(op_axis, value_axis)
         if found:
-            raise InvalidPlan(f"this plan does not keep to {', '.join(self.texts)}:\n{join_offenders(found)}")
+            raise InvalidPlan(
+                f"this plan does not keep to {', '.join(self.texts)}:\n{join_offenders(found)}"
+            )
 
     def narrowed(self, space: Space) -> Space:
         """A space of the same program and mesh in which every state keeps to the pins."""
         first = space.analysis.program.shape_ptr
         return dataclasses.replace(
-            space, pins=self,
+            space,
+            pins=self,
             op_axes=_allowed(self.name_closed[space.op_name]),
             value_axes=_allowed(self.dim_closed[first[space.value] + space.value_dim]),
-        )  # fmt: skip
+        )
 
 
 def _allowed(closed: np.ndarray) -> np.ndarray:
@@ -115,7 +138,7 @@ def _name(program: Program, op: int, name: int) -> str:
     return f"its name {name - int(program.factor_ptr[op])}" if name >= 0 else "nothing"
 
 
-# -- working out what is fixed and closed ------------------------------------------------------------
+# -- working out what is fixed and closed ----------------------------------------------------------
 
 
 def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -> Pins:
@@ -123,12 +146,13 @@ def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -
 
     Args:
         space: of the program and mesh, without pins.
-        wishes: in the order given.  Of two pinned actions the first has what both would take, as in a plan.
+        wishes: in the order given.  Of two pinned actions the first has what both would take, as in
+            a plan.
         notes: for ``Pins.notes``.
 
     Raises:
-        InvalidProblem: wishes contradict each other, name a thing twice, change nothing or do not divide; all are
-            listed, with sizes.
+        InvalidProblem: wishes contradict each other, name a thing twice, change nothing or do not
+            divide; all are listed, with sizes.
     """
     program, mesh = space.analysis.program, space.mesh
     made = _Made(space)
@@ -145,7 +169,8 @@ def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -
     made.divide()
     if made.wrong:
         raise InvalidProblem(
-            "these pins contradict each other or cannot be carried out:\n" + join_offenders(dict.fromkeys(made.wrong))
+            "these pins contradict each other or cannot be carried out:\n"
+            + join_offenders(dict.fromkeys(made.wrong))
         )
     arrays = made.op_fixed, made.value_fixed, made.name_closed, made.dim_closed
     for array in arrays:
@@ -163,7 +188,8 @@ class _Made:
         self.value_fixed = np.full((program.n_values, n_axes), -1, np.int8)
         self.name_closed = np.zeros((program.n_factors, n_axes), bool)
         self.dim_closed = np.zeros((len(program.shape), n_axes), bool)
-        self.why: dict[tuple[str, int, int], str] = {}  # ("fixed", value, axis) and ("dim" or "name", row, axis)
+        # ("fixed", value, axis) and ("dim" or "name", row, axis)
+        self.why: dict[tuple[str, int, int], str] = {}
         self.wrong: list[str] = []
 
     def value(self, wish: ValueWish) -> None:
@@ -188,7 +214,9 @@ class _Made:
         for a, d in [*wish.dims, *wish.closed]:
             fixed, closed = int(self.value_fixed[v, a]), self.why.get(("dim", first + d, a))
             if fixed == d and closed is not None and closed != self.why["fixed", v, a]:
-                self._clash(self.why["fixed", v, a], f"puts {self._dim(v, d)} over {self._axis(a)}", closed)
+                self._clash(
+                    self.why["fixed", v, a], f"puts {self._dim(v, d)} over {self._axis(a)}", closed
+                )
 
     def _close(self, what: str, row: int, a: int, text: str) -> None:
         (self.dim_closed if what == "dim" else self.name_closed)[row, a] = True
@@ -209,9 +237,11 @@ class _Made:
                 return
             names = self._sides(move, self.space.op_ptr, self.space.op, self.space.op_name)
             picked = self._sides(
-                move, self.space.value_ptr, self.space.value,
+                move,
+                self.space.value_ptr,
+                self.space.value,
                 program.shape_ptr[self.space.value] + self.space.value_dim,
-            )  # fmt: skip
+            )
             rows = picked
         for row in names.tolist():
             self._close("name", row, a, wish.text)
@@ -221,10 +251,16 @@ class _Made:
             v = int(value_of[row])
             d = row - int(program.shape_ptr[v])
             if self.value_fixed[v, a] == d:
-                self._clash(self.why["fixed", v, a], f"puts {self._dim(v, d)} over {self._axis(a)}", wish.text)
+                self._clash(
+                    self.why["fixed", v, a],
+                    f"puts {self._dim(v, d)} over {self._axis(a)}",
+                    wish.text,
+                )
 
     def _sides(self, move: int, ptr: np.ndarray, thing: np.ndarray, what: np.ndarray) -> np.ndarray:
-        """What a move takes of those things from which another move of its group takes something else."""
+        """What a move takes of those things from which another move of its group takes something
+        else.
+        """
         others = np.flatnonzero(self.space.group == self.space.group[move])
         rows = np.concatenate([np.arange(ptr[m], ptr[m + 1]) for m in others])
         pairs = np.unique(np.stack([thing[rows], what[rows]]), axis=1)
@@ -267,7 +303,9 @@ class _Made:
                     called = f"{program.kind[o]} ({program.where(o)}, size {size})"
                     clashes.setdefault(against or "another pin", []).append(called)
             for against, places in clashes.items():
-                some = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+                some = ", ".join(places[:3]) + (
+                    f" and {len(places) - 3} more" if len(places) > 3 else ""
+                )
                 self._clash(wish.text, f"puts {some} over {self._axis(a)}", against)
 
     def divide(self) -> None:
@@ -276,17 +314,26 @@ class _Made:
         for o, a in np.argwhere(self.op_fixed >= 0).tolist():
             against = self.why.get(("name", int(self.op_fixed[o, a]), a))
             if against is not None:
-                self._clash("a pin", f"splits {program.kind[o]} ({program.where(o)}) over {self._axis(a)}", against)
+                self._clash(
+                    "a pin",
+                    f"splits {program.kind[o]} ({program.where(o)}) over {self._axis(a)}",
+                    against,
+                )
         for fixed, what in ((self.value_fixed, "value"), (self.op_fixed, "op")):
             for i in np.flatnonzero((fixed >= 0).sum(axis=1) > 1).tolist():
                 for d in {int(x) for x in fixed[i] if x >= 0}:
                     axes = np.flatnonzero(fixed[i] == d)
                     size = program.dims(i)[d] if what == "value" else int(program.factor_size[d])
                     if size % int(sizes[axes].prod()):
-                        where = self._dim(i, d) if what == "value" else f"{program.kind[i]} ({program.where(i)})"
+                        where = (
+                            self._dim(i, d)
+                            if what == "value"
+                            else (f"{program.kind[i]} ({program.where(i)})")
+                        )
                         ways = cuts(self.mesh, [self.mesh.axes[a] for a in axes.tolist()])
                         self.wrong.append(
-                            f"{where}: size {size} is not divisible by {ways}, which are all pinned to it"
+                            f"{where}: size {size} is not divisible by {ways}, which are all "
+                            "pinned to it"
                         )
 
     def _clash(self, one: str, does: str, other: str) -> None:

@@ -1,7 +1,7 @@
 """``ShardingPlan``: one neutral plan that every stage means the same by.
 
-For each value it says which mesh axes cut each dim of its definition, and for each op along which of its
-names it is split on each axis; the axes of every operand's use follow from the latter.
+For each value it says which mesh axes cut each dim of its definition, and for each op along which
+of its names it is split on each axis; the axes of every operand's use follow from the latter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class ShardingPlan:
     mesh: Mesh
     op_axis: np.ndarray  #: [O, A] name along which the op is split on that axis, -1: none
     value_axis: np.ndarray  #: [V, A] dim of the value on that axis, -1: none
-    actions: tuple[str, ...] = ()  #: how it came about, as text; empty if it did not come from actions
+    #: how it came about, as text; empty if it did not come from actions
+    actions: tuple[str, ...] = ()
     key: int = 0  #: 64-bit state key
     trees: Any = None  #: pytree structures of arguments and results, if known
     notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
@@ -50,7 +51,9 @@ class ShardingPlan:
         return f"<ShardingPlan {self}>"
 
     def __str__(self) -> str:
-        shown = ", ".join(self.actions[:12]) + (f" and {len(self.actions) - 12} more" if len(self.actions) > 12 else "")
+        shown = ", ".join(self.actions[:12]) + (
+            f" and {len(self.actions) - 12} more" if len(self.actions) > 12 else ""
+        )
         return f"of {self.program.name} on {self.mesh}: {shown or 'no actions'} ({self.key:016x})"
 
     # -- making -----------------------------------------------------------------------------------
@@ -74,9 +77,10 @@ class ShardingPlan:
     def from_actions(cls, problem: Problem, actions: Iterable[object]) -> ShardingPlan:
         """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
 
-        Colours of one group are mirrored, so that whoever names each of them asks for the same action again under
-        another name; that is left out, and so are actions that the problem has pinned.  Raises InvalidPlan if an action
-        names no colour or axis, or changes nothing otherwise (with the sizes).
+        Colours of one group are mirrored, so that whoever names each of them asks for the same
+        action again under another name; that is left out, and so are actions that the problem has
+        pinned.  Raises InvalidPlan if an action names no colour or axis, or changes nothing
+        otherwise (with the sizes).
         """
         state = State(problem.space)
         pinned = () if problem.pins is None else problem.pins.actions
@@ -93,8 +97,9 @@ class ShardingPlan:
     def from_specs(cls, problem: Problem, in_specs: dict[str, Iterable[Any]]) -> ShardingPlan:
         """The plan that spreads given argument shardings along their colours, in the order given.
 
-        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of them.  Last dims may be
-        left out, and typed random keys have no others than those that JAX shows.
+        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of
+        them.  Last dims may be left out, and typed random keys have no others than those that JAX
+        shows.
 
         Raises:
             InvalidPlan: a path, a dim or an axis does not exist, the words of a random key are to
@@ -105,7 +110,8 @@ class ShardingPlan:
         unknown = [p for p in in_specs if p not in paths]
         if unknown:
             raise InvalidPlan(
-                f"no argument is called {', '.join(unknown[:20])}; arguments: {', '.join(list(paths)[:20])}"
+                f"no argument is called {', '.join(unknown[:20])}; arguments: "
+                f"{', '.join(list(paths)[:20])}"
             )
         wanted: dict[tuple[str, str], None] = {}
         wrong = []
@@ -134,16 +140,25 @@ class ShardingPlan:
 
     def spec(self, layout: int, rank: int) -> Spec:
         """Mesh axis names per dim of a packed layout."""
-        return tuple(tuple(self.mesh.axes[a] for a in dim) for dim in steps.unpack(layout, rank, len(self.mesh.axes)))
+        return tuple(
+            tuple(self.mesh.axes[a] for a in dim)
+            for dim in steps.unpack(layout, rank, len(self.mesh.axes))
+        )
 
     def value_specs(self) -> list[Spec]:
         """Mesh axes per dim of every value's definition."""
-        return [self.spec(layout, len(self.program.dims(v))) for v, layout in enumerate(self.kept_layouts())]
+        return [
+            self.spec(layout, len(self.program.dims(v)))
+            for v, layout in enumerate(self.kept_layouts())
+        ]
 
     def use_specs(self) -> list[Spec]:
         """Mesh axes per dim of every operand use."""
         wanted = steps.wants_of(steps.tables(self.program), self.op_axis)
-        return [self.spec(int(layout), len(self.program.use_names(u))) for u, layout in enumerate(wanted)]
+        return [
+            self.spec(int(layout), len(self.program.use_names(u)))
+            for u, layout in enumerate(wanted)
+        ]
 
     def argument_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every argument, by path."""
@@ -153,20 +168,28 @@ class ShardingPlan:
     def result_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every result, by path."""
         specs = self.value_specs()
-        return {path: specs[int(v)] for path, v in zip(self.program.output_paths, self.program.outputs, strict=True)}
+        return {
+            path: specs[int(v)]
+            for path, v in zip(self.program.output_paths, self.program.outputs, strict=True)
+        }
 
     def partition_specs(self) -> Any:
-        """``(arguments, results)`` as PartitionSpecs, in the caller's pytrees where those are known."""
+        """``(arguments, results)`` as PartitionSpecs, in the caller's pytrees where those are
+        known.
+        """
         return importlib.import_module("toast_lab.lowering.specs").partition_specs(self)
 
     def constraints(self, minimal: bool = False, **options: Any) -> Any:
         """Where the plan pins a sharding.
 
-        By default every such place: a list of (value, source line, PartitionSpec).  With ``minimal`` the fewest that
-        the user's own code needs under ``jax.jit``; see ``toast_lab.export.minimal.minimal_constraints`` for options.
+        By default every such place: a list of (value, source line, PartitionSpec).  With
+        ``minimal`` the fewest that the user's own code needs under ``jax.jit``; see
+        ``toast_lab.export.minimal.minimal_constraints`` for options.
         """
         if minimal:
-            return importlib.import_module("toast_lab.export.minimal").minimal_constraints(self, **options)
+            return importlib.import_module("toast_lab.export.minimal").minimal_constraints(
+                self, **options
+            )
         return importlib.import_module("toast_lab.lowering.specs").constraints(self)
 
     # -- applying ---------------------------------------------------------------------------------
@@ -175,11 +198,15 @@ class ShardingPlan:
         return importlib.import_module("toast_lab.apply.jit").jit(self, fn, **options)
 
     def named_shardings(self, mesh: Any = None) -> Any:
-        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``, by default one of the first devices."""
+        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``, by default one of the
+        first devices.
+        """
         return importlib.import_module("toast_lab.apply.jit").named_shardings(self, mesh)
 
     def to_python(self, constraints: Any = None, model: Any = None) -> str:
-        """A file of Python that shards the function with JAX alone; see ``toast_lab.export.python.to_python``.
+        """A file of Python that shards the function with JAX alone.
+
+        See ``toast_lab.export.python.to_python``.
 
         ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
         """
@@ -188,7 +215,10 @@ class ShardingPlan:
         return text
 
     def to_patch(self, constraints: Any = None, model: Any = None, **options: Any) -> Any:
-        """The constraints as a diff against the user's source; see ``toast_lab.export.patch.to_patch``."""
+        """The constraints as a diff against the user's source.
+
+        See ``toast_lab.export.patch.to_patch``.
+        """
         found = self.constraints(minimal=True, model=model) if constraints is None else constraints
         return importlib.import_module("toast_lab.export.patch").to_patch(self, found, **options)
 
@@ -197,8 +227,13 @@ class ShardingPlan:
         return importlib.import_module("toast_lab.export.axis_rules").axis_rules(self, names, model)
 
     def to_test(self, load: str, plan_file: str, **options: Any) -> str:
-        """A pytest file that fails when what is compiled drifts; see ``toast_lab.export.drift.to_test``."""
-        text: str = importlib.import_module("toast_lab.export.drift").to_test(self, load, plan_file, **options)
+        """A pytest file that fails when what is compiled drifts.
+
+        See ``toast_lab.export.drift.to_test``.
+        """
+        text: str = importlib.import_module("toast_lab.export.drift").to_test(
+            self, load, plan_file, **options
+        )
         return text
 
     # -- keeping ----------------------------------------------------------------------------------
@@ -225,8 +260,9 @@ class ShardingPlan:
     def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> ShardingPlan:
         """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
 
-        Raises InvalidPlan if the file is not a plan, is cut off or damaged, or is for another kind of program.  A file
-        without a checksum, as earlier versions wrote it or after an edit by hand, is read as it stands.
+        Raises InvalidPlan if the file is not a plan, is cut off or damaged, or is for another kind
+        of program.  A file without a checksum, as earlier versions wrote it or after an edit by
+        hand, is read as it stands.
         """
         try:
             data = json.loads(Path(path).read_text())
@@ -234,29 +270,34 @@ class ShardingPlan:
             raise InvalidPlan(f"{path}: cannot read this plan: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise InvalidPlan(
-                f"{path}: cannot read this plan: {_why_no_json(error)}; give a file that a plan was saved to"
+                f"{path}: cannot read this plan: {_why_no_json(error)}; give a file that a plan "
+                "was saved to"
             ) from None
         portable.check_undamaged(data, str(path))
         return cls.from_json(data, analysis, str(path))
 
     @classmethod
-    def from_json(cls, data: Any, analysis: Analysis | Problem, where: str = "plan") -> ShardingPlan:
+    def from_json(
+        cls, data: Any, analysis: Analysis | Problem, where: str = "plan"
+    ) -> ShardingPlan:
         """Rebuild a plan from ``to_json`` data.
 
-        The program may have other sizes or numbers of layers, and that of a Problem another mesh with the same axes;
-        what then does not fit is left out, and ``notes`` of the plan say so.
+        The program may have other sizes or numbers of layers, and that of a Problem another mesh
+        with the same axes; what then does not fit is left out, and ``notes`` of the plan say so.
         """
         found: Analysis = analysis if isinstance(analysis, Analysis) else analysis.analysis
         if not isinstance(data, dict) or "format" not in data:
             raise InvalidPlan(f"{where}: not a TOAST Lab plan, it has no format")
         if data["format"] != FORMAT:
             raise InvalidPlan(
-                f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save it again with the "
+                f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save "
+                "it again with the "
                 "version that wrote it, or search again."
             )
         if wrong := list(plan_check.offenders(data, portable.ROUNDS)):
             raise InvalidPlan(
-                f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or save it anew:\n"
+                f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or "
+                "save it anew:\n"
                 f"{join_offenders(wrong)}"
             )
         program = found.program
@@ -286,7 +327,10 @@ class ShardingPlan:
 
 def _why_no_json(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"it is no JSON, or was cut off, at line {error.lineno}, column {error.colno}: {error.msg}"
+        return (
+            f"it is no JSON, or was cut off, at line {error.lineno}, column {error.colno}: "
+            f"{error.msg}"
+        )
     if isinstance(error, UnicodeDecodeError):
         return f"it is no text: byte {error.start} is {error.object[error.start]:#04x}"
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -300,7 +344,10 @@ def spec_text(spec: Spec) -> str:
 def replicated(problem: Problem) -> ShardingPlan:
     """The plan that shards nothing, whatever is pinned."""
     program, n_axes = problem.analysis.program, len(problem.mesh.axes)
-    arrays = np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
+    arrays = (
+        np.full((program.n_ops, n_axes), -1, np.int32),
+        np.full((program.n_values, n_axes), -1, np.int8),
+    )
     for array in arrays:
         array.flags.writeable = False
     return ShardingPlan(program, problem.mesh, *arrays, trees=problem.analysis.trees)
@@ -318,11 +365,13 @@ def no_effect(space: Space, action: Action) -> str:
     text = f"action {space.text(action)} changes nothing: "
     if group.size % size:
         return (
-            text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = {size}. '
+            text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = '
+            f"{size}. "
             "Choose another axis or resize the mesh."
         )
     return (
-        text + f'everything of colour {group.name} (size {group.size}) already uses axis "{axis}" = {size}, '
+        text + f"everything of colour {group.name} (size {group.size}) already uses axis "
+        f'"{axis}" = {size}, '
         "or what is left of it no longer divides."
         + ("" if space.pins is None else f" Pinned or forbidden: {', '.join(space.pins.texts)}.")
     )

@@ -1,4 +1,7 @@
-"""Is some JSON a saved plan?  Every field is looked at before it is used; what is wrong is named by its place."""
+"""Is some JSON a saved plan?
+
+Every field is looked at before it is used; what is wrong is named by its place.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _NEEDED = ("program", "mesh", "arguments", "ops")
 
 
 def offenders(data: Any, rounds: int) -> Iterator[str]:
-    """What is wrong with the data of a plan (see ``portable``), a sentence each; ``rounds``: labels of an entry."""
+    """What is wrong with the data of a plan (see ``portable``), a sentence each; ``rounds``.
+
+    Labels of an entry.
+    """
     if not isinstance(data, dict):
         yield f"it is {_kind(data)}, a plan is an object"
         return
@@ -22,7 +28,9 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
         yield f"it lacks {', '.join(missing)}"
     program = data.get("program", {})
     for key in ("name", "digest"):
-        if not isinstance(program, dict) or ("program" in data and not isinstance(program.get(key), str)):
+        if not isinstance(program, dict) or (
+            "program" in data and not isinstance(program.get(key), str)
+        ):
             yield f"program must have a {key}, a text; it is {_shown(program)}"
     mesh = data.get("mesh", {})
     if not isinstance(mesh, dict) or any(checks.whole_offence(size, 1) for size in mesh.values()):
@@ -99,7 +107,13 @@ def _named(entry: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 

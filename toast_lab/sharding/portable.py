@@ -1,14 +1,16 @@
 """A plan as JSON keyed by paths and names, which applies to the program's relatives, too.
 
-Plans are worth keeping longer than the program that they were searched for: the batch doubles, layers are added, the
-sequence grows.  So no number of an op or a value is kept.  An op is known by what it is and where it stands: its kind,
-its name stack, the ranks of what it reads and makes, and, in rounds, the same of its neighbours.  Ops alike in all
-rounds are one entry with their shardings in program order, one for each stretch of equal ones; argument paths are
-known by themselves first, and with other numbers in them after that (``layers[3]`` is like ``layers[2]``).
+Plans are worth keeping longer than the program that they were searched for: the batch doubles,
+layers are added, the sequence grows.  So no number of an op or a value is kept.  An op is known by
+what it is and where it stands: its kind, its name stack, the ranks of what it reads and makes, and,
+in rounds, the same of its neighbours.  Ops alike in all rounds are one entry with their shardings
+in program order, one for each stretch of equal ones; argument paths are known by themselves first,
+and with other numbers in them after that (``layers[3]`` is like ``layers[2]``).
 
-Applied to the very program it came from, a plan comes back bit for bit.  Applied to another one, an op takes the
-sharding of the entry that it agrees with in the most rounds; where the sizes do not divide, the axis is left out, and
-the plan's ``notes`` say so, as they do of ops that nothing in the file is like.
+Applied to the very program it came from, a plan comes back bit for bit.  Applied to another one, an
+op takes the sharding of the entry that it agrees with in the most rounds; where the sizes do not
+divide, the axis is left out, and the plan's ``notes`` say so, as they do of ops that nothing in the
+file is like.
 
 Start reading at ``to_json`` and ``apply``.
 """
@@ -32,9 +34,11 @@ from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 
 ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
-_JIT = re.compile(r"^jit\([^)]*\)/?")  # the user's own function, which may be called otherwise tomorrow
+# The user's own function, which may be called otherwise tomorrow
+_JIT = re.compile(r"^jit\([^)]*\)/?")
 CHECKSUM = "checksum"
-LEAST_KNOWN = 0.5  #: share of a program's arguments or ops that a plan must know by more than their kind
+#: share of a program's arguments or ops that a plan must know by more than their kind
+LEAST_KNOWN = 0.5
 
 Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ...]]
 """An op's (axis, place) pairs and, for each result, its (axis, dim) pairs."""
@@ -48,17 +52,21 @@ class Applied(NamedTuple):
     notes: tuple[str, ...]  #: what of the plan was left out, and why
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 def labels(program: Program) -> np.ndarray:
     """[ROUNDS, O] uint64: what each op is known by, equal in every process."""
     n_ops = program.n_ops
     texts = [
         _numberless(program.value_name[program.results(op)[0]])
         if op < program.n_arguments
-        else f"{program.kind[op]} {_numberless(_JIT.sub('', program.name_stack[op]))} {_ranks(program, op)}"
+        else f"{program.kind[op]} {_numberless(_JIT.sub('', program.name_stack[op]))} "
+        f"{_ranks(program, op)}"
         for op in range(n_ops)
     ]
-    known = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") for text in set(texts)}
+    known = {
+        text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+        for text in set(texts)
+    }
     here = np.array([known[t] for t in texts], np.uint64)
     user = np.repeat(np.arange(n_ops), np.diff(program.use_ptr))
     place = np.arange(program.n_uses) - program.use_ptr[user]
@@ -67,7 +75,8 @@ def labels(program: Program) -> np.ndarray:
     with np.errstate(over="ignore"):  # hashes wrap around
         for _ in range(ROUNDS - 1):
             above = rows(program.use_ptr, here[maker])
-            # Each kind of use once: what every layer reads is to be known by the same name however many there are.
+            # Each kind of use once: what every layer reads is to be known by the same name however
+            # many there are.
             seen = mix(here[user] ^ mix(place.astype(np.uint64)))
             _, first = np.unique(mix(seen ^ mix(maker.astype(np.uint64))), return_index=True)
             below = np.zeros(n_ops, np.uint64)
@@ -87,7 +96,10 @@ def _ranks(program: Program, op: int) -> str:
 
 
 def _places(program: Program, op: int) -> dict[int, str]:
-    """Each name that an op can be split along, as the first dim that carries it: ``r0.1`` result, ``o1.0`` operand."""
+    """Each name that an op can be split along, as the first dim that carries it.
+
+    ``r0.1`` result, ``o1.0`` operand.
+    """
     found: dict[int, str] = {}
     for k, value in enumerate(program.results(op)):
         for d, name in enumerate(program.def_names(value)):
@@ -98,17 +110,23 @@ def _places(program: Program, op: int) -> dict[int, str]:
     return found
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
-def to_json(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray) -> dict[str, Any]:
+# -- writing ---------------------------------------------------------------------------------------
+def to_json(
+    program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray
+) -> dict[str, Any]:
     """``ops`` and ``arguments`` of a plan as plain data."""
     label = labels(program)
     splits = [_split(program, mesh, op_axis, value_axis, op) for op in range(program.n_ops)]
     arguments = {
-        program.value_name[program.results(op)[0]]: _plain(splits[op])[1][0] for op in range(program.n_arguments)
+        program.value_name[program.results(op)[0]]: _plain(splits[op])[1][0]
+        for op in range(program.n_arguments)
     }
     entries = []
     for members in _members(label[-1]).values():
-        runs = [[len(list(same)), *_plain(split)] for split, same in itertools.groupby(splits[op] for op in members)]
+        runs = [
+            [len(list(same)), *_plain(split)]
+            for split, same in itertools.groupby(splits[op] for op in members)
+        ]
         if all(not split[0] and not any(split[1]) for split in (splits[op] for op in members)):
             runs = [[len(members)]]  # nothing is sharded
         op = members[0]
@@ -123,11 +141,17 @@ def to_json(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.nd
     return {"arguments": arguments, "ops": entries}
 
 
-def _split(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray, op: int) -> Split:
+def _split(
+    program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray, op: int
+) -> Split:
     axes = [a for a in range(len(mesh.axes)) if op_axis[op, a] >= 0]
     places = _places(program, op) if axes else {}
     kept = tuple(
-        tuple((mesh.axes[a], int(value_axis[v, a])) for a in range(len(mesh.axes)) if value_axis[v, a] >= 0)
+        tuple(
+            (mesh.axes[a], int(value_axis[v, a]))
+            for a in range(len(mesh.axes))
+            if value_axis[v, a] >= 0
+        )
         for v in program.results(op)
     )
     return tuple((mesh.axes[a], places[int(op_axis[op, a])]) for a in axes), kept
@@ -144,7 +168,7 @@ def _members(label: np.ndarray) -> dict[int, list[int]]:
     return found
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> Applied:
     """Apply what ``to_json`` gave to a program.
 
@@ -155,12 +179,16 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
         where: the file, for messages.
 
     Raises:
-        InvalidPlan: the data name axes that the mesh lacks, or are of a program that is no relative.
+        InvalidPlan: the data name axes that the mesh lacks, or are of a program that is no
+            relative.
     """
     known = _Known(data)
     missing = sorted(known.axes - set(mesh.axes))
     if missing:
-        raise InvalidPlan(f"{where}: shards over {', '.join(map(repr, missing))}, the mesh has {', '.join(mesh.axes)}")
+        raise InvalidPlan(
+            f"{where}: shards over {', '.join(map(repr, missing))}, the mesh has "
+            f"{', '.join(mesh.axes)}"
+        )
     label = labels(program)
     splits: list[Split | None] = [None] * program.n_ops
     deepest = np.full(program.n_ops, -1)
@@ -171,17 +199,20 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     for op in range(program.n_arguments):
         exact = known.arguments.get(program.value_name[program.results(op)[0]])
         if exact is not None and len(exact) <= len(program.dims(program.results(op)[0])):
-            # How it is kept goes by its path.  Where its entry says the same of that, the entry says more: refined
-            # plans may hand an argument on in another way than they keep it.
+            # How it is kept goes by its path.  Where its entry says the same of that, the entry
+            # says more: refined plans may hand an argument on in another way than they keep it.
             known_by_entry = splits[op]
             if known_by_entry is None or known_by_entry[1] != exact[1]:
                 splits[op] = exact
             deepest[op] = ROUNDS
     at = program.n_arguments
-    ops, arguments = (float((part >= 1).mean()) if len(part) else 1.0 for part in (deepest[at:], deepest[:at]))
+    ops, arguments = (
+        float((part >= 1).mean()) if len(part) else 1.0 for part in (deepest[at:], deepest[:at])
+    )
     if max(ops, arguments) < LEAST_KNOWN:
         raise InvalidPlan(
-            f"{where}: this plan is not for {program.name}: by more than their kind it knows {arguments:.0%} of its "
+            f"{where}: this plan is not for {program.name}: by more than their kind it knows "
+            f"{arguments:.0%} of its "
             f"{at} arguments and {ops:.0%} of its {program.n_ops - at} ops"
         )
     return _Writer(program, mesh).write(splits, deepest)
@@ -194,7 +225,11 @@ class _Known:
         self.by_round: list[dict[int, list[Split]]] = [defaultdict(list) for _ in range(ROUNDS)]
         self.axes: set[str] = set()
         for entry in data["ops"]:
-            runs = [split for run in entry["runs"] for split in itertools.repeat(self._read(run[1:]), int(run[0]))]
+            runs = [
+                split
+                for run in entry["runs"]
+                for split in itertools.repeat(self._read(run[1:]), int(run[0]))
+            ]
             for known, text in zip(self.by_round, entry["labels"], strict=True):
                 known[int(text, 16)].extend(runs)
         self.arguments: dict[str, Split] = {}
@@ -212,22 +247,31 @@ class _Known:
         return split, kept
 
     def find(self, label: Sequence[int], n: int) -> tuple[list[Split | None], int]:
-        """Shardings of ``n`` alike ops in program order, and how far an entry agrees with them (-1: not at all)."""
+        """Shardings of ``n`` alike ops in program order, and how far an entry agrees with them (-1:
+        not at all).
+        """
         for depth in reversed(range(ROUNDS)):
             found = self.by_round[depth].get(label[depth])
             if found:
-                return list(_stretched(found, n) if depth == ROUNDS - 1 else [_most(found)] * n), depth
+                return list(
+                    _stretched(found, n) if depth == ROUNDS - 1 else [_most(found)] * n
+                ), depth
         return [None] * n, -1
 
 
 def _stretched(found: Sequence[Split], n: int) -> list[Split]:
-    """As many as wanted: repeated if they repeat themselves, as layers do, else each for its share of the program."""
+    """As many as wanted.
+
+    Repeated if they repeat themselves, as layers do, else each for its share of the program.
+    """
     if len(found) == n:
         return list(found)
     for period in range(1, len(found) // 2 + 1):
-        if len(found) % period == 0 and n % period == 0 and all(
-            a == b for a, b in zip(found, found[period:], strict=False)
-        ):  # fmt: skip
+        if (
+            len(found) % period == 0
+            and n % period == 0
+            and all(a == b for a, b in zip(found, found[period:], strict=False))
+        ):
             return [found[i % period] for i in range(n)]
     return [found[i * len(found) // n] for i in range(n)]
 
@@ -250,8 +294,8 @@ class _Writer:
         for op, split in enumerate(splits):
             if split is not None:
                 self._op(op, split)
-        # What a loop or a conditional hands on is one value that is seen at several places.  Where all of them were
-        # known in every round, each is as the plan had it.
+        # What a loop or a conditional hands on is one value that is seen at several places.  Where
+        # all of them were known in every round, each is as the plan had it.
         for op in np.flatnonzero(program.owner != np.arange(program.n_ops)).tolist():
             owner = int(program.owner[op])
             if min(deepest[op], deepest[owner]) >= ROUNDS - 1:
@@ -260,11 +304,16 @@ class _Writer:
             for mine, theirs in zip(program.results(op), program.results(owner), strict=False):
                 if program.dims(mine) == program.dims(theirs):
                     self.value_axis[mine] = self.value_axis[theirs]
-        unknown = Counter(f"{program.kind[op]} ({program.where(op)})" for op in np.flatnonzero(deepest < 0).tolist())
+        unknown = Counter(
+            f"{program.kind[op]} ({program.where(op)})"
+            for op in np.flatnonzero(deepest < 0).tolist()
+        )
         notes = [f"{text}, {n} times" if n > 1 else text for text, n in self.left_out.items()]
         if unknown:
             rows_ = [f"{n} {text}" for text, n in unknown.most_common()]
-            notes.append(f"unsharded, since the plan knows nothing like them: {join_offenders(rows_, 10)}")
+            notes.append(
+                f"unsharded, since the plan knows nothing like them: {join_offenders(rows_, 10)}"
+            )
         return Applied(self.op_axis, self.value_axis, tuple(notes))
 
     def _op(self, op: int, split: Split) -> None:
@@ -275,7 +324,13 @@ class _Writer:
             if name is None or program.factor_class[name] > 1:
                 self._leave_out(axis, f"{program.kind[op]} ({program.where(op)}) has no such dim")
                 continue
-            self._give(self.op_axis[op], axis, name, int(program.factor_size[name]), lambda: self._called(op))
+            self._give(
+                self.op_axis[op],
+                axis,
+                name,
+                int(program.factor_size[name]),
+                lambda: self._called(op),
+            )
         for value, kept in zip(program.results(op), split[1], strict=False):
             shape = program.dims(value)
             for axis, dim in kept:
@@ -287,7 +342,9 @@ class _Writer:
                     continue
                 self._give(self.value_axis[value], axis, dim, shape[dim], lambda: self._called(op))
 
-    def _give(self, row: np.ndarray, axis: str, what: int, size: int, called: Callable[[], str]) -> None:
+    def _give(
+        self, row: np.ndarray, axis: str, what: int, size: int, called: Callable[[], str]
+    ) -> None:
         at = self.mesh.axes.index(axis)
         ways = int(np.prod([n for b, n in enumerate(self.mesh.sizes) if b == at or row[b] == what]))
         if size % ways:
@@ -306,7 +363,9 @@ class _Writer:
 
 
 def file_text(data: Mapping[str, Any]) -> str:
-    """``text`` with a checksum as its second line, which may be taken out by whoever edits the file."""
+    """``text`` with a checksum as its second line, which may be taken out by whoever edits the
+    file.
+    """
     format_, *others = data.items()
     return text(dict([format_, (CHECKSUM, checksum(data)), *others]))
 
@@ -318,11 +377,16 @@ def checksum(data: Mapping[str, Any]) -> str:
 
 
 def check_undamaged(data: Any, where: str) -> None:
-    """Raise InvalidPlan if a plan file's content is not what its checksum says; without one there is nothing to say."""
+    """Raise InvalidPlan if a plan file's content is not what its checksum says.
+
+    Without one there is nothing to say.
+    """
     if isinstance(data, dict) and CHECKSUM in data and data[CHECKSUM] != (found := checksum(data)):
         raise InvalidPlan(
-            f"{where}: damaged plan, or edited by hand: its checksum is {str(data[CHECKSUM])[:23]}..., its content has "
-            f"{found[:23]}.... Save the plan or copy the file again; after an edit on purpose remove the line with "
+            f"{where}: damaged plan, or edited by hand: its checksum is "
+            f"{str(data[CHECKSUM])[:23]}..., its content has "
+            f"{found[:23]}.... Save the plan or copy the file again; after an edit on purpose "
+            "remove the line with "
             f'"{CHECKSUM}"'
         )
 
@@ -333,7 +397,9 @@ def text(data: Mapping[str, Any]) -> str:
     for key, value in data.items():
         if key in ("ops", "arguments"):
             items = (
-                value if isinstance(value, list) else [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+                value
+                if isinstance(value, list)
+                else [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
             )
             body = ",\n  ".join(i if isinstance(i, str) else json.dumps(i) for i in items)
             opening, closing = ("[", "]") if isinstance(value, list) else ("{", "}")

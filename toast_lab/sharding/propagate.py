@@ -1,32 +1,38 @@
-"""Propagation: how a sharding of arguments spreads through the whole program, one mesh axis at a time.
+"""Propagation: how a sharding of arguments spreads through the whole program, one mesh axis at a
+time.
 
-This is what partitioners with a propagating compiler do, and what searches over argument shardings lean on.  A sharding
-decided for one argument dim goes forward to the ops that use it, to their results, backward to their other operands
-and to whatever makes those, until nothing changes.  Nothing is worked out ahead of time and nothing is known of colours
-or of repeated layers: every op is looked at by itself.
+This is what partitioners with a propagating compiler do, and what searches over argument shardings
+lean on.  A sharding decided for one argument dim goes forward to the ops that use it, to their
+results, backward to their other operands and to whatever makes those, until nothing changes.
+Nothing is worked out ahead of time and nothing is known of colours or of repeated layers: every op
+is looked at by itself.
 
-What a value's dim means to an op is said by the op's rule: the dim has one factor of the op.  An op *is wanted* along
-the factors of the dims in which its operands and results are sharded on the axis; a value *is wanted* in the dims along
-which the ops that use it are split.  An op wanted along one factor takes it.  An op wanted along two is in conflict and
-left as it is: it is computed whole on this axis, and its operands are gathered for it.  Likewise a value.  What an
-earlier decision gave away stays, so the order of decisions counts, as it does for PartIR's tactics.  Example,
-``x @ x.T`` with the rows of ``x`` on ``a``: both operands want another dim of the product, hence the product is whole.
+What a value's dim means to an op is said by the op's rule: the dim has one factor of the op.  An op
+*is wanted* along the factors of the dims in which its operands and results are sharded on the axis;
+a value *is wanted* in the dims along which the ops that use it are split.  An op wanted along one
+factor takes it.  An op wanted along two is in conflict and left as it is: it is computed whole on
+this axis, and its operands are gathered for it.  Likewise a value.  What an earlier decision gave
+away stays, so the order of decisions counts, as it does for PartIR's tactics.  Example, ``x @ x.T``
+with the rows of ``x`` on ``a``: both operands want another dim of the product, hence the product is
+whole.
 
-Passes go forward (an op, then its results) and backward (results by their uses, then the op) in turn.  An op decides
-in a forward pass after everything it takes was decided, in a backward pass after everything it gives was, so the
-outcome does not depend on how independent ops are listed.  The ops of a loop or conditional that share factors (see
-``toast_lab.ir.walk``) decide as one, where the op stands that has the factors.
+Passes go forward (an op, then its results) and backward (results by their uses, then the op) in
+turn.  An op decides in a forward pass after everything it takes was decided, in a backward pass
+after everything it gives was, so the outcome does not depend on how independent ops are listed.
+The ops of a loop or conditional that share factors (see ``toast_lab.ir.walk``) decide as one, where
+the op stands that has the factors.
 
-Factors that cannot be sharded, or whose size the axis does not divide, are never wanted.  Values made of constants
-neither take nor pass on anything.  Arguments and results that nothing reaches stay whole.
+Factors that cannot be sharded, or whose size the axis does not divide, are never wanted.  Values
+made of constants neither take nor pass on anything.  Arguments and results that nothing reaches
+stay whole.
 
-Differences from the published engines.  PartIR rewrites the program into loops and propagates through those; here the
-loops are implied.  Shardy also orders ops by priority and settles some conflicts by size (see
-``tests/lowering/test_propagation_oracle.py``).  Only the major factor of a merged dim is propagated, which is
-all that a plan can express.
+Differences from the published engines.  PartIR rewrites the program into loops and propagates
+through those; here the loops are implied.  Shardy also orders ops by priority and settles some
+conflicts by size (see ``tests/lowering/test_propagation_oracle.py``).  Only the major factor of a
+merged dim is propagated, which is all that a plan can express.
 
-Reference: TOAST section 2.2 ("How it was done before"); PartIR (arXiv 2401.11202), section on propagation.
-Start reading at ``Propagation``.
+Reference: TOAST section 2.2 ("How it was done before"); PartIR (arXiv 2401.11202), section on
+propagation.  Start reading at ``Propagation``.
 """
 
 from __future__ import annotations
@@ -39,23 +45,32 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import random_keys
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import BoolMatrix, Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix, packed
+from toast_lab.packs import (
+    BoolMatrix,
+    Int8Matrix,
+    Int32Array,
+    Int32Matrix,
+    Int64Array,
+    Int64Matrix,
+    packed,
+)
 from toast_lab.sharding.mesh import Mesh
 
 if TYPE_CHECKING:
     from toast_lab.sharding.pins import Pins
 
 CONFLICT = -2  #: wanted in two ways
-BLOCK = 64  #: ops that wait are looked for in blocks of this size, so that a small change costs little
+#: ops that wait are looked for in blocks of this size, so that a small change costs little
+BLOCK = 64
 
 
 @packed
 class Flow(NamedTuple):
     """Who is next to whom, for compiled code.
 
-    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors, ``A`` axes.  *Op* means the one that has the factors
-    (``program.owner``); the rows of other ops are empty.  A *touch* is a place where a value meets an op: its uses, and
-    then the definitions (touch ``U + v`` is that of value ``v``).
+    ``O`` ops, ``V`` values, ``U`` uses, ``F`` factors, ``A`` axes.  *Op* means the one that has the
+    factors (``program.owner``); the rows of other ops are empty.  A *touch* is a place where a
+    value meets an op: its uses, and then the definitions (touch ``U + v`` is that of value ``v``).
     """
 
     op_touch_ptr: Int32Array  #: [O+1] row starts into op_touch
@@ -67,9 +82,11 @@ class Flow(NamedTuple):
     touch_dim: Int32Array  #: [U+V] row starts into dim_factor, one row for each dim of the value
     dim_factor: Int32Array  #: factor of the op that the dim has there
     value_dim: Int32Array  #: [V+1] row starts into value_size
-    value_size: Int64Matrix  #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
+    #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
+    value_size: Int64Matrix
     factor_size: Int64Array  #: [F]
-    usable: BoolMatrix  #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
+    #: [A, F] bool: may be sharded, the axis by itself divides it, and pins allow it
+    usable: BoolMatrix
     axis_size: Int64Array  #: [A]
 
 
@@ -87,7 +104,8 @@ class Sharding(NamedTuple):
 class Propagation:
     """Propagates through one program on one mesh; holds scratch, so one for each thread.
 
-    With ``pins`` every state keeps to them: what they fix is there from the start, and nothing gets what they close.
+    With ``pins`` every state keeps to them: what they fix is there from the start, and nothing gets
+    what they close.
     """
 
     def __init__(self, analysis: Analysis, mesh: Mesh, pins: Pins | None = None) -> None:
@@ -95,8 +113,10 @@ class Propagation:
         self.flow = _flow(analysis, mesh, pins)
         self._start: Sharding | None = None
         blocks = -(-analysis.program.n_ops // BLOCK)
-        # Ops to be looked at in the next pass forward (row 0) and backward (row 1), and blocks that may hold some.
-        self._waiting, self._blocks = np.zeros((2, blocks * BLOCK), np.bool_), np.zeros((2, blocks), np.bool_)
+        # Ops to be looked at in the next pass forward (row 0) and backward (row 1), and blocks that
+        # may hold some.
+        self._waiting = np.zeros((2, blocks * BLOCK), np.bool_)
+        self._blocks = np.zeros((2, blocks), np.bool_)
 
     def start(self) -> Sharding:
         """What the pins fix, propagated; without any the unsharded state."""
@@ -106,7 +126,8 @@ class Propagation:
                 self._start = Sharding(self.pins.op_fixed.copy(), self.pins.value_fixed.copy())
                 for value, axis in self.pins.sharded_values():
                     dim = int(self.pins.value_fixed[value, axis])
-                    # A value that has the axis counts as reached; this one has it, and has told nobody yet.
+                    # A value that has the axis counts as reached; this one has it, and has told
+                    # nobody yet.
                     self._start.value_axis[value, axis] = -1
                     self.shard(self._start, np.array([value]), dim, axis)
         return self._start.copy()
@@ -115,25 +136,35 @@ class Propagation:
         """The state in which nothing is sharded, pinned or not."""
         program, n_axes = self.analysis.program, len(self.mesh.axes)
         return Sharding(
-            np.full((program.n_ops, n_axes), -1, np.int32), np.full((program.n_values, n_axes), -1, np.int8)
+            np.full((program.n_ops, n_axes), -1, np.int32),
+            np.full((program.n_values, n_axes), -1, np.int8),
         )
 
     def shard(self, state: Sharding, values: np.ndarray, dim: int, axis: int) -> int:
         """Shard ``dim`` of each of ``values`` on ``axis`` (by number) and propagate, in place.
 
-        The values are taken in order, each with its own propagation; one that an earlier one has reached on this axis
-        already, or whose dim no longer divides, is left as it is.  Gives how many ops and values were changed.
+        The values are taken in order, each with its own propagation; one that an earlier one has
+        reached on this axis already, or whose dim no longer divides, is left as it is.  Gives how
+        many ops and values were changed.
         """
         return int(
-            shard_values(self.flow, state.op_axis, state.value_axis, np.asarray(values, np.int32), dim, axis,
-                         self._waiting, self._blocks)
-        )  # fmt: skip
+            shard_values(
+                self.flow,
+                state.op_axis,
+                state.value_axis,
+                np.asarray(values, np.int32),
+                dim,
+                axis,
+                self._waiting,
+                self._blocks,
+            )
+        )
 
     def from_arguments(self, shardings: list[tuple[str, int, str]]) -> Sharding:
         """Propagate (argument path, dim, mesh axis) decisions in the order given.
 
-        Raises InvalidPlan, listing all of them, for decisions that name no argument, dim or axis, or that change
-        nothing since the argument's axis is taken or its size does not divide.
+        Raises InvalidPlan, listing all of them, for decisions that name no argument, dim or axis,
+        or that change nothing since the argument's axis is taken or its size does not divide.
         """
         program, state = self.analysis.program, self.unsharded()
         paths = {program.value_name[a]: a for a in range(program.n_arguments)}
@@ -142,20 +173,26 @@ class Propagation:
             if path not in paths:
                 wrong.append(f"no argument is called {path}")
             elif not 0 <= dim < len(program.dims(paths[path])):
-                wrong.append(f"{path} has no dimension {dim}, its rank is {len(program.dims(paths[path]))}")
+                wrong.append(
+                    f"{path} has no dimension {dim}, its rank is {len(program.dims(paths[path]))}"
+                )
             elif axis not in self.mesh.axes:
                 wrong.append(f'the mesh {self.mesh} has no axis "{axis}"')
             elif why := random_keys.offence(program, paths[path], dim):
                 wrong.append(f"{path}: {why}")
             elif not self.shard(state, np.asarray([paths[path]]), dim, self.mesh.axes.index(axis)):
                 wrong.append(
-                    f'dimension {dim} of {path} (size {program.dims(paths[path])[dim]}) cannot be put on "{axis}" = '
-                    f"{self.mesh.size(axis)}: it does not divide, or an earlier decision has used the axis there"
+                    f"dimension {dim} of {path} (size {program.dims(paths[path])[dim]}) cannot "
+                    f'be put on "{axis}" = '
+                    f"{self.mesh.size(axis)}: it does not divide, or an earlier decision has "
+                    "used the axis there"
                 )
         if wrong:
             from toast_lab.errors import join_offenders
 
-            raise InvalidPlan("these argument shardings cannot be propagated: " + join_offenders(wrong))
+            raise InvalidPlan(
+                "these argument shardings cannot be propagated: " + join_offenders(wrong)
+            )
         return state
 
 
@@ -177,9 +214,15 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
         value_use_ptr=value_use_ptr,
         value_use=value_use,
         touch_op=touch_op,
-        touch_value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(np.int32),
-        touch_dim=np.concatenate([program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]),
-        dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(np.int32),
+        touch_value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(
+            np.int32
+        ),
+        touch_dim=np.concatenate(
+            [program.use_dim_ptr[:-1], program.use_dim_ptr[-1] + program.shape_ptr[:-1]]
+        ),
+        dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(
+            np.int32
+        ),
         value_dim=np.array(program.shape_ptr, np.int32),
         value_size=np.where(never, 1, program.shape),
         factor_size=program.factor_size,
@@ -191,11 +234,13 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
 def _grouped(key: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Row starts, and the positions in ``key`` of each of 0..n-1, ascending."""
     counts = np.bincount(key, minlength=n) if len(key) else np.zeros(n, int)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), np.argsort(key, kind="stable").astype(np.int32)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), np.argsort(
+        key, kind="stable"
+    ).astype(np.int32)
 
 
-# The kernels get single arrays rather than the whole ``Flow``: counting references to its members at every access is
-# most of the time otherwise.
+# The kernels get single arrays rather than the whole ``Flow``: counting references to its members
+# at every access is most of the time otherwise.
 
 
 @helper
@@ -277,12 +322,17 @@ def shard_values(
     waiting: BoolMatrix,
     blocks: BoolMatrix,
 ) -> int:
-    """``Propagation.shard``, in place.  ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False."""
+    """``Propagation.shard``, in place.
+
+    ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False.
+    """
     value_size, value_dim = t.value_size[axis], t.value_dim
     changed = 0
     for value in values:
         size = value_size[value_dim[value] + dim]
-        if value_axis[value, axis] < 0 and _divides(size, dim, value_axis[value], axis, t.axis_size):
+        if value_axis[value, axis] < 0 and _divides(
+            size, dim, value_axis[value], axis, t.axis_size
+        ):
             changed += _spread(t, op_axis, value_axis, value, dim, axis, waiting, blocks)
     return changed
 
@@ -298,10 +348,22 @@ def _spread(
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> int:
-    """Shard a value, then forward and backward passes until no op waits; gives how many ops and values were changed."""
-    op_touch_ptr, op_touch, touch_op, touch_value = t.op_touch_ptr, t.op_touch, t.touch_op, t.touch_value
-    value_use_ptr, value_use, touch_dim, dim_factor = t.value_use_ptr, t.value_use, t.touch_dim, t.dim_factor
-    value_dim, value_size, factor_size, axis_size = t.value_dim, t.value_size[axis], t.factor_size, t.axis_size
+    """Shard a value, then forward and backward passes until no op waits.
+
+    Gives how many ops and values were changed.
+    """
+    op_touch_ptr = t.op_touch_ptr
+    op_touch = t.op_touch
+    touch_op = t.touch_op
+    touch_value = t.touch_value
+    value_use_ptr = t.value_use_ptr
+    value_use = t.value_use
+    touch_dim = t.touch_dim
+    dim_factor = t.dim_factor
+    value_dim = t.value_dim
+    value_size = t.value_size[axis]
+    factor_size = t.factor_size
+    axis_size = t.axis_size
     n_uses, n_blocks = value_use.shape[0], blocks.shape[1]
     split, held, usable = op_axis[:, axis], value_axis[:, axis], t.usable[axis]
     held[seed] = seed_dim
@@ -329,21 +391,41 @@ def _spread(
                             continue
                         start = value_dim[value]
                         dim = _wanted_dim(
-                            value, split, value_use_ptr, value_use, touch_op, touch_dim, dim_factor,
+                            value,
+                            split,
+                            value_use_ptr,
+                            value_use,
+                            touch_op,
+                            touch_dim,
+                            dim_factor,
                             value_dim[value + 1] - start,
-                        )  # fmt: skip
-                        if dim >= 0 and _divides(value_size[start + dim], dim, value_axis[value], axis, axis_size):
+                        )
+                        if dim >= 0 and _divides(
+                            value_size[start + dim], dim, value_axis[value], axis, axis_size
+                        ):
                             held[value] = dim
                             changed += 1
-                            _tell(value, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
+                            _tell(
+                                value,
+                                n_uses,
+                                split,
+                                value_use_ptr,
+                                value_use,
+                                touch_op,
+                                waiting,
+                                blocks,
+                            )
                 if split[op] < 0:
                     factor = _wanted_factor(
                         op, held, op_touch_ptr, op_touch, touch_value, touch_dim, dim_factor, usable
-                    )  # fmt: skip
-                    if factor >= 0 and _divides(factor_size[factor], factor, op_axis[op], axis, axis_size):
+                    )
+                    if factor >= 0 and _divides(
+                        factor_size[factor], factor, op_axis[op], axis, axis_size
+                    ):
                         split[op] = factor
                         changed += 1
-                        for k in range(first, last):  # what makes its operands, and itself, may go on from here
+                        # What makes its operands, and itself, may go on from here
+                        for k in range(first, last):
                             touch = op_touch[k]
                             if held[touch_value[touch]] < 0:
                                 to = 0 if touch >= n_uses else 1
@@ -356,12 +438,26 @@ def _spread(
                         if touch < n_uses or held[value] >= 0:
                             continue
                         start = value_dim[value]
-                        dim = _dim_of(split[op], touch_dim[touch], value_dim[value + 1] - start, dim_factor)
-                        if dim >= 0 and _divides(value_size[start + dim], dim, value_axis[value], axis, axis_size):
+                        dim = _dim_of(
+                            split[op], touch_dim[touch], value_dim[value + 1] - start, dim_factor
+                        )
+                        if dim >= 0 and _divides(
+                            value_size[start + dim], dim, value_axis[value], axis, axis_size
+                        ):
                             held[value] = dim
                             changed += 1
-                            _tell(value, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
-            # A loop may have let an op wait that stands before the one just seen: that is for the next pass.
+                            _tell(
+                                value,
+                                n_uses,
+                                split,
+                                value_use_ptr,
+                                value_use,
+                                touch_op,
+                                waiting,
+                                blocks,
+                            )
+            # A loop may have let an op wait that stands before the one just seen: that is for the
+            # next pass.
             blocks[way, block] = False
             for j in range(block * BLOCK, (block + 1) * BLOCK):
                 blocks[way, block] |= waiting[way, j]
@@ -380,7 +476,9 @@ def _tell(
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> None:
-    """Let the ops around a value that was just sharded look again, those that have no factor on the axis yet."""
+    """Let the ops around a value that was just sharded look again, those that have no factor on the
+    axis yet.
+    """
     op = touch_op[n_uses + value]
     if split[op] < 0:
         _wait(op, 0, waiting, blocks)

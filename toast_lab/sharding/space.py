@@ -1,8 +1,9 @@
 """The action space: what each action would shard, worked out once, as flat arrays.
 
-A *move* is (colour group, resolution bits): for every op that has a name of the group, the name that the
-move would split, and for every value the dim.  Conflicts are settled here, by the bits, so that taking an
-action in a search is a loop over two integer lists.  An action is a move on one mesh axis.
+A *move* is (colour group, resolution bits): for every op that has a name of the group, the name
+that the move would split, and for every value the dim.  Conflicts are settled here, by the bits, so
+that taking an action in a search is a loop over two integer lists.  An action is a move on one mesh
+axis.
 
 Reference: TOAST section 4.2.
 """
@@ -25,7 +26,9 @@ from toast_lab.sharding.mesh import Mesh
 if TYPE_CHECKING:
     from toast_lab.sharding.pins import Pins
 
-MAX_BITS = 5  # beyond this many independent sets in one group only uniform and one-bit-off resolutions are offered
+# Beyond this many independent sets in one group only uniform and one-bit-off resolutions are
+# offered
+MAX_BITS = 5
 
 
 class Action(NamedTuple):
@@ -52,9 +55,11 @@ class Space:
     value_dim: np.ndarray  #: ... along this dim
     value_dim_size: np.ndarray  #: size of that dim
     n_names: np.ndarray  #: [M] names of the group with size above 1
-    op_axes: np.ndarray  #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
+    #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
+    op_axes: np.ndarray
     value_axes: np.ndarray  #: the same of ``value``
-    pins: Pins | None = None  #: what every state keeps to; ``op_axes`` and ``value_axes`` leave out what they rule out
+    #: what every state keeps to; ``op_axes`` and ``value_axes`` leave out what they rule out
+    pins: Pins | None = None
 
     def __repr__(self) -> str:
         return f"<Space of {self.analysis.program.name} on {self.mesh}: {self.n_moves} moves>"
@@ -68,10 +73,18 @@ class Space:
     def alike(self) -> Alike:
         """Ops and values whose states never differ, and the moves on one of each."""
         return find_alike(
-            self.analysis.program, self.op_ptr, self.op, self.op_name,
-            self.value_ptr, self.value, self.value_dim, self.value_dim_size, self.op_axes, self.value_axes,
+            self.analysis.program,
+            self.op_ptr,
+            self.op,
+            self.op_name,
+            self.value_ptr,
+            self.value,
+            self.value_dim,
+            self.value_dim_size,
+            self.op_axes,
+            self.value_axes,
             None if self.pins is None else (self.pins.op_fixed, self.pins.value_fixed),
-        )  # fmt: skip
+        )
 
     @functools.cached_property
     def name_size(self) -> np.ndarray:
@@ -90,13 +103,16 @@ class Space:
 
     @functools.cached_property
     def start(self) -> tuple[np.ndarray, np.ndarray]:
-        """([K, A] names of the classes' first ops, [L, A] dims) of the state that every search starts from."""
+        """([K, A] names of the classes' first ops, [L, A] dims) of the state that every search
+        starts from.
+        """
         alike, n_axes = self.alike, len(self.mesh.axes)
         if self.pins is None:
             ops = np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32)
             values = np.full((len(alike.values.first), n_axes), -1, dtype=np.int8)
         else:
-            ops, values = self.pins.op_fixed[alike.ops.first], self.pins.value_fixed[alike.values.first]
+            ops = self.pins.op_fixed[alike.ops.first]
+            values = self.pins.value_fixed[alike.values.first]
         return ops, values
 
     def move_of(self, action: Action) -> int:
@@ -107,11 +123,12 @@ class Space:
             n = len(self.analysis.groups[action.group].resolutions)
             if not self.analysis.groups[action.group].shardable:
                 raise InvalidPlan(
-                    f"{name} cannot be sharded: none of its names is a pass-through or reduction factor of size above 1"
-                    + self._of_keys(action.group)
+                    f"{name} cannot be sharded: none of its names is a pass-through or reduction "
+                    "factor of size above 1" + self._of_keys(action.group)
                 )
             raise InvalidPlan(
-                f"{name} has {n} independent resolutions, so its bits run from 0 to {2**n - 1}, got {action.bits}"
+                f"{name} has {n} independent resolutions, so its bits run from 0 to {2**n - 1}, "
+                f"got {action.bits}"
             )
         return int(rows[0])
 
@@ -135,7 +152,8 @@ class Space:
 
 
 def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
-    """An Action from ``("batch", "data")``, ``("sequence", "model", 1)`` or ``"sequence@1->model"``.
+    """An Action from ``("batch", "data")``, ``("sequence", "model", 1)`` or
+    ``"sequence@1->model"``.
 
     Raises InvalidPlan or ToastError, naming close matches.
     """
@@ -145,20 +163,28 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
         left, sep, axis = item.replace(":", "->").partition("->")
         name, _, bits = left.partition("@")
         if not sep:
-            raise InvalidPlan(f'cannot read the action {item!r}; write "colour->axis" or "colour@bits->axis"')
+            raise InvalidPlan(
+                f'cannot read the action {item!r}; write "colour->axis" or "colour@bits->axis"'
+            )
         parts: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
     else:
         parts = tuple(item)  # type: ignore[arg-type]
         if len(parts) == 2:
             parts = (*parts, 0)
         if len(parts) != 3:
-            raise InvalidPlan(f'cannot read the action {item!r}; give ("colour", "axis") or ("colour", "axis", bits)')
+            raise InvalidPlan(
+                f'cannot read the action {item!r}; give ("colour", "axis") or '
+                '("colour", "axis", bits)'
+            )
     colour, axis, bits = parts
     if isinstance(bits, str) and not re.fullmatch("[01]+", bits):
-        raise InvalidPlan(f"resolution bits of {item!r} must be 0s and 1s, one for each resolution, not {bits!r}")
+        raise InvalidPlan(
+            f"resolution bits of {item!r} must be 0s and 1s, one for each resolution, not {bits!r}"
+        )
     if axis not in mesh.axes:
         raise InvalidPlan(
-            f"no mesh axis is called {axis!r}{did_you_mean(str(axis), mesh.axes)}; axes: {', '.join(mesh.axes)}"
+            f"no mesh axis is called {axis!r}{did_you_mean(str(axis), mesh.axes)}; axes: "
+            f"{', '.join(mesh.axes)}"
         )
     return Action(
         analysis.group_index(str(colour)),
@@ -168,7 +194,8 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
 
 
 class Choices(NamedTuple):
-    """Things (ops or values) with names of one colour group, and the candidates that each has there.
+    """Things (ops or values) with names of one colour group, and the candidates that each has
+    there.
 
     Things are ordered by group, then as in the program; a thing of several groups stands in each.
     """
@@ -233,7 +260,10 @@ def _joined(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
-    """For each conflict (smaller name first): its resolution class and the name that wins when the bit is 0."""
+    """For each conflict (smaller name first).
+
+    Its resolution class and the name that wins when the bit is 0.
+    """
     found = {}
     for conflict in analysis.conflicts:
         s = analysis.compatibility_sets[conflict.set]
@@ -260,7 +290,10 @@ def _choices(analysis: Analysis, thing: np.ndarray, name: np.ndarray, dim: np.nd
     """Sort (thing, name, dim) rows in program order by the group of the name."""
     group = analysis.group[analysis.colour[name]].astype(np.int64)
     order = np.argsort(group, kind="stable")
-    group, thing, name, dim = group[order], thing[order].astype(np.int64), name[order].astype(np.int64), dim[order]
+    group = group[order]
+    thing = thing[order].astype(np.int64)
+    name = name[order].astype(np.int64)
+    dim = dim[order]
     new = np.ones(len(order), dtype=bool)
     new[1:] = (group[1:] != group[:-1]) | (thing[1:] != thing[:-1])
     first = np.flatnonzero(new)
@@ -269,7 +302,10 @@ def _choices(analysis: Analysis, thing: np.ndarray, name: np.ndarray, dim: np.nd
 
 
 def _choose(
-    choices: Choices, group: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
+    choices: Choices,
+    group: int,
+    sides: dict[tuple[int, int], tuple[int, int]],
+    bit_of: dict[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Things of a group and, for each, the row of the candidate that the bits choose."""
     rows = slice(choices.group_ptr[group], choices.group_ptr[group + 1])
@@ -281,7 +317,9 @@ def _choose(
     return choices.thing[rows], picked
 
 
-def _pick(candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]) -> int:
+def _pick(
+    candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
+) -> int:
     """The candidate that loses no conflict; the first one if each loses some."""
     for a in candidates:
         if all(_wins(a, b, sides, bit_of) for b in candidates if b != a):
@@ -289,7 +327,9 @@ def _pick(candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], 
     return candidates[0]
 
 
-def _wins(a: int, b: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]) -> bool:
+def _wins(
+    a: int, b: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
+) -> bool:
     entry = sides.get((min(a, b), max(a, b)))
     if entry is None:
         return a < b

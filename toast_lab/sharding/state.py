@@ -1,17 +1,17 @@
 """The search state and how an action changes it.
 
-State of a program with ``O`` ops and ``V`` values on ``A`` mesh axes:
-``op_axis[O, A]`` is the name along which the op is split on that axis (-1: none), ``value_axis[V, A]`` the dim of
-the value on that axis (-1: none).  An op may have lost a colour while its result keeps it; the two are
-separate on purpose.  Earlier actions win an axis on an op or a value.
+State of a program with ``O`` ops and ``V`` values on ``A`` mesh axes: ``op_axis[O, A]`` is the name
+along which the op is split on that axis (-1: none), ``value_axis[V, A]`` the dim of the value on
+that axis (-1: none).  An op may have lost a colour while its result keeps it; the two are separate
+on purpose.  Earlier actions win an axis on an op or a value.
 
-Ops that no sequence of actions tells apart, those of repeated layers above all, are in one class (see ``alike``), and
-so are values.  A state holds one row for each class, ``ops[K, A]`` and ``values[L, A]``; ``op_axis`` and ``value_axis``
-spread them over the whole program.
+Ops that no sequence of actions tells apart, those of repeated layers above all, are in one class
+(see ``alike``), and so are values.  A state holds one row for each class, ``ops[K, A]`` and
+``values[L, A]``; ``op_axis`` and ``value_axis`` spread them over the whole program.
 
 The state key is a 64-bit Zobrist hash of the rows, so two orders that end in one sharding are one
-node of the search.  What pins fix is there from the start (``Space.start``) and does not count: the key of the state
-that a search starts from is 0.  Reference: TOAST sections 4.2 and 4.3.
+node of the search.  What pins fix is there from the start (``Space.start``) and does not count: the
+key of the state that a search starts from is 0.  Reference: TOAST sections 4.2 and 4.3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ import functools
 import numpy as np
 
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import Int8Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Cube, UInt64Array
+from toast_lab.packs import (
+    Int8Array,
+    Int8Matrix,
+    Int32Array,
+    Int32Matrix,
+    Int64Array,
+    Int64Cube,
+    UInt64Array,
+)
 from toast_lab.sharding.space import Action, Space
 
 
@@ -42,7 +50,9 @@ def _op_hash(name: int, axis: int) -> np.uint64:
 @helper
 def _value_hash(value: int, dim: int, axis: int) -> np.uint64:
     return _mix(
-        (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8) + np.uint64(axis) + np.uint64(1 << 62)
+        (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8)
+        + np.uint64(axis)
+        + np.uint64(1 << 62)
     )
 
 
@@ -59,13 +69,18 @@ def _take_rows(
     values: Int8Matrix,
     key: UInt64Array,
 ) -> bool:
-    """Fill the rows of the classes and the key from those of all ops and values; False if those of a class differ."""
+    """Fill the rows of the classes and the key from those of all ops and values.
+
+    False if those of a class differ.
+    """
     n_axes = ops.shape[1]
     for op in range(op_axis.shape[0]):
         first = op_first[op_label[op]]
         for a in range(n_axes):
             here, there = op_axis[op, a], op_axis[first, a]
-            if (here < 0) != (there < 0) or (here >= 0 and here - first_name[op] != there - first_name[first]):
+            if (here < 0) != (there < 0) or (
+                here >= 0 and here - first_name[op] != there - first_name[first]
+            ):
                 return False
     for value in range(value_axis.shape[0]):
         first = value_first[value_label[value]]
@@ -99,9 +114,12 @@ def apply_move(
     value_sizes: Int64Array,
     dry: bool,
 ) -> int:
-    """Take one action in place; ``key[0]`` is updated.  Gives the number of rows changed (dry: 1 if any would).
+    """Take one action in place; ``key[0]`` is updated.
 
-    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those of ``Spans``.
+    Gives the number of rows changed (dry: 1 if any would).
+
+    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those
+    of ``Spans``.
     """
     n_axes = axis_size.shape[0]
     changed = 0
@@ -152,24 +170,38 @@ class State:
         self.space = space
         self.ops = ops.copy()  #: [K, A] name of the class's first op
         self.values = values.copy()  #: [L, A] dim
-        self.priced: object = None  #: what a pricer worked out for this state or one before it; never changed in place
+        #: what a pricer worked out for this state or one before it; never changed in place
+        self.priced: object = None
         self._key = np.zeros(1, dtype=np.uint64)
         self._axis_size = space.mesh.array()
 
     @classmethod
     def from_arrays(cls, space: Space, op_axis: np.ndarray, value_axis: np.ndarray) -> State | None:
-        """The state that has these ``op_axis[O, A]`` and ``value_axis[V, A]``; None if they tell alike ones apart."""
+        """The state that has these ``op_axis[O, A]`` and ``value_axis[V, A]``.
+
+        None if they tell alike ones apart.
+        """
         state, alike = cls(space), space.alike
         state._key[0] = start_key(space)
         same = _take_rows(
-            op_axis, value_axis, space.first_name, alike.ops.label, alike.ops.first,
-            alike.values.label, alike.values.first, state.ops, state.values, state._key,
-        )  # fmt: skip
+            op_axis,
+            value_axis,
+            space.first_name,
+            alike.ops.label,
+            alike.ops.first,
+            alike.values.label,
+            alike.values.first,
+            state.ops,
+            state.values,
+            state._key,
+        )
         return state if same else None
 
     @property
     def key(self) -> int:
-        """64-bit hash of the sharding, as far as it goes beyond the state that a search starts from."""
+        """64-bit hash of the sharding, as far as it goes beyond the state that a search starts
+        from.
+        """
         return int(self._key[0])
 
     @property
@@ -179,7 +211,10 @@ class State:
 
     @property
     def op_axis(self) -> np.ndarray:
-        """[O, A] name along which each op is split on each axis, -1: none.  A new array at every call."""
+        """[O, A] name along which each op is split on each axis, -1: none.
+
+        A new array at every call.
+        """
         return self.space.alike.over_ops(self.space.analysis.program, self.ops)
 
     @property
@@ -195,7 +230,10 @@ class State:
         return new
 
     def apply(self, action: Action, *, dry: bool = False) -> int:
-        """Take ``action``; gives how many classes of ops and values it changed (with ``dry``: 1 if any would)."""
+        """Take ``action``.
+
+        Gives how many classes of ops and values it changed (with ``dry``: 1 if any would).
+        """
         return self.apply_row(self.space.move_of(action), action.axis, dry=dry)
 
     def apply_row(self, move: int, axis: int, *, dry: bool = False) -> int:
@@ -203,11 +241,23 @@ class State:
         m = self.space.spans
         return int(
             apply_move(
-                self.ops, self.values, self._key, axis, self._axis_size, move,
-                m.op_span, m.op, m.op_name, self.space.name_size,
-                m.value_span, m.value, m.value_dim, m.value_dim_size, dry,
+                self.ops,
+                self.values,
+                self._key,
+                axis,
+                self._axis_size,
+                move,
+                m.op_span,
+                m.op,
+                m.op_name,
+                self.space.name_size,
+                m.value_span,
+                m.value,
+                m.value_dim,
+                m.value_dim_size,
+                dry,
             )
-        )  # fmt: skip
+        )
 
 
 def start_key(space: Space) -> np.uint64:
@@ -250,7 +300,9 @@ def legal_pairs(
     n_names: Int32Array,
     min_names: int,
 ) -> np.ndarray:
-    """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names`` names."""
+    """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names``
+    names.
+    """
     n_moves, n_axes = op_span.shape[1], axis_size.shape[0]
     out = np.empty((n_moves * n_axes, 2), np.int64)
     key = np.zeros(1, np.uint64)
@@ -260,24 +312,53 @@ def legal_pairs(
             continue
         for a in range(n_axes):
             if axis_size[a] > 1 and apply_move(
-                op_axis, value_axis, key, a, axis_size, m, op_span, ops, op_names, name_size,
-                value_span, values, value_dims, value_sizes, True,
-            ):  # fmt: skip
+                op_axis,
+                value_axis,
+                key,
+                a,
+                axis_size,
+                m,
+                op_span,
+                ops,
+                op_names,
+                name_size,
+                value_span,
+                values,
+                value_dims,
+                value_sizes,
+                True,
+            ):
                 out[n, 0], out[n, 1] = m, a
                 n += 1
     return out[:n]
 
 
 def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
-    """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names`` names."""
+    """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names``
+    names.
+    """
     m, space = state.space.spans, state.space
     return legal_pairs(
-        state.ops, state.values, state._axis_size, m.op_span, m.op, m.op_name, space.name_size,
-        m.value_span, m.value, m.value_dim, m.value_dim_size, space.n_names, min_names,
-    )  # fmt: skip
+        state.ops,
+        state.values,
+        state._axis_size,
+        m.op_span,
+        m.op,
+        m.op_name,
+        space.name_size,
+        m.value_span,
+        m.value,
+        m.value_dim,
+        m.value_dim_size,
+        space.n_names,
+        min_names,
+    )
 
 
 def legal_actions(state: State, min_names: int = 0) -> list[Action]:
     """Actions that would change the state, on groups of at least ``min_names`` names."""
     space = state.space
-    return [Action(int(space.group[m]), int(space.bits[m]), int(a)) for m, a in legal_rows(state, min_names)]
+    return [
+        Action(int(space.group[m]), int(space.bits[m]), int(a))
+        for m, a in legal_rows(state, min_names)
+    ]

@@ -1,21 +1,22 @@
 """What a plan means: device-local steps.
 
-Every reader of a plan - the cost model, the device-local listing, the exporter - goes through ``lower``, so
-that they cannot disagree.  For each op in program order:
+Every reader of a plan - the cost model, the device-local listing, the exporter - goes through
+``lower``, so that they cannot disagree.  For each op in program order:
 
-* each operand goes from its value's axes to its use's axes: axis added = local slice, axis moved between
-  dims = all_to_all, axis dropped = all_gather.  The same value brought to the same layout for several uses
-  is brought there once, and the copy is kept until its last use (XLA merges identical gathers likewise); a copy made
-  inside a loop body or a branch serves that body only;
+* each operand goes from its value's axes to its use's axes: axis added = local slice, axis moved
+  between dims = all_to_all, axis dropped = all_gather.  The same value brought to the same layout
+  for several uses is brought there once, and the copy is kept until its last use (XLA merges
+  identical gathers likewise); a copy made inside a loop body or a branch serves that body only;
 * the op is computed on local shards;
-* each result goes from the op's natural axes to the value's axes; a partial result over a sharded reduction
-  factor becomes a reduce_scatter where the value carries that axis, else an all_reduce.  A reduce_scatter
-  whose every use gathers it straight back is an all_reduce.
+* each result goes from the op's natural axes to the value's axes; a partial result over a sharded
+  reduction factor becomes a reduce_scatter where the value carries that axis, else an all_reduce.
+  A reduce_scatter whose every use gathers it straight back is an all_reduce.
 
-Axes on one dim are always ordered as the mesh orders them, so a layout is a set of (axis, dim) pairs and the
-order of actions leaves no trace in it.  Where that order makes shards move (the axes kept on a dim are not the
-leading ones before and after a step) a collective_permute stands in the steps.  Values made of constants alone are
-recomputed in whatever layout a use wants and cause no steps.
+Axes on one dim are always ordered as the mesh orders them, so a layout is a set of (axis, dim)
+pairs and the order of actions leaves no trace in it.  Where that order makes shards move (the axes
+kept on a dim are not the leading ones before and after a step) a collective_permute stands in the
+steps.  Values made of constants alone are recomputed in whatever layout a use wants and cause no
+steps.
 
 Reference: TOAST section 2.1 (device-local code), Shardy's collectives.
 """
@@ -29,10 +30,27 @@ import numpy as np
 
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import BoolArray, Float64Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
-from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, COMPUTE, PERMUTE, REDUCE_SCATTER, SLICE
+from toast_lab.packs import (
+    BoolArray,
+    Float64Array,
+    Int8Matrix,
+    Int32Array,
+    Int32Matrix,
+    Int64Array,
+    packed,
+)
+from toast_lab.sharding.step_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    COMPUTE,
+    PERMUTE,
+    REDUCE_SCATTER,
+    SLICE,
+)
 
-SHARED = -2  #: in a folded program: the copy that an earlier use made, whose row depends on the layer
+#: in a folded program: the copy that an earlier use made, whose row depends on the layer
+SHARED = -2
 LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up to 30, axes up to 8
 
 
@@ -40,10 +58,11 @@ LAYOUT_BITS = 5  # a layout packs (dim + 1) per mesh axis into 5 bits: ranks up 
 class Tables(NamedTuple):
     """What lowering needs of a program, as a plain tuple of arrays for compiled code.
 
-    The same arrays describe a program op by op (``tables``) or folded, one op for each class of alike ones (see
-    ``toast_lab.cost.fold``).  That is why a value and a use name the row of the state that decides about them instead
-    of having its number.  Sizes: ``O`` ops, ``V`` values, ``U`` uses, ``W`` wants (ways in which uses want their
-    values; unfolded: the uses), ``K`` and ``L`` rows of ``op_axis`` and ``value_axis``.
+    The same arrays describe a program op by op (``tables``) or folded, one op for each class of
+    alike ones (see ``toast_lab.cost.fold``).  That is why a value and a use name the row of the
+    state that decides about them instead of having its number.  Sizes: ``O`` ops, ``V`` values,
+    ``U`` uses, ``W`` wants (ways in which uses want their values; unfolded: the uses), ``K`` and
+    ``L`` rows of ``op_axis`` and ``value_axis``.
     """
 
     shape_ptr: Int32Array  #: [V+1]
@@ -54,7 +73,8 @@ class Tables(NamedTuple):
     value_use_ptr: Int64Array  #: [V+1] row starts into value_use
     value_use: Int32Array  #: wants of the uses of each value
     value_row: Int32Array  #: [V] row of value_axis
-    value_owner: Int32Array  #: [V] row of op_axis that decides the layout in which the value is made
+    #: [V] row of op_axis that decides the layout in which the value is made
+    value_owner: Int32Array
     def_dim_factor: Int32Array
     result_ptr: Int32Array  #: [O+1]
     result: Int32Array  #: values
@@ -63,13 +83,15 @@ class Tables(NamedTuple):
     use_value: Int32Array  #: [U]
     use_op: Int32Array  #: [U]
     use_want: Int32Array  #: [U]
-    earlier_begin: Int64Array  #: [U] row starts into earlier: what other uses wanted of the value before ...
+    #: [U] row starts into earlier: what other uses wanted of the value before ...
+    earlier_begin: Int64Array
     earlier_end: Int64Array  #: [U] ... and ends
     earlier: Int32Array  #: wants
     use_owner: Int32Array  #: [W] row of op_axis that decides the layout
     use_dim_ptr: Int32Array  #: [W+1]
     use_dim_factor: Int32Array
-    use_until: Int32Array  #: [W] first op after the innermost loop body or branch that the use is in
+    #: [W] first op after the innermost loop body or branch that the use is in
+    use_until: Int32Array
     factor_reduction: BoolArray  #: [F] bool
     n_arguments: int
     folded: bool
@@ -88,7 +110,8 @@ class Steps(NamedTuple):
     after: Int64Array  #: [S] packed layout of its output
     in_bytes: Float64Array  #: [S] float64 local bytes read
     out_bytes: Float64Array  #: [S] float64 local bytes written
-    copy: Int32Array  #: [U] row of the last step that made the use's copy, -1: the value itself, SHARED: see there
+    #: [U] row of the last step that made the use's copy, -1: the value itself, SHARED: see there
+    copy: Int32Array
     wanted: Int64Array  #: [W] packed layout that each use wants
     layout: Int64Array  #: [V] packed layout of each value as it is kept
 
@@ -99,7 +122,9 @@ def tables(program: Program) -> Tables:
     n_values, n_uses = program.n_values, program.n_uses
     use_op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.use_ptr))
     order = np.argsort(program.use_value, kind="stable").astype(np.int32)
-    counts = np.bincount(program.use_value, minlength=n_values) if n_uses else np.zeros(n_values, int)
+    counts = (
+        np.bincount(program.use_value, minlength=n_values) if n_uses else np.zeros(n_values, int)
+    )
     value_use_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     place = np.empty(n_uses, np.int64)
     place[order] = np.arange(n_uses)
@@ -201,12 +226,19 @@ def wanted_layouts(t: Tables, op_axis: Int32Matrix, n_axes: int, wanted: Int64Ar
 
 @compiled
 def kept_layouts_into(
-    t: Tables, op_axis: Int32Matrix, value_axis: Int8Matrix, n_axes: int, wanted: Int64Array, kept: Int64Array
+    t: Tables,
+    op_axis: Int32Matrix,
+    value_axis: Int8Matrix,
+    n_axes: int,
+    wanted: Int64Array,
+    kept: Int64Array,
 ) -> None:
-    """Fill ``kept[V]``: layout in which each value is kept; moves that every use would undo at once are taken back.
+    """Fill ``kept[V]``.
 
-    A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where the value would be
-    brought, it stays as its op leaves it.
+    Layout in which each value is kept; moves that every use would undo at once are taken back.
+
+    A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where
+    the value would be brought, it stays as its op leaves it.
     """
     for v in range(kept.shape[0]):
         kept[v] = 0
@@ -240,7 +272,9 @@ def kept_layouts_into(
 
 
 @compiled
-def natural_layouts(t: Tables, op_axis: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array) -> None:
+def natural_layouts(
+    t: Tables, op_axis: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array
+) -> None:
     """Fill ``natural[V]`` and ``partial[V]``: ``natural_layout`` of each value."""
     for v in range(natural.shape[0]):
         natural[v], partial[v] = natural_layout(t, op_axis, v, n_axes)
@@ -254,7 +288,9 @@ def wants_of(t: Tables, op_axis: np.ndarray) -> np.ndarray:
 
 
 def made_layouts(t: Tables, op_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([V] layout in which each value is made, [V] axes over which it is then partial), for the rows of a plan."""
+    """([V] layout in which each value is made, [V] axes over which it is then partial), for the
+    rows of a plan.
+    """
     natural, partial = np.empty(len(t.value_op), np.int64), np.empty(len(t.value_op), np.int64)
     natural_layouts(t, np.array(op_axis, np.int32), op_axis.shape[1], natural, partial)
     return natural, partial
@@ -270,7 +306,9 @@ def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray) -> np.n
 
 @helper
 def _moved_axes(before: int, after: int, n_axes: int) -> int:
-    """Axes between which shards move because the axes kept on a dim do not lead on it before and after; 0 if none."""
+    """Axes between which shards move because the axes kept on a dim do not lead on it before and
+    after; 0 if none.
+    """
     mask = 0
     for a in range(n_axes):
         dim = layout_dim(before, a)
@@ -323,7 +361,10 @@ def _reshard(
     whole_bytes: float,
     axis_size: np.ndarray,
 ) -> int:
-    """Emit the steps from one layout to another; axes in ``partial`` still carry partial results."""
+    """Emit the steps from one layout to another.
+
+    Axes in ``partial`` still carry partial results.
+    """
     n_axes = axis_size.shape[0]
     here = before
     sliced, scattered, reduced, gathered = 0, 0, 0, 0
@@ -339,7 +380,8 @@ def _reshard(
             sliced |= bit
         elif old >= 0 and new < 0:
             gathered |= bit
-    moved = 0  # axes between which shards have to move before the next step that depends on their order
+    # Axes between which shards have to move before the next step that depends on their order
+    moved = 0
     for kind in (SLICE, REDUCE_SCATTER, ALL_REDUCE):
         mask = sliced if kind == SLICE else scattered if kind == REDUCE_SCATTER else reduced
         if mask:
@@ -353,7 +395,8 @@ def _reshard(
             moved |= _moved_axes(here, there, n_axes)
             here = there
     local = whole_bytes / ways(here, axis_size)
-    # Axes that go from one dim to the same other dim go together; the last axis first, since it is the minor one.
+    # Axes that go from one dim to the same other dim go together; the last axis first, since it is
+    # the minor one.
     for a in range(n_axes - 1, -1, -1):
         old, new = layout_dim(here, a), layout_dim(after, a)
         if old >= 0 and new >= 0 and old != new:
@@ -373,17 +416,30 @@ def _reshard(
         n = _emit(steps, n, PERMUTE, op, value, use, moved, here, here, local, local)
     if gathered:
         n = _emit(
-            steps, n, ALL_GATHER, op, value, use, gathered, here, after, local, whole_bytes / ways(after, axis_size)
-        )  # fmt: skip
+            steps,
+            n,
+            ALL_GATHER,
+            op,
+            value,
+            use,
+            gathered,
+            here,
+            after,
+            local,
+            whole_bytes / ways(after, axis_size),
+        )
     return n
 
 
 @compiled
-def lower_into(t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int64Array, steps: Steps) -> int:
-    """Fill ``steps`` (see ``buffers``) with the steps of ``ops`` (ascending, no arguments) and give their number.
+def lower_into(
+    t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int64Array, steps: Steps
+) -> int:
+    """Fill ``steps`` (see ``buffers``) with the steps of ``ops`` (ascending, no arguments) and give
+    their number.
 
-    Reads ``steps.wanted`` and ``steps.layout``, which hold the layouts of the state (see ``wanted_layouts`` and
-    ``kept_layouts_into``).
+    Reads ``steps.wanted`` and ``steps.layout``, which hold the layouts of the state (see
+    ``wanted_layouts`` and ``kept_layouts_into``).
     """
     n_axes = axis_size.shape[0]
     wanted, kept = steps.wanted, steps.layout
@@ -406,7 +462,9 @@ def lower_into(t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int6
                     made = True
                     break
             if not made:
-                n = _reshard(steps, n, op, value, use, kept[value], want, 0, t.value_bytes[value], axis_size)
+                n = _reshard(
+                    steps, n, op, value, use, kept[value], want, 0, t.value_bytes[value], axis_size
+                )
                 steps.copy[use] = n - 1
         first = t.result[t.result_ptr[op]] if t.result_ptr[op + 1] > t.result_ptr[op] else -1
         mask = 0
@@ -421,12 +479,28 @@ def lower_into(t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int6
                 continue
             natural, partial = natural_layout(t, op_axis, value, n_axes)
             if natural != kept[value] or partial:
-                n = _reshard(steps, n, op, value, -1, natural, kept[value], partial, t.value_bytes[value], axis_size)
+                n = _reshard(
+                    steps,
+                    n,
+                    op,
+                    value,
+                    -1,
+                    natural,
+                    kept[value],
+                    partial,
+                    t.value_bytes[value],
+                    axis_size,
+                )
     return n
 
 
 def lower_all(
-    t: Tables, ops: np.ndarray, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray, steps: Steps
+    t: Tables,
+    ops: np.ndarray,
+    op_axis: np.ndarray,
+    value_axis: np.ndarray,
+    axis_size: np.ndarray,
+    steps: Steps,
 ) -> int:
     """Layouts of a state, then ``lower_into``."""
     n_axes = axis_size.shape[0]
@@ -437,7 +511,10 @@ def lower_all(
 
 def buffers(t: Tables, n_axes: int) -> Steps:
     """Scratch arrays large enough for any plan of the program on ``n_axes`` mesh axes."""
-    n_ops, n_uses, n_values, n_results = len(t.op_row), len(t.use_value), len(t.value_op), len(t.result)
+    n_ops = len(t.op_row)
+    n_uses = len(t.use_value)
+    n_values = len(t.value_op)
+    n_results = len(t.result)
     # Most programs need about one step per op; the bound holds for plans that reshard everything.
     rows = n_ops + n_uses * (3 + 2 * n_axes) + n_results * (5 + 2 * n_axes) + 1
 
@@ -460,11 +537,14 @@ def buffers(t: Tables, n_axes: int) -> Steps:
     )
 
 
-def lower(program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray) -> Steps:
+def lower(
+    program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray
+) -> Steps:
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
     t = tables(program)
     steps = buffers(t, len(axis_size))
-    op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)  # writeable: one compiled kernel
+    # Writeable: one compiled kernel
+    op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
     n = lower_all(t, real_ops(t), op_axis, value_axis, axis_size, steps)
     rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]
     return Steps._make([*rows, steps.copy, steps.wanted, steps.layout])

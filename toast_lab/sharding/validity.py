@@ -9,7 +9,9 @@ from toast_lab.ir.program import PASS, REDUCTION, Program
 from toast_lab.sharding.mesh import Mesh
 
 
-def offenders(program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray) -> list[str]:
+def offenders(
+    program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray
+) -> list[str]:
     """Every op and value that cannot be sharded so, a sentence each.
 
     Args:
@@ -27,14 +29,18 @@ def _ops(program: Program, mesh: Mesh, op_axis: np.ndarray) -> list[str]:
     own = (name >= program.factor_ptr[op]) & (name < program.factor_ptr[op + 1])
     ways = _ways(op_axis[op], name, mesh)
     known = np.where(own, name, 0)
-    bad = (program.factor_size[known] % ways != 0) | ~np.isin(program.factor_class[known], (PASS, REDUCTION))
+    bad = (program.factor_size[known] % ways != 0) | ~np.isin(
+        program.factor_class[known], (PASS, REDUCTION)
+    )
     found = []
     for i in np.flatnonzero(~own | bad):
         text = f"{program.kind[op[i]]} ({program.where(int(op[i]))}): "
         if not own[i]:
             found.append(text + f"name {name[i]} is not one of its own")
         else:
-            found.append(text + f"size {program.factor_size[name[i]]} cannot be split {ways[i]} ways")
+            found.append(
+                text + f"size {program.factor_size[name[i]]} cannot be split {ways[i]} ways"
+            )
     return found
 
 
@@ -46,7 +52,11 @@ def _values(program: Program, mesh: Mesh, value_axis: np.ndarray) -> list[str]:
     size = program.shape[program.shape_ptr[value] + np.where(there, dim, 0)] if len(value) else dim
     ways = _ways(value_axis[value], dim, mesh)
     found = []
-    hidden = program.hidden[program.shape_ptr[value] + np.where(there, dim, 0)] & there if len(value) else there
+    hidden = (
+        program.hidden[program.shape_ptr[value] + np.where(there, dim, 0)] & there
+        if len(value)
+        else there
+    )
     for i in np.flatnonzero(~there | (size % ways != 0) | hidden):
         text = f"{program.value_name[value[i]]}: "
         if not there[i]:

@@ -1,4 +1,6 @@
-"""What is asked of every plan: actions and shardings to have, and not to have.  ``pins`` says what they come down to.
+"""What is asked of every plan: actions and shardings to have, and not to have.
+
+``pins`` says what they come down to.
 
 Start reading at ``read_pin``.
 """
@@ -36,7 +38,8 @@ class ValueWish(NamedTuple):
     value: int
     dims: tuple[tuple[int, int], ...]  #: (mesh axis, dim) that are to be
     closed: tuple[tuple[int, int], ...]  #: (mesh axis, dim) that are not
-    op_too: bool = False  #: the op that makes it is split just so: it does nothing but hand the value on
+    #: the op that makes it is split just so: it does nothing but hand the value on
+    op_too: bool = False
 
 
 Wish = ActionWish | ValueWish
@@ -45,14 +48,18 @@ Wish = ActionWish | ValueWish
 def read_pin(analysis: Analysis, mesh: Mesh, what: object, spec: object = None) -> Wish:
     """A pin from an action, or from the path of an argument or result and a spec.
 
-    Texts: ``"batch->data"``, ``"params['w']=data,-"`` (``-``: whole, ``*``: open, ``data+model``: both).
+    Texts: ``"batch->data"``, ``"params['w']=data,-"`` (``-``: whole, ``*``: open, ``data+model``:
+    both).
 
     Raises:
-        ToastError: it names no colour, axis, argument or result, or the spec does not go with the shape.
+        ToastError: it names no colour, axis, argument or result, or the spec does not go with the
+            shape.
     """
     if spec is None and isinstance(what, str) and "->" not in what and "=" in what:
         path, _, text = what.rpartition("=")
-        return pin_value(analysis.program, mesh, _value(analysis, path.strip()), _spec_of(text), path.strip())
+        return pin_value(
+            analysis.program, mesh, _value(analysis, path.strip()), _spec_of(text), path.strip()
+        )
     if spec is not None:
         return pin_value(analysis.program, mesh, _value(analysis, str(what)), spec, str(what))
     action = parse_action(analysis, mesh, what)
@@ -60,9 +67,11 @@ def read_pin(analysis: Analysis, mesh: Mesh, what: object, spec: object = None) 
 
 
 def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None = None) -> Wish:
-    """A forbidden action, or a value (an argument or result by its path) that may not be cut over an axis.
+    """A forbidden action, or a value (an argument or result by its path) that may not be cut over
+    an axis.
 
-    Texts: ``"sequence@1->model"``, ``"sequence->model"`` (however its conflicts are settled), ``"params['w']->data"``.
+    Texts: ``"sequence@1->model"``, ``"sequence->model"`` (however its conflicts are settled),
+    ``"params['w']->data"``.
 
     Raises:
         ToastError: it names no colour, axis, argument or result.
@@ -70,7 +79,10 @@ def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None =
     program = analysis.program
     if axis is None and isinstance(what, str) and "->" in what:
         left, _, right = (part.strip() for part in what.rpartition("->"))
-        if left.partition("@")[0] not in (*analysis.group_name, *analysis.colour_name) and left in _paths(program):
+        if left.partition("@")[0] not in (
+            *analysis.group_name,
+            *analysis.colour_name,
+        ) and left in _paths(program):
             what, axis = left, right
     if axis is not None:
         value, path = _value(analysis, str(what)), str(what)
@@ -87,7 +99,9 @@ def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None =
     else:
         every = len(tuple(what)) < 3  # type: ignore[arg-type]
     every = every or not analysis.groups[action.group].resolutions
-    return ActionWish(f"forbid {_text(analysis, mesh, action, every_side=every)}", False, action, every)
+    return ActionWish(
+        f"forbid {_text(analysis, mesh, action, every_side=every)}", False, action, every
+    )
 
 
 def _text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool) -> str:
@@ -113,7 +127,8 @@ def pin_value(
         program: the program.
         mesh: the mesh.
         value: number of the value.
-        spec: one entry a dim: None (whole), an axis, several axes, ``"*"`` (open), or axes and ``"*"``: at least these.
+        spec: one entry a dim: None (whole), an axis, several axes, ``"*"`` (open), or axes and
+            ``"*"``: at least these.
         called: its name for people.
         never: axes that are on no dim, the open ones included.
         op_too: the op that makes the value does nothing but hand it on, and is to be split just so.
@@ -129,7 +144,9 @@ def pin_value(
     if unseen and len(entries) == len(shape) - unseen:
         entries += [([], False)] * unseen  # users of typed random keys know of the other dims only
     if len(entries) != len(shape):
-        raise InvalidPlan(f"{called}: {len(entries)} entries for shape {_shape(shape)}, give one for each dim")
+        raise InvalidPlan(
+            f"{called}: {len(entries)} entries for shape {_shape(shape)}, give one for each dim"
+        )
     on: dict[str, int] = {}
     wrong, words = [], []
     for dim, (axes, is_open) in enumerate(entries):
@@ -140,7 +157,8 @@ def pin_value(
         on.update(dict.fromkeys(known, dim))
         if known != sorted(known, key=mesh.axes.index):
             wrong.append(
-                f"dim {dim} has the axes in the order {', '.join(known)}; plans cut by the order of the mesh, {mesh}"
+                f"dim {dim} has the axes in the order {', '.join(known)}; plans cut by the order "
+                f"of the mesh, {mesh}"
             )
         if known and (why := random_keys.offence(program, value, dim)):
             wrong.append(why)
@@ -151,7 +169,9 @@ def pin_value(
         wrong.append("it is made of constants, which are never cut")
     if wrong:
         raise InvalidPlan(f"{called}: {'; '.join(wrong)}")
-    dims = tuple((a, on[axis]) for a, axis in enumerate(mesh.axes) if axis in on and mesh.sizes[a] > 1)
+    dims = tuple(
+        (a, on[axis]) for a, axis in enumerate(mesh.axes) if axis in on and mesh.sizes[a] > 1
+    )
     closed = tuple(
         (a, dim)
         for a, axis in enumerate(mesh.axes)
@@ -164,19 +184,26 @@ def pin_value(
 
 def _entry(entry: object) -> tuple[list[str], bool]:
     """(axes, are more allowed?) of one dim of a spec."""
-    parts = [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)  # type: ignore[call-overload]
+    parts = (
+        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)
+    )  # type: ignore[call-overload]
     return [str(p) for p in parts if p not in OPEN], any(p in OPEN for p in parts)
 
 
 def _spec_of(text: str) -> list[list[str]]:
     parts = [part.strip() for part in text.strip().strip("()[]").split(",")]
     return [
-        [a.strip() for a in p.split("+")] if p not in ("", "-", "None") else [] for p in parts if p or len(parts) == 1
+        [a.strip() for a in p.split("+")] if p not in ("", "-", "None") else []
+        for p in parts
+        if p or len(parts) == 1
     ]
 
 
 def _paths(program: Program) -> dict[str, int]:
-    """Values by the paths of arguments and results; an argument comes before a result of its name."""
+    """Values by the paths of arguments and results.
+
+    An argument comes before a result of its name.
+    """
     results = zip(program.output_paths, program.outputs.tolist(), strict=True)
     return {**dict(results), **{program.value_name[a]: a for a in range(program.n_arguments)}}
 
@@ -186,14 +213,18 @@ def _value(analysis: Analysis, path: str) -> int:
     if path not in paths:
         known = ", ".join(list(paths)[:20]) + (", ..." if len(paths) > 20 else "")
         raise InvalidPlan(
-            f"no argument or result is called {path!r}{did_you_mean(path, paths)}; there are: {known}. Of a colour, "
+            f"no argument or result is called {path!r}{did_you_mean(path, paths)}; there are: "
+            f"{known}. Of a colour, "
             'give an action: "colour->axis"'
         )
     return paths[path]
 
 
 def _no_axis(axis: str, mesh: Mesh) -> InvalidPlan:
-    return InvalidPlan(f"no mesh axis is called {axis!r}{did_you_mean(axis, mesh.axes)}; axes: {', '.join(mesh.axes)}")
+    return InvalidPlan(
+        f"no mesh axis is called {axis!r}{did_you_mean(axis, mesh.axes)}; axes: "
+        f"{', '.join(mesh.axes)}"
+    )
 
 
 def cuts(mesh: Mesh, axes: Sequence[str]) -> str:
@@ -205,7 +236,9 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-def read_all(analysis: Analysis, mesh: Mesh, pins: Iterable[tuple], forbids: Iterable[tuple]) -> list[Wish]:
+def read_all(
+    analysis: Analysis, mesh: Mesh, pins: Iterable[tuple], forbids: Iterable[tuple]
+) -> list[Wish]:
     """Wishes from the arguments of ``read_pin`` and ``read_forbid``.
 
     Raises:
@@ -217,16 +250,24 @@ def read_all(analysis: Analysis, mesh: Mesh, pins: Iterable[tuple], forbids: Ite
             try:
                 wishes.append(read(analysis, mesh, *given))
             except ToastError as error:
-                wrong.append(f"{verb} {', '.join(g if isinstance(g, str) else repr(g) for g in given)}: {error}")
+                wrong.append(
+                    f"{verb} "
+                    f"{', '.join(g if isinstance(g, str) else repr(g) for g in given)}: {error}"
+                )
     if wrong:
         raise InvalidProblem("these cannot be pinned or forbidden:\n" + join_offenders(wrong))
     return wishes
 
 
 def given_as(analysis: Analysis, item: object) -> tuple:
-    """Arguments of ``read_pin`` or ``read_forbid`` from one thing; a tuple of path and spec or axis is of a value."""
+    """Arguments of ``read_pin`` or ``read_forbid`` from one thing.
+
+    A tuple of path and spec or axis is of a value.
+    """
     if isinstance(item, tuple) and not isinstance(item, Action) and len(item) == 2:
         colours = (*analysis.group_name, *analysis.colour_name)
-        if not isinstance(item[1], str) or (item[0] not in colours and item[0] in _paths(analysis.program)):
+        if not isinstance(item[1], str) or (
+            item[0] not in colours and item[0] in _paths(analysis.program)
+        ):
             return item
     return (item,)

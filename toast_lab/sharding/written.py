@@ -11,11 +11,15 @@ from toast_lab.sharding.space import Space
 from toast_lab.sharding.wishes import ValueWish, Wish, pin_value
 
 
-def keep_annotations(space: Space, before: Sequence[Wish], *, strict: bool) -> tuple[list[Wish], list[str]]:
-    """(wishes with the annotations of the space's program behind those before, why others are left out).
+def keep_annotations(
+    space: Space, before: Sequence[Wish], *, strict: bool
+) -> tuple[list[Wish], list[str]]:
+    """(wishes with the annotations of the space's program behind those before, why others are left
+    out).
 
     Raises:
-        InvalidProblem: with ``strict``, some cannot be kept; all are listed, and the contradictions between the others.
+        InvalidProblem: with ``strict``, some cannot be kept; all are listed, and the contradictions
+            between the others.
     """
     program = space.analysis.program
     found: dict[tuple, ValueWish] = {}
@@ -35,8 +39,13 @@ def keep_annotations(space: Space, before: Sequence[Wish], *, strict: bool) -> t
     except InvalidProblem as error:
         together = str(error)
     if strict and (wrong or together):
-        listed = "these annotations cannot be kept (strict=False leaves them out):\n" + join_offenders(wrong)
-        raise InvalidProblem("\n".join([*([listed] if wrong else []), *([together] if together else [])]))
+        listed = (
+            "these annotations cannot be kept (strict=False leaves them out):\n"
+            + join_offenders(wrong)
+        )
+        raise InvalidProblem(
+            "\n".join([*([listed] if wrong else []), *([together] if together else [])])
+        )
     if together:
         kept: list[Wish] = list(before)
         for wish in new:
@@ -58,6 +67,11 @@ def _wish(space: Space, annotation: Annotation) -> ValueWish:
     called = f"{annotation.name} ({annotation.where})" if annotation.where else annotation.name
     made_by = int(program.value_op[annotation.value])
     return pin_value(
-        program, space.mesh, annotation.value, annotation.spec, called, never=annotation.replicated,
+        program,
+        space.mesh,
+        annotation.value,
+        annotation.spec,
+        called,
+        never=annotation.replicated,
         op_too=program.kind[made_by] == CONSTRAINT,
-    )  # fmt: skip
+    )

@@ -1,6 +1,8 @@
-"""Search many problems on many workers: models x sizes x meshes x machines x methods x seeds (paper section 5).
+"""Search many problems on many workers.
 
-Takes: tasks, workers (child processes, or those of a `dask.distributed` scheduler) and a file of rows. Gives: one row
-for each task, kept as it finishes, so that a run that was cut off goes on where it stopped. Start reading at `task.py`,
-then `run.py`.
+Models x sizes x meshes x machines x methods x seeds (paper section 5).
+
+Takes: tasks, workers (child processes, or those of a `dask.distributed` scheduler) and a file of
+rows. Gives: one row for each task, kept as it finishes, so that a run that was cut off goes on
+where it stopped. Start reading at `task.py`, then `run.py`.
 """

@@ -1,7 +1,10 @@
-"""Workers of this machine: child processes that stay, keep the models that they loaded, and take one task at a time.
+"""Workers of this machine.
 
-A worker that dies, at whatever moment, is noticed by its pipe and replaced.  The task that it was doing is done again
-by another one, a few times at most; rows that it had sent are in the pipe and are not lost.
+Child processes that stay, keep the models that they loaded, and take one task at a time.
+
+A worker that dies, at whatever moment, is noticed by its pipe and replaced.  The task that it was
+doing is done again by another one, a few times at most; rows that it had sent are in the pipe and
+are not lost.
 
 Start reading at ``LocalPool``.
 """
@@ -117,7 +120,9 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command(("run", RUN, task, reference(METHODS[task.method]), self.retries))
+                place.process.command(
+                    ("run", RUN, task, reference(METHODS[task.method]), self.retries)
+                )
 
     def _died(self, place: _Place, message: tuple[Any, ...]) -> tuple[Task, dict[str, Any]] | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""
@@ -126,7 +131,9 @@ class LocalPool:
         if not place.ready:
             self._futile += 1
             if self._futile >= FUTILE:
-                raise RunFailed(f"{FUTILE} workers in a row died before they could take a search: {error}")
+                raise RunFailed(
+                    f"{FUTILE} workers in a row died before they could take a search: {error}"
+                )
         place.process, place.ready, place.task = _start(), False, None
         if task is None:
             return None
@@ -136,7 +143,9 @@ class LocalPool:
         if self._deaths[task] <= self.retries:
             self._waiting.appendleft(task)
             return None
-        return task, worker.failed_row(task, RunFailed(f"{worker.DEATH}: {error}"), search_child.CRASHED)
+        return task, worker.failed_row(
+            task, RunFailed(f"{worker.DEATH}: {error}"), search_child.CRASHED
+        )
 
 
 def _cancelled(task: Task) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def _start() -> isolate.Worker:
     return isolate.Worker(SERVE, env=ENVIRONMENT, what="a worker of the sweep")
 
 
-# -- in the worker --------------------------------------------------------------------------------------------------
+# -- in the worker ---------------------------------------------------------------------------------
 def serve() -> None:
     """Do the tasks that the pool sends, one after the other, until it is gone."""
     orders: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
@@ -172,7 +181,9 @@ def serve() -> None:
         _, run, task, target, retries = order
         module, _, function = run.partition(":")
         try:
-            row = getattr(importlib.import_module(module), function)(task, target, retries, stopped.is_set)
+            row = getattr(importlib.import_module(module), function)(
+                task, target, retries, stopped.is_set
+            )
         except Exception as error:
             row = worker.failed_row(task, error)
         isolate.report(row)

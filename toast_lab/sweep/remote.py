@@ -1,9 +1,10 @@
 """Workers of a ``dask.distributed`` scheduler, on whatever machines they are.
 
-As many tasks are out as there are worker threads, so that a worker that dies takes along only what it was doing and
-rows come in the order of the tasks.  The scheduler gives a task whose worker died to another one, and gives up after
-as many deaths as its own configuration allows (``distributed.scheduler.allowed-failures``).  Nothing is tied to one
-worker for good, since that may never come back.
+As many tasks are out as there are worker threads, so that a worker that dies takes along only what
+it was doing and rows come in the order of the tasks.  The scheduler gives a task whose worker died
+to another one, and gives up after as many deaths as its own configuration allows
+(``distributed.scheduler.allowed-failures``).  Nothing is tied to one worker for good, since that
+may never come back.
 
 Start reading at ``RemotePool``.
 """
@@ -34,7 +35,9 @@ def distributed() -> Any:
     try:
         import distributed as found
     except ImportError:
-        raise InvalidProblem('--scheduler needs dask.distributed: pip install "toast-lab[bench]"') from None
+        raise InvalidProblem(
+            '--scheduler needs dask.distributed: pip install "toast-lab[bench]"'
+        ) from None
     return found
 
 
@@ -52,14 +55,16 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
             client.wait_for_workers(1, timeout=CONNECT_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise InvalidProblem(
-                f"no scheduler with workers answers at {scheduler} within {CONNECT_S:g} s: {error}. Start one with "
+                f"no scheduler with workers answers at {scheduler} within {CONNECT_S:g} s: "
+                f"{error}. Start one with "
                 '"dask scheduler" and "dask worker ADDRESS", or leave the address out.'
             ) from None
         event = dd.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
         try:
             yield RemotePool(client, event, retries)
         finally:
-            logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of connections that close now
+            # Of connections that close now
+            logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 class RemotePool:
@@ -80,7 +85,13 @@ class RemotePool:
         """Let a worker do a task: any, so that it does not wait for one that died."""
         key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
         future = self.client.submit(
-            on_worker, task, reference(METHODS[task.method]), self.retries, self._stop.name, key=key, pure=False
+            on_worker,
+            task,
+            reference(METHODS[task.method]),
+            self.retries,
+            self._stop.name,
+            key=key,
+            pure=False,
         )
         self._running[future] = task
 
@@ -114,7 +125,8 @@ class RemotePool:
             self._seen_at = time.monotonic()
         elif time.monotonic() - self._seen_at > NO_WORKERS_S:
             raise RunFailed(
-                f"the scheduler has had no worker for {NO_WORKERS_S:g} s. Rows are kept; start workers and run the "
+                f"the scheduler has had no worker for {NO_WORKERS_S:g} s. Rows are kept; start "
+                "workers and run the "
                 "same again to go on."
             )
 
@@ -123,7 +135,10 @@ class RemotePool:
             found: dict[str, Any] = future.result(timeout=FETCH_S)
             return found
         if future.status in ("cancelled", "lost"):
-            raise RunFailed("the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go on.")
+            raise RunFailed(
+                "the scheduler is gone, or lost its tasks. Rows are kept; run the "
+                "same again to go on."
+            )
         error = future.exception(timeout=FETCH_S)
         if isinstance(error, distributed().KilledWorker):
             return worker.failed_row(task, RunFailed(worker.DEATH), search_child.CRASHED)

@@ -1,4 +1,7 @@
-"""Is a line of a sweep's file a row of one of its searches?  What is counted and plotted is looked at first."""
+"""Is a line of a sweep's file a row of one of its searches?
+
+What is counted and plotted is looked at first.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,34 @@ from toast_lab.sweep.task import Task
 
 _TEXTS = ("model", "mesh", "machine", "method", "status", "message")
 _NUMBERS = (
-    "score", "time_s", "peak_bytes", "memory_limit_bytes", "unsharded_time_s", "unsharded_peak_bytes", "elapsed_s",
-    "prepare_s", "own_best_s", "bound", "load_s", "analyse_s", "seconds", "memory_limit_gib",
-)  # fmt: skip
+    "score",
+    "time_s",
+    "peak_bytes",
+    "memory_limit_bytes",
+    "unsharded_time_s",
+    "unsharded_peak_bytes",
+    "elapsed_s",
+    "prepare_s",
+    "own_best_s",
+    "bound",
+    "load_s",
+    "analyse_s",
+    "seconds",
+    "memory_limit_gib",
+)
 _COUNTS = ("evaluations", "evaluations_limit", "ops", "attempts", "cores")
-_NEEDED = ("model", "sizes", "mesh", "machine", "method", "options", "seed", "status", "message", "curve")
+_NEEDED = (
+    "model",
+    "sizes",
+    "mesh",
+    "machine",
+    "method",
+    "options",
+    "seed",
+    "status",
+    "message",
+    "curve",
+)
 _POINT = 6  #: elapsed_s, score, time_s, peak_bytes, fits, simulation
 
 
@@ -49,11 +75,19 @@ def row_offence(row: Mapping[str, Any]) -> str:
     task = {f.name: row.get(f.name) for f in dataclasses.fields(Task)}
     task["evaluations"] = row.get("evaluations_limit")
     found = hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
-    return "" if row["digest"] == found else f"digest is {row['digest']!r:.40}, that of its task is {found}"
+    return (
+        ""
+        if row["digest"] == found
+        else (f"digest is {row['digest']!r:.40}, that of its task is {found}")
+    )
 
 
 def _is_point(point: Any) -> bool:
-    return isinstance(point, list) and len(point) == _POINT and all(_is_plain(number) for number in point)
+    return (
+        isinstance(point, list)
+        and len(point) == _POINT
+        and all(_is_plain(number) for number in point)
+    )
 
 
 def _is_plain(number: Any) -> bool:

@@ -1,8 +1,8 @@
 """``run_sweep``: tasks on workers, rows in a file.
 
-Workers are child processes of this one (``local.py``) or those of a ``dask.distributed`` scheduler (``remote.py``).  A
-task whose worker died is tried again on another; one that goes on killing its workers becomes a row with status
-CRASHED.
+Workers are child processes of this one (``local.py``) or those of a ``dask.distributed`` scheduler
+(``remote.py``).  A task whose worker died is tried again on another; one that goes on killing its
+workers becomes a row with status CRASHED.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Sweep(NamedTuple):
     rows: list[dict[str, Any]]  #: of the tasks that have one, in the order of the tasks
     made: int  #: rows of this run; the others were there
     missing: list[Task]  #: cancelled before they were done
-    not_kept: Sequence[dict[str, Any]] = ()  #: rows that the store's file did not take, of those above
+    #: rows that the store's file did not take, of those above
+    not_kept: Sequence[dict[str, Any]] = ()
     failure: str = ""  #: why it did not
 
 
@@ -77,13 +78,16 @@ def run_sweep(
 ) -> Sweep:
     """Do every task that has no row yet.
 
-    A file that takes no more rows (a full disk) ends the sweep; what could not be kept is given with the others.
+    A file that takes no more rows (a full disk) ends the sweep; what could not be kept is given
+    with the others.
 
     Args:
         tasks: what to search.
         store: where rows are kept; nobody else can write to it meanwhile.
-        scheduler: address of a running scheduler, such as "tcp://host:8786"; None starts workers on this machine.
-        workers: processes on this machine.  Searches of more than one share the cores, so their times are longer.
+        scheduler: address of a running scheduler, such as "tcp://host:8786"; None starts workers on
+            this machine.
+        workers: processes on this machine.  Searches of more than one share the cores, so their
+            times are longer.
         retries: how often a search whose process died is tried again, and a task whose worker died.
         retry_crashed: also do tasks again whose row says CRASHED or FAILED.
         on_progress: called in this thread.
@@ -97,10 +101,16 @@ def run_sweep(
     wanted = list({t.digest: t for t in tasks}.values())
     again = (search_child.CRASHED, search_child.FAILED) if retry_crashed else ()
     with store.claimed():
-        todo = [t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again]
+        todo = [
+            t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again
+        ]
         drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
         if todo:
-            with remote_pool(scheduler, retries) if scheduler else LocalPool(workers, retries) as pool:
+            with (
+                remote_pool(scheduler, retries)
+                if scheduler
+                else LocalPool(workers, retries) as pool
+            ):
                 drive.all(pool)
     missing = [t for t in wanted if t.digest not in store]
     rows = [store.rows[t.digest] for t in wanted if t.digest in store]
@@ -118,7 +128,11 @@ class _Drive:
         on_progress: Callable[[Progress], None] | None,
         cancel: Callable[[], bool] | None,
     ) -> None:
-        self.todo, self.done, self.store, self.on_progress, self.cancel = todo, done, store, on_progress, cancel
+        self.todo = todo
+        self.done = done
+        self.store = store
+        self.on_progress = on_progress
+        self.cancel = cancel
         self.running: dict[Task, None] = {}
         self.made = 0
         self.not_kept: list[dict[str, Any]] = []
@@ -161,7 +175,9 @@ class _Drive:
     def _tell(self, row: dict[str, Any] | None) -> None:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
-            self.on_progress(Progress(self.done + self.made, total, row, tuple(str(t) for t in self.running)))
+            self.on_progress(
+                Progress(self.done + self.made, total, row, tuple(str(t) for t in self.running))
+            )
 
 
 def open_store(folder: str | os.PathLike[str]) -> Store:

@@ -1,11 +1,12 @@
 """Rows of finished tasks: one JSON object a line, only ever appended.
 
-A row is forced to disk before the next task is taken, so whatever ends the process, all
-that was done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
+A row is forced to disk before the next task is taken, so whatever ends the process, all that was
+done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
 reading, and its task runs again; so is a line that says something else than a row does.
 
-One process at a time may add rows (``Store.claimed``).  The claim is a lock of the operating system on a file beside
-the rows, which ends with its process, however that ends; what is written into the file only says who has it.
+One process at a time may add rows (``Store.claimed``).  The claim is a lock of the operating system
+on a file beside the rows, which ends with its process, however that ends; what is written into the
+file only says who has it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from toast_lab.files import force_to_disk, not_saved
 
 
 class Store:
-    """The rows in one file, by the digests of their tasks; of several rows with one digest the last counts.
+    """The rows in one file, by the digests of their tasks.
+
+    Of several rows with one digest the last counts.
 
     Args:
         path: the file; made, with its folder, when the first row is added.
@@ -40,7 +43,9 @@ class Store:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], offence: Callable[[Mapping[str, Any]], str] = lambda row: ""
+        self,
+        path: str | os.PathLike[str],
+        offence: Callable[[Mapping[str, Any]], str] = lambda row: "",
     ) -> None:
         self.path = Path(path)
         self.rows: dict[str, dict[str, Any]] = {}
@@ -51,7 +56,9 @@ class Store:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._read()
         except OSError as error:
-            raise StoreError(f"{self.path}: rows cannot be kept here: {error.strerror}; give another folder") from None
+            raise StoreError(
+                f"{self.path}: rows cannot be kept here: {error.strerror}; give another folder"
+            ) from None
 
     def _read(self) -> None:
         self.damaged = []
@@ -74,7 +81,9 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Within it nobody else can add rows; rows that came since the store was opened are read first.
+        """Within it nobody else can add rows.
+
+        Rows that came since the store was opened are read first.
 
         Raises:
             StoreError: another process is adding rows.  It is named.
@@ -108,9 +117,11 @@ class Store:
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":
-                data = b"\n" + data  # the line before was cut off: it must not take this one with it
+                # The line before was cut off: it must not take this one with it
+                data = b"\n" + data
             try:
-                while data:  # a disk takes what still fits, and says why it takes no more when asked again
+                # A disk takes what still fits, and says why it takes no more when asked again
+                while data:
                     data = data[os.write(handle, data) :]
                 force_to_disk(handle)
             except OSError:
@@ -126,24 +137,37 @@ def _locked(path: Path, what: Path) -> Iterator[None]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise StoreError(f"{path}: rows cannot be kept here: {error.strerror}; give another folder") from None
+        raise StoreError(
+            f"{path}: rows cannot be kept here: {error.strerror}; give another folder"
+        ) from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip() or "a process that has not said which"
+            holder = os.pread(handle, 1000, 0).decode(errors="replace").strip() or (
+                "a process that has not said which"
+            )
             raise StoreError(
-                f"{what}: another sweep is adding rows here: {holder}. Wait for it, end it, or give another folder; "
+                f"{what}: another sweep is adding rows here: {holder}. Wait for it, end it, or "
+                "give another folder; "
                 "rows that are there are not made again"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise StoreError(f"{path}: cannot be locked: {error.strerror}; give another folder") from None
-            # A file system without locks: rows are appended whole, so the worst is that two sweeps do the same work.
-        with contextlib.suppress(OSError):  # on a full disk nothing can be said, and the lock holds all the same
+                raise StoreError(
+                    f"{path}: cannot be locked: {error.strerror}; give another folder"
+                ) from None
+            # A file system without locks: rows are appended whole, so the worst is that two sweeps
+            # do the same work.
+        # On a full disk nothing can be said, and the lock holds all the same
+        with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode(), 0)
+            os.pwrite(
+                handle,
+                f"process {os.getpid()} on {socket.gethostname()}, since {now}\n".encode(),
+                0,
+            )
         try:
             yield
         finally:

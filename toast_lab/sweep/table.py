@@ -6,11 +6,41 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 COLUMNS = (
-    "model", "sizes", "mesh", "machine", "method", "options", "seed", "seconds_limit", "evaluations_limit", "status",
-    "score", "time_s", "peak_bytes", "fits", "memory_limit_bytes", "unsharded_time_s", "unsharded_peak_bytes",
-    "evaluations", "elapsed_s", "own_best_s", "bound", "load_s", "analyse_s", "prepare_s", "ops", "attempts", "actions",
-    "program", "cpu", "cores", "code", "date", "digest", "message",
-)  # fmt: skip
+    "model",
+    "sizes",
+    "mesh",
+    "machine",
+    "method",
+    "options",
+    "seed",
+    "seconds_limit",
+    "evaluations_limit",
+    "status",
+    "score",
+    "time_s",
+    "peak_bytes",
+    "fits",
+    "memory_limit_bytes",
+    "unsharded_time_s",
+    "unsharded_peak_bytes",
+    "evaluations",
+    "elapsed_s",
+    "own_best_s",
+    "bound",
+    "load_s",
+    "analyse_s",
+    "prepare_s",
+    "ops",
+    "attempts",
+    "actions",
+    "program",
+    "cpu",
+    "cores",
+    "code",
+    "date",
+    "digest",
+    "message",
+)
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -24,12 +24,24 @@ from toast_lab.search.methods import METHODS, no_method
 from toast_lab.sharding.mesh import make_mesh
 
 _MOST_SEEDS = 100_000  # searches of each kind
-KEYS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations", "memory_limit_gib")
+KEYS = (
+    "models",
+    "meshes",
+    "machines",
+    "methods",
+    "seeds",
+    "seconds",
+    "evaluations",
+    "memory_limit_gib",
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One search.  ``digest`` names it in the file of rows; two tasks with the same digest are the same work."""
+    """One search.
+
+    ``digest`` names it in the file of rows; two tasks with the same digest are the same work.
+    """
 
     model: str  #: a built-in model, or "package.module:make"
     sizes: tuple[tuple[str, Any], ...]  #: sorted by name
@@ -54,7 +66,15 @@ class Task:
     ) -> Task:
         """A task in its one spelling: sizes sorted, the mesh with its axes' names."""
         options = tuple(sorted(dict(more.pop("options", {})).items()))
-        return cls(model, tuple(sorted(sizes.items())), _mesh_text(mesh), machine, method, options=options, **more)
+        return cls(
+            model,
+            tuple(sorted(sizes.items())),
+            _mesh_text(mesh),
+            machine,
+            method,
+            options=options,
+            **more,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data."""
@@ -80,13 +100,13 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
     """Every combination that a sweep names, model by model so that workers load each model once.
 
     Args:
-        data: KEYS.  ``models`` are names, texts such as ``"t2b:layers=2"``, or tables with ``name`` and sizes, a list
-            of values standing for each of them; ``seeds`` is a list of numbers or a text such as ``"0-4"``;
-            ``methods`` are names or tables with ``name`` and options.
+        data: KEYS.  ``models`` are names, texts such as ``"t2b:layers=2"``, or tables with ``name``
+            and sizes, a list of values standing for each of them; ``seeds`` is a list of numbers or
+            a text such as ``"0-4"``; ``methods`` are names or tables with ``name`` and options.
 
     Raises:
-        InvalidProblem: listing everything that is wrong: unknown keys, models, sizes, methods and machines, meshes
-            that a machine cannot hold, and seeds or budgets that are none.
+        InvalidProblem: listing everything that is wrong: unknown keys, models, sizes, methods and
+            machines, meshes that a machine cannot hold, and seeds or budgets that are none.
     """
     wrong: list[str] = [
         f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}"
@@ -106,20 +126,32 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
     evaluations = data.get("evaluations")
     seconds = data.get("seconds", 30.0 if evaluations is None else None)
     limit = data.get("memory_limit_gib")
-    for key, value in (("seconds", seconds), ("evaluations", evaluations), ("memory_limit_gib", limit)):
+    for key, value in (
+        ("seconds", seconds),
+        ("evaluations", evaluations),
+        ("memory_limit_gib", limit),
+    ):
         if value is not None and (text := checks.number_offence(value, 0.0)):
             wrong.append(f"{key} {text}")
     if wrong:
         raise InvalidProblem("this sweep is not possible:\n" + join_offenders(wrong, 50))
     return [
         Task.make(
-            model, sizes, mesh, machine, method, seed=seed, seconds=seconds, evaluations=evaluations,
-            memory_limit_gib=limit, options=options,
+            model,
+            sizes,
+            mesh,
+            machine,
+            method,
+            seed=seed,
+            seconds=seconds,
+            evaluations=evaluations,
+            memory_limit_gib=limit,
+            options=options,
         )
         for (model, sizes), mesh, machine, (method, options), seed in itertools.product(
             models, meshes, machines, methods, seeds
         )
-    ]  # fmt: skip
+    ]
 
 
 def read_sweep(path: str | Path) -> dict[str, Any]:
@@ -136,7 +168,9 @@ def read_sweep(path: str | Path) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidProblem(f"{path} is neither TOML nor JSON (.json): {error}") from None
     if not isinstance(data, dict):
-        raise InvalidProblem(f"{path} holds a {type(data).__name__}, a sweep is a table of {', '.join(KEYS)}")
+        raise InvalidProblem(
+            f"{path} holds a {type(data).__name__}, a sweep is a table of {', '.join(KEYS)}"
+        )
     return data
 
 
@@ -165,7 +199,9 @@ def _models(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[st
                 if key not in known
             ]
         columns = [v if isinstance(v, list) else [v] for v in sizes.values()]
-        found += [(name, dict(zip(sizes, values, strict=True))) for values in itertools.product(*columns)]
+        found += [
+            (name, dict(zip(sizes, values, strict=True))) for values in itertools.product(*columns)
+        ]
     return found
 
 
@@ -173,7 +209,9 @@ def _model(entry: Any, wrong: list[str]) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
         return entry["name"], {k: v for k, v in entry.items() if k != "name"}
     if not isinstance(entry, str):
-        wrong.append(f'a model is a name, "name:size=value,..." or a table with a name, got {entry!r}')
+        wrong.append(
+            f'a model is a name, "name:size=value,..." or a table with a name, got {entry!r}'
+        )
         return "", {}
     name, sep, text = entry.rpartition(":")
     if not sep or "=" not in text:
@@ -245,7 +283,8 @@ def _seeds(value: Any, wrong: list[str]) -> list[int]:
         return found
     except (TypeError, ValueError):
         wrong.append(
-            f"seeds are whole numbers from 0 to {checks.MOST_SEED}, at most {_MOST_SEEDS} of them, such as [0, 1], "
+            f"seeds are whole numbers from 0 to {checks.MOST_SEED}, at most {_MOST_SEEDS} of "
+            "them, such as [0, 1], "
             f'"0-4" or "0,3", got {value!r:.80}'
         )
         return []

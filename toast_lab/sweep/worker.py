@@ -1,6 +1,9 @@
-"""What a worker does with a task: load and analyse the model (once), search in a child process, give a row.
+"""What a worker does with a task.
 
-The search runs in a child, so a method that crashes or hangs ends neither the worker nor its loaded models.
+Load and analyse the model (once), search in a child process, give a row.
+
+The search runs in a child, so a method that crashes or hangs ends neither the worker nor its loaded
+models.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from toast_lab.search.methods import METHODS, ensure
 from toast_lab.sweep.task import Task
 
 DEATH = (
-    "the worker process died each time that this task ran on it, most likely because the machine ran out of memory or "
+    "the worker process died each time that this task ran on it, most likely because the machine "
+    "ran out of memory or "
     "the model's own code ended the process"
 )
 KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
@@ -48,7 +52,9 @@ class Loaded(NamedTuple):
 def _loaded(model: str, sizes: str) -> Loaded:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # tracing needs no accelerator
     started = time.monotonic()
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sizes).items()}
+    given: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sizes).items()
+    }
     found = load(model, **given)
     traced = time.monotonic()
     analysis = analyse_program(found.program, found.dim_names, trees=found.trees)
@@ -89,9 +95,13 @@ def run_task(
     options = {**expert_options(task.method, found.model), **dict(task.options)}
     for attempt in range(1 + max(retries, 0)):
         outcome = search_child.search_in_child(
-            problem, task.method, seed=task.seed, budget=Budget(task.seconds, task.evaluations), options=options,
+            problem,
+            task.method,
+            seed=task.seed,
+            budget=Budget(task.seconds, task.evaluations),
+            options=options,
             cancel=cancel,
-        )  # fmt: skip
+        )
         row["attempts"] = attempt + 1
         if outcome.status != search_child.CRASHED or (cancel is not None and cancel()):
             break
@@ -99,22 +109,38 @@ def run_task(
     last = outcome.last
     return {
         **row,
-        "program": found.model.program.digest(), "ops": found.model.program.n_ops, "load_s": found.load_s,
-        "analyse_s": found.analyse_s, "memory_limit_bytes": problem.memory_limit_bytes,
-        "unsharded_time_s": base_time_s, "unsharded_peak_bytes": base_peak_bytes,
-        "status": outcome.status, "message": outcome.message,
-        "score": last.score if last else None, "time_s": last.time_s if last else None,
-        "peak_bytes": last.peak_bytes if last else None, "fits": last.fits if last else None,
-        "evaluations": outcome.evaluations, "elapsed_s": outcome.elapsed_s, "prepare_s": outcome.prepare_s,
-        "own_best_s": last.elapsed_s if last else None, "bound": outcome.bound, "actions": list(outcome.actions),
+        "program": found.model.program.digest(),
+        "ops": found.model.program.n_ops,
+        "load_s": found.load_s,
+        "analyse_s": found.analyse_s,
+        "memory_limit_bytes": problem.memory_limit_bytes,
+        "unsharded_time_s": base_time_s,
+        "unsharded_peak_bytes": base_peak_bytes,
+        "status": outcome.status,
+        "message": outcome.message,
+        "score": last.score if last else None,
+        "time_s": last.time_s if last else None,
+        "peak_bytes": last.peak_bytes if last else None,
+        "fits": last.fits if last else None,
+        "evaluations": outcome.evaluations,
+        "elapsed_s": outcome.elapsed_s,
+        "prepare_s": outcome.prepare_s,
+        "own_best_s": last.elapsed_s if last else None,
+        "bound": outcome.bound,
+        "actions": list(outcome.actions),
         "curve": [[*p[:6]] for p in outcome.points],
-    }  # fmt: skip
+    }
 
 
 def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
     if isinstance(error, ToastError):
-        return {**task_row(task), "curve": [], "status": status or search_child.FAILED, "message": str(error)}
+        return {
+            **task_row(task),
+            "curve": [],
+            "status": status or search_child.FAILED,
+            "message": str(error),
+        }
     return {
         **task_row(task),
         "curve": [],
@@ -139,16 +165,23 @@ def expert_options(method: str, model: Model) -> dict[str, Any]:
 def where() -> dict[str, Any]:
     """Where and with which code the row was made."""
     return {
-        "cpu": cpu_name(), "cores": os.cpu_count(), "python": platform.python_version(), "code": code_digest(),
-        "versions": {name: importlib.metadata.version(name) for name in ("jax", "numba", "numpy", "scipy")},
-    }  # fmt: skip
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "code": code_digest(),
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("jax", "numba", "numpy", "scipy")
+        },
+    }
 
 
 def cpu_name() -> str:
     """The processor's model, as the system calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 

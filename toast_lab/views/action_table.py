@@ -29,22 +29,33 @@ class ActionRow(NamedTuple):
 def action_frame(rows: Iterable[ActionRow]) -> pd.DataFrame:
     """The actions, numbers as numbers so that they sort; what is not known is empty."""
     found = [
-        (r.action, r.visits, *(_rounded(v) for v in (r.share, r.mean_score, r.best_score, r.prior, r.upper_bound)))
+        (
+            r.action,
+            r.visits,
+            *(_rounded(v) for v in (r.share, r.mean_score, r.best_score, r.prior, r.upper_bound)),
+        )
         for r in rows
     ]
     columns = zip(*found, strict=True) if found else ([] for _ in ACTIONS)
-    return pd.DataFrame({c: pd.Series(list(v), dtype=object) for c, v in zip(ACTIONS, columns, strict=True)})
+    return pd.DataFrame(
+        {c: pd.Series(list(v), dtype=object) for c, v in zip(ACTIONS, columns, strict=True)}
+    )
 
 
 def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
     """One row a ``Simulation``, in the order given; the number counts from 1."""
     found = [
         (
-            s.index, seconds_text(s.elapsed_s), round(s.score, 4), seconds_text(s.time_s), bytes_text(s.peak_bytes),
-            "yes" if s.fits else "no", " › ".join(s.actions) or "none: unsharded",
+            s.index,
+            seconds_text(s.elapsed_s),
+            round(s.score, 4),
+            seconds_text(s.time_s),
+            bytes_text(s.peak_bytes),
+            "yes" if s.fits else "no",
+            " › ".join(s.actions) or "none: unsharded",
         )
         for s in simulations
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(found, columns=list(TRAJECTORIES))
 
 

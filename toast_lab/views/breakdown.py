@@ -1,4 +1,7 @@
-"""Where the estimated step time of each plan goes: one bar a plan, collectives apart by kind or by mesh axis."""
+"""Where the estimated step time of each plan goes.
+
+One bar a plan, collectives apart by kind or by mesh axis.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,16 @@ from toast_lab.views.time_memory import legend_above, quiet
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
 BY = {"by kind": "kind", "by mesh axis": "axis"}
-_HATCH = (None, "dot", "right_diagonal_line", "horizontal_line", "left_diagonal_line", "cross", "ring", "vertical_line")
+_HATCH = (
+    None,
+    "dot",
+    "right_diagonal_line",
+    "horizontal_line",
+    "left_diagonal_line",
+    "cross",
+    "ring",
+    "vertical_line",
+)
 
 
 class Rates(NamedTuple):
@@ -26,7 +38,9 @@ class Rates(NamedTuple):
     trips: Sequence[float]  #: how often one step runs each op
 
 
-def breakdown_frame(entries: Iterable[Entry], rates: Mapping[str, Rates], by: str = "kind") -> pd.DataFrame:
+def breakdown_frame(
+    entries: Iterable[Entry], rates: Mapping[str, Rates], by: str = "kind"
+) -> pd.DataFrame:
     """Seconds of one step by plan and part; the parts of a plan add up to its estimated step time.
 
     Args:
@@ -34,8 +48,8 @@ def breakdown_frame(entries: Iterable[Entry], rates: Mapping[str, Rates], by: st
         rates: by plan.
         by: collectives by "kind", or by the mesh "axis" that they run over.
 
-    The model gives an op the longer of its arithmetic and of moving its bytes, and what starting it takes: it counts as
-    memory traffic if moving explains its time, else as compute.
+    The model gives an op the longer of its arithmetic and of moving its bytes, and what starting it
+    takes: it counts as memory traffic if moving explains its time, else as compute.
     """
     rows = []
     for e in entries:
@@ -46,7 +60,9 @@ def breakdown_frame(entries: Iterable[Entry], rates: Mapping[str, Rates], by: st
         for op in e.cost.ops:
             moving_s = op.moved_bytes / rate.memory_bytes_per_s
             starting_s = rate.op_overhead_s * float(rate.trips[op.op])
-            seconds[TRAFFIC if op.time_s - moving_s <= starting_s + 1e-6 * op.time_s else COMPUTE] += op.time_s
+            seconds[
+                TRAFFIC if op.time_s - moving_s <= starting_s + 1e-6 * op.time_s else COMPUTE
+            ] += op.time_s
         for c in e.cost.collectives:
             part = c.kind if by == "kind" else f"over {','.join(c.axes)}"
             seconds[part] = seconds.get(part, 0.0) + c.time_s
@@ -55,17 +71,28 @@ def breakdown_frame(entries: Iterable[Entry], rates: Mapping[str, Rates], by: st
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table twin: a row for each plan and part, after the parts of a plan all of them together."""
+    """The table twin.
+
+    A row for each plan and part, after the parts of a plan all of them together.
+    """
     rows = []
     for plan, group in frame.groupby("plan", sort=False):
         whole = float(group["time_s"].sum())
-        for part, seconds in [*zip(group["part"], group["time_s"], strict=True), ("together", whole)]:
-            rows.append((plan, part, seconds_text(seconds), f"{seconds / whole:.1%}" if whole else "–"))
+        for part, seconds in [
+            *zip(group["part"], group["time_s"], strict=True),
+            ("together", whole),
+        ]:
+            rows.append(
+                (plan, part, seconds_text(seconds), f"{seconds / whole:.1%}" if whole else "–")
+            )
     return pd.DataFrame(rows, columns=["plan", "part", "time", "share"])
 
 
 def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
-    """The picture of ``breakdown_frame``: parts differ by hue and by hatch, and the legend names them."""
+    """The picture of ``breakdown_frame``.
+
+    Parts differ by hue and by hatch, and the legend names them.
+    """
     plans = list(dict.fromkeys(frame["plan"]))
     symbol = {e.name: e.style.symbol for e in entries}
     labels = {p: f"{symbol.get(p, '')} {p if len(p) <= 18 else p[:17] + '…'}" for p in plans}
@@ -90,7 +117,9 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
     parts = list(dict.fromkeys(frame["part"]))
     for i, part in enumerate(parts):
         rows = frame[frame["part"] == part]
-        data: dict[str, list[Any]] = {k: [] for k in ("plan", "y", "left", "right", "part", "text", "share")}
+        data: dict[str, list[Any]] = {
+            k: [] for k in ("plan", "y", "left", "right", "part", "text", "share")
+        }
         for plan, seconds in zip(rows["plan"], rows["time_s"], strict=True):
             data["plan"].append(plan)
             data["y"].append(labels[plan])
@@ -104,15 +133,29 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
         hue = style(i).hue
         drawn.append(
             plot.hbar(
-                y="y", left="left", right="right", height=0.62, source=ColumnDataSource(data), name=part,
-                fill_color=hue, fill_alpha=0.75, line_color=hue, legend_label=part,
-                hatch_pattern=_HATCH[i % len(_HATCH)], hatch_color="white", hatch_alpha=0.7, hatch_scale=7,
+                y="y",
+                left="left",
+                right="right",
+                height=0.62,
+                source=ColumnDataSource(data),
+                name=part,
+                fill_color=hue,
+                fill_alpha=0.75,
+                line_color=hue,
+                legend_label=part,
+                hatch_pattern=_HATCH[i % len(_HATCH)],
+                hatch_color="white",
+                hatch_alpha=0.7,
+                hatch_scale=7,
             )
-        )  # fmt: skip
+        )
     plot.x_range.start = 0
     if parts:
         legend_above(plot, 4)
     plot.add_tools(
-        HoverTool(renderers=drawn, tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")])
+        HoverTool(
+            renderers=drawn,
+            tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")],
+        )
     )
     return plot

@@ -1,4 +1,7 @@
-"""Tables for the plan by hand: the conflict board, what each action did, collectives by source line, costs."""
+"""Tables for the plan by hand.
+
+The conflict board, what each action did, collectives by source line, costs.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,17 @@ def option_text(option: Option) -> str:
     """``5.52 s, 260.00 GiB``; a plan that is too large for a device says so."""
     if not option.possible:
         return "not possible"
-    return f"{seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}" + ("" if option.fits else " ✗")
+    return f"{seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}" + (
+        "" if option.fits else " ✗"
+    )
 
 
-def board_frame(board: Board, chosen: Mapping[tuple[int, str], int | None] | None = None) -> pd.DataFrame:
-    """Two rows a resolution, one for each side; a column for each mesh axis with time and memory of the side alone.
+def board_frame(
+    board: Board, chosen: Mapping[tuple[int, str], int | None] | None = None
+) -> pd.DataFrame:
+    """Two rows a resolution, one for each side.
+
+    A column for each mesh axis with time and memory of the side alone.
 
     Args:
         board: ``tl.conflicts(problem)``.
@@ -53,7 +62,9 @@ def board_frame(board: Board, chosen: Mapping[tuple[int, str], int | None] | Non
             }
             for o in d.options:
                 if o.bit == side:
-                    row[o.axis] = (CHOSEN if chosen.get((i, o.axis)) == side else "") + option_text(o)
+                    row[o.axis] = (CHOSEN if chosen.get((i, o.axis)) == side else "") + option_text(
+                        o
+                    )
             rows.append(row)
     return pd.DataFrame(rows, columns=["colour", "tensor", "side", *axes, "line"])
 
@@ -74,12 +85,20 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
     for (kind, _), (n, m) in sent.items():
         new[kind] += n
         gone[kind] += m
-    words = [f"{sign}{n} {SHORT.get(k, k)}" for sign, c in (("+", new), ("−", gone)) for k, n in c.items() if n]
+    words = [
+        f"{sign}{n} {SHORT.get(k, k)}"
+        for sign, c in (("+", new), ("−", gone))
+        for k, n in c.items()
+        if n
+    ]
     return " ".join(words) or "–"
 
 
 def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
-    """One row an action, the unsharded program first: the step's time then, and the collectives that it brought."""
+    """One row an action, the unsharded program first.
+
+    The step's time then, and the collectives that it brought.
+    """
     rows = [
         {
             "#": n,
@@ -93,7 +112,8 @@ def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
 
 
 def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -> pd.DataFrame:
-    """Collectives of a plan by kind, axes and source line, and how many of them one action added or removed.
+    """Collectives of a plan by kind, axes and source line, and how many of them one action added or
+    removed.
 
     Args:
         problem: of the plan.
@@ -130,7 +150,10 @@ def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -
                 "number": int(total[key][0]) if (key := (kind, axes, where)) in total else 0,
                 "bytes": bytes_text(total[key][1]) if key in total else "–",
                 "time": seconds_text(total[key][2]) if key in total else "–",
-                "action": " ".join([f"+{new[key]}"] * bool(new[key]) + [f"−{gone[key]}"] * bool(gone[key])) or "–",
+                "action": " ".join(
+                    [f"+{new[key]}"] * bool(new[key]) + [f"−{gone[key]}"] * bool(gone[key])
+                )
+                or "–",
             }
             for kind, axes, where in keys
         ],
@@ -155,17 +178,30 @@ def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[s
         ("peak", bytes_text, "peak_bytes"),
     ):
         other = None if best is None else getattr(best, field)
-        rows.append((name, write(getattr(hand, field)), write(getattr(unsharded, field)), best_text(write, other)))
+        rows.append(
+            (
+                name,
+                write(getattr(hand, field)),
+                write(getattr(unsharded, field)),
+                best_text(write, other),
+            )
+        )
     n = None if best is None else len(best.collectives)
-    rows.append(("sent", count(hand.sent.total()), count(unsharded.sent.total()), best_text(count, n)))
+    rows.append(
+        ("sent", count(hand.sent.total()), count(unsharded.sent.total()), best_text(count, n))
+    )
 
     def speed(time_s: float) -> str:
         return f"{unsharded.time_s / time_s:.2f}×" if time_s else "–"
 
-    rows.insert(1, ("speed", speed(hand.time_s), "1.00×", "" if best is None else speed(best.time_s)))
+    rows.insert(
+        1, ("speed", speed(hand.time_s), "1.00×", "" if best is None else speed(best.time_s))
+    )
 
     def fits(value: bool) -> str:
         return "yes" if value else "no"
 
-    rows.append(("fits", fits(hand.fits), fits(unsharded.fits), "" if best is None else fits(best.fits)))
+    rows.append(
+        ("fits", fits(hand.fits), fits(unsharded.fits), "" if best is None else fits(best.fits))
+    )
     return rows

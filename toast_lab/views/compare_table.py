@@ -1,4 +1,7 @@
-"""Plans side by side: what the cost model says, what a compiler made of them, what was measured, and the ratios."""
+"""Plans side by side.
+
+What the cost model says, what a compiler made of them, what was measured, and the ratios.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,26 @@ from toast_lab.views.palette import Style, style
 
 GiB = 2.0**30
 COLUMNS = (
-    "plan", "actions", "time_s", "peak_bytes", "free_bytes", "fits", "collectives", "compiled_peak_bytes",
-    "compiled_peak_ratio", "compiled_collectives", "compiled_for", "measured_s", "spread_s", "steps", "ratio",
-    "measured_peak_bytes", "max_relative_error", "devices", "shown",
-)  # fmt: skip
+    "plan",
+    "actions",
+    "time_s",
+    "peak_bytes",
+    "free_bytes",
+    "fits",
+    "collectives",
+    "compiled_peak_bytes",
+    "compiled_peak_ratio",
+    "compiled_collectives",
+    "compiled_for",
+    "measured_s",
+    "spread_s",
+    "steps",
+    "ratio",
+    "measured_peak_bytes",
+    "max_relative_error",
+    "devices",
+    "shown",
+)
 
 
 class Entry(NamedTuple):
@@ -43,7 +62,10 @@ class Entry(NamedTuple):
 
     @property
     def compiled_peak_bytes(self) -> float | None:
-        """Peak of the compiled program: of the compilation, or else of what was executed; what a refused one needs."""
+        """Peak of the compiled program.
+
+        Of the compilation, or else of what was executed; what a refused one needs.
+        """
         if self.compiled is not None:
             return self.compiled.total_needed_bytes
         return getattr(self.run, "peak_bytes", None)
@@ -52,13 +74,22 @@ class Entry(NamedTuple):
 def collectives_text(cost: Any) -> str:
     """``8 all_reduce, 2 all_gather``; ``none`` for a plan without communication."""
     counts = Counter(c.kind for c in cost.collectives)
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0]))) or "none"
+    return (
+        ", ".join(
+            f"{n} {kind}" for kind, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0]))
+        )
+        or "none"
+    )
 
 
 SHORT = {
-    "all_gather": "AG", "all_reduce": "AR", "reduce_scatter": "RS", "all_to_all": "A2A", "collective_permute": "CP",
+    "all_gather": "AG",
+    "all_reduce": "AR",
+    "reduce_scatter": "RS",
+    "all_to_all": "A2A",
+    "collective_permute": "CP",
     "permute": "CP",
-}  # fmt: skip
+}
 
 
 def _short(text: str) -> str:
@@ -76,7 +107,8 @@ def counts_text(counts: Mapping[str, float]) -> str:
 def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
     """One row a plan, in SI units; what was not compiled or executed is missing, never zero.
 
-    ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated memory.
+    ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated
+    memory.
     """
     rows = []
     for e in entries:
@@ -96,13 +128,19 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
                 "fits": bool(e.cost.fits),
                 "collectives": collectives_text(e.cost),
                 "compiled_peak_bytes": float(peak) if peak else None,
-                "compiled_peak_ratio": float(peak) / float(e.cost.peak_bytes) if peak and e.cost.peak_bytes else None,
+                "compiled_peak_ratio": float(peak) / float(e.cost.peak_bytes)
+                if peak and e.cost.peak_bytes
+                else None,
                 "compiled_collectives": None if made is None else compiled_text(made),
-                "compiled_for": "" if made is None else str(getattr(made, "topology", "") or run.devices),
+                "compiled_for": ""
+                if made is None
+                else str(getattr(made, "topology", "") or run.devices),
                 "measured_s": float(measured) if measured else None,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
-                "ratio": float(measured) / float(e.cost.time_s) if measured and e.cost.time_s else None,
+                "ratio": float(measured) / float(e.cost.time_s)
+                if measured and e.cost.time_s
+                else None,
                 "measured_peak_bytes": float(held) if held else None,
                 "max_relative_error": e.error,
                 "devices": str(run.devices) if run is not None else "",
@@ -165,11 +203,16 @@ def byte_unit(value: float) -> tuple[str, float]:
     >>> byte_unit(5e6)
     ('MiB', 1048576.0)
     """
-    return next(((u, s) for u, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if value >= s), ("KiB", 2.0**10))
+    return next(
+        ((u, s) for u, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if value >= s), ("KiB", 2.0**10)
+    )
 
 
 def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
-    """``compare_frame`` as people read it; ``GROUPS`` and ``TITLES`` say where each number comes from."""
+    """``compare_frame`` as people read it.
+
+    ``GROUPS`` and ``TITLES`` say where each number comes from.
+    """
     every = list(entries)
     frame = compare_frame(every)
 
@@ -189,7 +232,9 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
             "compiled": texts("compiled_peak_bytes", bytes_text),
             "compiled ratio": texts("compiled_peak_ratio", number("{:.3g}×")),
             "measured": texts("measured_s", seconds_text),
-            "spread": texts("spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"),
+            "spread": texts(
+                "spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"
+            ),
             "steps": texts("steps", number("{:.0f}")),
             "ratio": texts("ratio", number("{:.3g}×")),
             "error": texts("max_relative_error", number("{:.1e}")),
@@ -206,7 +251,11 @@ def room_text(free_bytes: float) -> str:
     >>> room_text(2**30), room_text(-(2**20))
     ('1.00 GiB free', 'NO: 1.00 MiB over')
     """
-    return f"{bytes_text(free_bytes)} free" if free_bytes >= 0 else f"NO: {bytes_text(-free_bytes)} over"
+    return (
+        f"{bytes_text(free_bytes)} free"
+        if free_bytes >= 0
+        else (f"NO: {bytes_text(-free_bytes)} over")
+    )
 
 
 GROUPS = {
@@ -216,6 +265,13 @@ GROUPS = {
     "collectives": ["collectives", "compiled collectives"],
 }
 TITLES = {
-    "compiled": "peak", "compiled ratio": "×", "measured": "step", "spread": "spread", "steps": "n",
-    "ratio": "×", "error": "error", "collectives": "estimated", "compiled collectives": "compiled",
-}  # fmt: skip
+    "compiled": "peak",
+    "compiled ratio": "×",
+    "measured": "step",
+    "spread": "spread",
+    "steps": "n",
+    "ratio": "×",
+    "error": "error",
+    "collectives": "estimated",
+    "compiled collectives": "compiled",
+}

@@ -1,4 +1,7 @@
-"""What is right and wrong about a mesh or a machine while it is typed: a few microseconds, and nothing is loaded."""
+"""What is right and wrong about a mesh or a machine while it is typed.
+
+A few microseconds, and nothing is loaded.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,13 @@ def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((analysis.group_name[g], tuple(sorted(s))) for g, s in found.items())
 
 
-def check_mesh(text: str, analysis: Analysis | None = None, machine: Machine | None = None) -> Checked:
-    """A mesh as it is typed: how many devices, whether the machine joins them, and what each axis divides."""
+def check_mesh(
+    text: str, analysis: Analysis | None = None, machine: Machine | None = None
+) -> Checked:
+    """A mesh as it is typed.
+
+    How many devices, whether the machine joins them, and what each axis divides.
+    """
     if not text.strip():
         return Checked(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
     if len(text) > MAX_MESH_TEXT:
@@ -55,7 +63,11 @@ def check_mesh(text: str, analysis: Analysis | None = None, machine: Machine | N
     except (ToastError, ValueError) as error:
         return Checked(False, (str(error),))
     product = " × ".join(map(str, mesh.sizes))
-    count = f"{product} = {mesh.n_devices:,} devices" if len(mesh.sizes) > 1 else f"{mesh.n_devices:,} devices"
+    count = (
+        f"{product} = {mesh.n_devices:,} devices"
+        if len(mesh.sizes) > 1
+        else (f"{mesh.n_devices:,} devices")
+    )
     if mesh.n_devices > MAX_DEVICES:
         return Checked(False, (f"{count}; at most {MAX_DEVICES:,} are taken here.",))
     if machine is not None:
@@ -84,7 +96,8 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
             lines.append(f"No dim divides by {axis}={size}; {would}")
         elif whole:
             lines.append(
-                f"{axis}={size} divides {len(colours) - len(whole)} of {len(colours)} colours, not {few(whole, 4)}."
+                f"{axis}={size} divides {len(colours) - len(whole)} of {len(colours)} colours, "
+                f"not {few(whole, 4)}."
             )
         else:
             lines.append(f"{axis}={size} divides every colour.")
@@ -94,7 +107,10 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
 def check_machine(text: str) -> Checked:
     """A machine file as it is typed; every mistake with its line."""
     if not text.strip():
-        return Checked(False, ("Type or drop a machine file (TOML). docs/machines.md says what each key means.",))
+        return Checked(
+            False,
+            ("Type or drop a machine file (TOML). docs/machines.md says what each key means.",),
+        )
     if len(text) > MAX_MACHINE_TEXT:
         return Checked(False, (f"{len(text):,} characters are too many for a machine file.",))
     try:
@@ -111,10 +127,12 @@ def check_machine(text: str) -> Checked:
     speeds = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in machine.flops.items())
     return Checked(
         True,
-        (f"{machine.name}: {bytes_text(machine.memory_bytes)} a device, {speeds}, "
-         f"{len(machine.links)} level{'s' if len(machine.links) > 1 else ''} of links.",),
+        (
+            f"{machine.name}: {bytes_text(machine.memory_bytes)} a device, {speeds}, "
+            f"{len(machine.links)} level{'s' if len(machine.links) > 1 else ''} of links.",
+        ),
         machine=machine,
-    )  # fmt: skip
+    )
 
 
 def _with_line(text: str, mistake: str) -> str:
@@ -137,7 +155,13 @@ def _line_of(text: str, link: str | None, key: str) -> int | None:
                 return number
     if link is not None:  # what is missing has no line of its own; its table has
         return next(
-            (n for i, n in enumerate(n for n, line in enumerate(text.splitlines(), 1) if "[[links]]" in line)
-             if i == int(link)), None,
-        )  # fmt: skip
+            (
+                n
+                for i, n in enumerate(
+                    n for n, line in enumerate(text.splitlines(), 1) if "[[links]]" in line
+                )
+                if i == int(link)
+            ),
+            None,
+        )
     return None

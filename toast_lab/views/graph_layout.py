@@ -1,12 +1,14 @@
 """Deterministic lane layout of the coloured dimension graph.
 
-A colour group is a column (lane), program order runs down.  Where a colour has conflicts its lane splits into two
-tracks, side 0 and side 1 of the compatibility set; where the conflict ends the tracks join again.  M never leaves
-a colour and always runs down, so no edge crosses from lane to lane and no two runs look different.
+A colour group is a column (lane), program order runs down.  Where a colour has conflicts its lane
+splits into two tracks, side 0 and side 1 of the compatibility set; where the conflict ends the
+tracks join again.  M never leaves a colour and always runs down, so no edge crosses from lane to
+lane and no two runs look different.
 
-What differs between levels is only what a row is: a part of the program (``colours``), a function (``functions``),
-a source line (``lines``) or one op (``names``).  All but the last fold the names that share a row, a lane and a
-track into one node, so that repeated layers lie on top of each other.
+What differs between levels is only what a row is: a part of the program (``colours``), a function
+(``functions``), a source line (``lines``) or one op (``names``).  All but the last fold the names
+that share a row, a lane and a track into one node, so that repeated layers lie on top of each
+other.
 
 Start reading at ``graph_layout``.  Reference: TOAST sections 3.2, 3.3 and 3.5.
 """
@@ -22,13 +24,39 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.views.graph_rows import LEVELS, Row, op_label, op_scopes, phases, rows, start_level, where
+from toast_lab.views.graph_rows import (
+    LEVELS,
+    Row,
+    op_label,
+    op_scopes,
+    phases,
+    rows,
+    start_level,
+    where,
+)
 from toast_lab.views.palette import Style, style
 
 __all__ = [
-    "LEVELS", "ConflictEdge", "Edge", "GraphLayout", "Lane", "Node", "Outline", "Row", "chain_path", "graph_layout",
-    "lane_groups", "lane_styles", "neighbourhood", "op_label", "phases", "place_text", "sides", "start_level", "where",
-]  # fmt: skip
+    "LEVELS",
+    "ConflictEdge",
+    "Edge",
+    "GraphLayout",
+    "Lane",
+    "Node",
+    "Outline",
+    "Row",
+    "chain_path",
+    "graph_layout",
+    "lane_groups",
+    "lane_styles",
+    "neighbourhood",
+    "op_label",
+    "phases",
+    "place_text",
+    "sides",
+    "start_level",
+    "where",
+]
 
 MAX_LANES = 40
 WIDE = 2.8  # a lane with conflicts is this much wider than one without
@@ -108,7 +136,8 @@ class GraphLayout(NamedTuple):
 def lane_groups(analysis: Analysis, *, singles: bool = False) -> list[int]:
     """Colour groups worth a lane, those with conflicts and many names first.
 
-    Groups of one name (dims that no other value shares, such as those of a constant) are left out unless asked for.
+    Groups of one name (dims that no other value shares, such as those of a constant) are left out
+    unless asked for.
     """
     conflicts = Counter(int(analysis.group[c.colour]) for c in analysis.conflicts)
     wanted = [g for g in analysis.groups if g.n_names > 1 or (singles and g.n_names)]
@@ -124,7 +153,10 @@ def lane_styles(analysis: Analysis) -> dict[int, Style]:
 def neighbourhood(analysis: Analysis, names: Iterable[int], hops: int) -> set[int]:
     """Names at most ``hops`` steps of M or of a conflict away, in either direction."""
     beside: dict[int, list[int]] = {}
-    for a, b in [*zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True), *analysis.pairs]:
+    for a, b in [
+        *zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True),
+        *analysis.pairs,
+    ]:
         beside.setdefault(a, []).append(b)
         beside.setdefault(b, []).append(a)
     reached = set(names)
@@ -136,7 +168,10 @@ def neighbourhood(analysis: Analysis, names: Iterable[int], hops: int) -> set[in
 
 
 def sides(analysis: Analysis) -> np.ndarray:
-    """[N] side of each name in its conflicts, -1 where it has none; tied sets are turned the same way."""
+    """[N] side of each name in its conflicts, -1 where it has none.
+
+    Tied sets are turned the same way.
+    """
     votes = np.zeros((analysis.dims.n, 2), dtype=np.int64)
     for conflict in analysis.conflicts:
         flipped = analysis.compatibility_sets[conflict.set].flipped
@@ -168,7 +203,8 @@ def graph_layout(
         singles: show colours of a single name too.
         groups: show only these colour groups.
         scopes: show only what is written in these functions (``graph_rows.scopes``).
-        unfolded: keys of rows whose runs are shown one by one; ``*`` unfolds all (``graph_rows.rows``).
+        unfolded: keys of rows whose runs are shown one by one; ``*`` unfolds all
+            (``graph_rows.rows``).
     """
     level = level or start_level(analysis)
     shown_groups = lane_groups(analysis, singles=singles)
@@ -178,7 +214,9 @@ def graph_layout(
     present = {int(g) for g in analysis.group[analysis.colour[keep]]}
     lane_of = {g: i for i, g in enumerate([g for g in shown_groups[:MAX_LANES] if g in present])}
     lanes = _lanes(analysis, lane_of)
-    found, row_of = rows(analysis, level, sorted({int(o) for o in analysis.dims.op[keep]}), unfolded)
+    found, row_of = rows(
+        analysis, level, sorted({int(o) for o in analysis.dims.op[keep]}), unfolded
+    )
     nodes, node_of = _nodes(analysis, level, keep, lane_of, lanes, row_of)
     return GraphLayout(
         level,
@@ -189,7 +227,9 @@ def graph_layout(
         _conflicts(analysis, nodes, node_of),
         _outlines(analysis, nodes, node_of),
         node_of,
-        _note(analysis, keep, len(shown_groups), focus, hops, conflicts_only, singles, groups, scopes),
+        _note(
+            analysis, keep, len(shown_groups), focus, hops, conflicts_only, singles, groups, scopes
+        ),
     )
 
 
@@ -202,7 +242,10 @@ def _kept(
     scopes: Sequence[str] | None,
 ) -> np.ndarray:
     mask = np.isin(analysis.group[analysis.colour], list(groups)) & (analysis.dims.size > 1)
-    for wanted, reach in ((list(focus), hops), ([n for p in analysis.pairs for n in p] if only else [], 1)):
+    for wanted, reach in (
+        (list(focus), hops),
+        ([n for p in analysis.pairs for n in p] if only else [], 1),
+    ):
         if wanted or (only and reach == 1):
             near = np.zeros(analysis.dims.n, dtype=bool)
             near[list(neighbourhood(analysis, wanted, reach))] = True
@@ -223,7 +266,17 @@ def _lanes(analysis: Analysis, lane_of: dict[int, int]) -> tuple[Lane, ...]:
         group = analysis.groups[g]
         width = WIDE if conflicts[g] else 1.0
         text = group.name if len(group.colours) == 1 else f"{group.name} ×{len(group.colours)}"
-        out.append(Lane(g, text, left + width / 2, width, styles.get(g, style(9)), group.n_names, conflicts[g]))
+        out.append(
+            Lane(
+                g,
+                text,
+                left + width / 2,
+                width,
+                styles.get(g, style(9)),
+                group.n_names,
+                conflicts[g],
+            )
+        )
         left += width
     return tuple(out)
 
@@ -250,9 +303,15 @@ def _nodes(
         for i, part in enumerate(parts):
             sizes = sorted({int(dims.size[n]) for n in part})
             text = "–".join(str(s) for s in ([sizes[0], sizes[-1]] if len(sizes) > 1 else sizes))
-            label = analysis.name_text[part[0]].rpartition("#")[2] if level == "names" else f"{len(part)}"
+            label = (
+                analysis.name_text[part[0]].rpartition("#")[2]
+                if level == "names"
+                else f"{len(part)}"
+            )
             title = (
-                analysis.name_text[part[0]] if len(part) == 1 else f"{len(part)} names of {analysis.dim_text(part[0])}"
+                analysis.name_text[part[0]]
+                if len(part) == 1
+                else f"{len(part)} names of {analysis.dim_text(part[0])}"
             )
             node_of[part] = len(nodes)
             nodes.append(
@@ -272,7 +331,9 @@ def _nodes(
 
 def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[Edge, ...]:
     pairs: Counter[tuple[int, int]] = Counter()
-    for a, b in zip(node_of[analysis.dims.source].tolist(), node_of[analysis.dims.target].tolist(), strict=True):
+    for a, b in zip(
+        node_of[analysis.dims.source].tolist(), node_of[analysis.dims.target].tolist(), strict=True
+    ):
         if a >= 0 and b >= 0 and a != b:
             pairs[a, b] += 1
     column: dict[float, list[int]] = {}
@@ -280,7 +341,9 @@ def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> 
         column.setdefault(node.x, []).append(node.y)
     for ys in column.values():
         ys.sort()
-    return tuple(Edge(a, b, n, *_path(nodes[a], nodes[b], column)) for (a, b), n in sorted(pairs.items()))
+    return tuple(
+        Edge(a, b, n, *_path(nodes[a], nodes[b], column)) for (a, b), n in sorted(pairs.items())
+    )
 
 
 def _path(
@@ -293,12 +356,15 @@ def _path(
         between = bisect.bisect_left(column[a.x], high) - bisect.bisect_right(column[a.x], low)
     if low == high or (not between if a.x == b.x else high - low == 1):
         return (a.x, (a.x + b.x) / 2, b.x), (float(a.y), (a.y + b.y) / 2, float(b.y))
-    out = -1 if 0 in (a.track, b.track) and 1 not in (a.track, b.track) else 1  # away from the other track
+    # Away from the other track
+    out = -1 if 0 in (a.track, b.track) and 1 not in (a.track, b.track) else 1
     bow = out * min(0.3, 0.1 + 0.04 * math.log2(1 + high - low))
     return (a.x, round((a.x + b.x) / 2 + bow, 4), b.x), (float(a.y), (a.y + b.y) / 2, float(b.y))
 
 
-def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[ConflictEdge, ...]:
+def _conflicts(
+    analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray
+) -> tuple[ConflictEdge, ...]:
     between: dict[tuple[int, int], list[int]] = {}
     for conflict in analysis.conflicts:
         a, b = (int(node_of[n]) for n in conflict.sides)
@@ -315,12 +381,19 @@ def _conflicts(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray)
             ts = [i / 8 for i in range(9)]
             bow = 0.34 if (first.y, first.lane) in crowded else 0.0
             xs = tuple(round(first.x + (second.x - first.x) * t, 4) for t in ts)
-            ys = tuple(round(first.y + (second.y - first.y) * t - bow * 4 * t * (1 - t), 4) for t in ts)
+            ys = tuple(
+                round(first.y + (second.y - first.y) * t - bow * 4 * t * (1 - t), 4) for t in ts
+            )
         tensors = list(dict.fromkeys(place_text(analysis, k) for k in found))
         title = f"{len(found)} conflicts" if len(found) > 1 else f"conflict {found[0]}"
         out.append(
             ConflictEdge(
-                a, b, tuple(found), xs, ys, f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}"
+                a,
+                b,
+                tuple(found),
+                xs,
+                ys,
+                f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}",
             )
         )
     return tuple(out)
@@ -337,7 +410,9 @@ def place_text(analysis: Analysis, conflict: int) -> str:
     return f"{text} in {program.kind[op]}"
 
 
-def _outlines(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[Outline, ...]:
+def _outlines(
+    analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray
+) -> tuple[Outline, ...]:
     members: dict[tuple[int, ...], list[int]] = {}
     for s in analysis.compatibility_sets:
         names = [n for k in s.conflicts for n in analysis.conflicts[k].sides]
@@ -393,7 +468,10 @@ def _note(
 
 
 def chain_path(layout: GraphLayout, names: Sequence[int]) -> list[int]:
-    """The nodes that a chain of names passes through, in order; names that are not shown are left out."""
+    """The nodes that a chain of names passes through, in order.
+
+    Names that are not shown are left out.
+    """
     found: list[int] = []
     for node in (int(layout.node_of[n]) for n in names):
         if node >= 0 and found[-1:] != [node]:

@@ -1,10 +1,12 @@
 """Draw a ``GraphLayout`` with Bokeh, on canvas.
 
-M is drawn as lines, names as markers with the hue and the shape of their lane, conflicts as red dashed lines
-without direction, compatibility sets as labelled outlines, the chain that causes a selected conflict as a broad line.
-A tap on a marker or on a red line is reported as names and conflicts, a double tap as the row that it hit.
+M is drawn as lines, names as markers with the hue and the shape of their lane, conflicts as red
+dashed lines without direction, compatibility sets as labelled outlines, the chain that causes a
+selected conflict as a broad line.  A tap on a marker or on a red line is reported as names and
+conflicts, a double tap as the row that it hit.
 
-A selection is drawn by the browser from the indices alone: nothing else is sent, and nothing is laid out again.
+A selection is drawn by the browser from the indices alone: nothing else is sent, and nothing is
+laid out again.
 """
 
 from __future__ import annotations
@@ -85,8 +87,10 @@ class GraphPlot:
 
     Attributes:
         figure: the Bokeh figure.
-        on_select: called with (names, conflicts) when the user taps; a tap beside everything gives two empty tuples.
-        on_row: called with the key of a row that can be unfolded or folded back when the user taps it twice.
+        on_select: called with (names, conflicts) when the user taps; a tap beside everything gives
+            two empty tuples.
+        on_row: called with the key of a row that can be unfolded or folded back when the user taps
+            it twice.
     """
 
     def __init__(
@@ -113,8 +117,10 @@ class GraphPlot:
         self._width = max(sum(lane.width for lane in layout.lanes), 2.0)
         self.figure = self._draw()
 
-    # -- selection ----------------------------------------------------------------------------------
-    def select(self, names: Iterable[int], conflicts: Iterable[int] = (), chain: Sequence[int] = ()) -> None:
+    # -- selection ---------------------------------------------------------------------------------
+    def select(
+        self, names: Iterable[int], conflicts: Iterable[int] = (), chain: Sequence[int] = ()
+    ) -> None:
         """Show a selection made elsewhere; does not call ``on_select``.
 
         Args:
@@ -124,7 +130,11 @@ class GraphPlot:
         """
         picked = sorted({int(self.layout.node_of[n]) for n in names} - {-1})
         wanted = set(conflicts)
-        red = [i for i, c in enumerate(self.layout.conflicts) if not wanted.isdisjoint(c.conflicts)] if wanted else []
+        red = (
+            [i for i, c in enumerate(self.layout.conflicts) if not wanted.isdisjoint(c.conflicts)]
+            if wanted
+            else []
+        )
         self.nodes.selected.indices = picked
         self.conflicts.selected.indices = red
         self._show_chain(chain)
@@ -152,16 +162,26 @@ class GraphPlot:
             return
         nodes, red = ([int(i) for i in found] for found in new[:2])
         names = [n for i in nodes for n in self.layout.nodes[i].names]
-        conflicts = [] if names else [self.layout.conflicts[i] for i in red]  # a marker stands on its red line
-        names += [n for c in conflicts for node in (c.source, c.target) for n in self.layout.nodes[node].names]
+        # A marker stands on its red line
+        conflicts = [] if names else [self.layout.conflicts[i] for i in red]
+        names += [
+            n
+            for c in conflicts
+            for node in (c.source, c.target)
+            for n in self.layout.nodes[node].names
+        ]
         self.on_select(tuple(names), tuple(k for c in conflicts for k in c.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
         row = round(event.y) if event.y is not None else -1
-        if self.on_row is not None and 0 <= row < len(self.layout.rows) and self.layout.rows[row].key:
+        if (
+            self.on_row is not None
+            and 0 <= row < len(self.layout.rows)
+            and self.layout.rows[row].key
+        ):
             self.on_row(self.layout.rows[row].key)
 
-    # -- view ---------------------------------------------------------------------------------------
+    # -- view --------------------------------------------------------------------------------------
     def zoom_to(self, names: Iterable[int]) -> bool:
         """Bring names to fill the view; False if none of them is shown."""
         picked = [self.layout.nodes[i] for i in {int(self.layout.node_of[n]) for n in names} - {-1}]
@@ -189,14 +209,14 @@ class GraphPlot:
     def _shown_rows(self) -> int:
         return min(max(len(self.layout.rows), 1), ROWS_AT_ONCE)
 
-    # -- overlay ------------------------------------------------------------------------------------
+    # -- overlay -----------------------------------------------------------------------------------
     def colour_by(self, overlay: Overlay | None) -> None:
         """Give the markers other hues and texts; the picture stays as it is."""
         columns = _node_columns(self.layout, overlay)
         for name in ("hue", "text"):
             self.nodes.data[name] = columns[name]
 
-    # -- drawing ------------------------------------------------------------------------------------
+    # -- drawing -----------------------------------------------------------------------------------
     def _draw(self) -> figure:
         layout = self.layout
         n_rows = max(len(layout.rows), 1)
@@ -218,14 +238,26 @@ class GraphPlot:
         self._lanes(plot, n_rows)
         sets = self._outlines(plot)
         plot.quadratic(
-            "x0", "y0", "x1", "y1", "cx", "cy",
+            "x0",
+            "y0",
+            "x1",
+            "y1",
+            "cx",
+            "cy",
             source=self.edges,
             line_color="hue",
             line_width="width",
             line_alpha=0.5 if len(layout.edges) < 300 else 0.25,
-        )  # fmt: skip
+        )
         plot.multi_line(
-            "xs", "ys", source=self.chain, color=ACCENT, line_width=7, line_alpha=0.4, line_cap="round", name="chain"
+            "xs",
+            "ys",
+            source=self.chain,
+            color=ACCENT,
+            line_width=7,
+            line_alpha=0.4,
+            line_cap="round",
+            name="chain",
         )
         red = plot.multi_line(
             "xs",
@@ -255,7 +287,13 @@ class GraphPlot:
             name="names",
         )
         names.selection_glyph = Scatter(  # a ring, and larger: seen at once, and without hue
-            x="x", y="y", size="size_on", marker="marker", fill_color="hue", line_color=ACCENT, line_width=3
+            x="x",
+            y="y",
+            size="size_on",
+            marker="marker",
+            fill_color="hue",
+            line_color=ACCENT,
+            line_width=3,
         )
         if len(layout.nodes) <= 400:
             texts = plot.text(
@@ -289,8 +327,12 @@ class GraphPlot:
                 ("shown as", "@text"),
             ],
         )
-        red_hover = HoverTool(renderers=[red], tooltips=[("conflict", "@title")], line_policy="interp", visible=False)
-        set_hover = HoverTool(renderers=sets, tooltips=[("compatibility set", "@label")], visible=False)
+        red_hover = HoverTool(
+            renderers=[red], tooltips=[("conflict", "@title")], line_policy="interp", visible=False
+        )
+        set_hover = HoverTool(
+            renderers=sets, tooltips=[("compatibility set", "@label")], visible=False
+        )
         tap = TapTool(renderers=[names, red])
         scroll = WheelPanTool(dimension="height")
         zoom = WheelZoomTool()
@@ -309,9 +351,13 @@ class GraphPlot:
         plot.toolbar.active_scroll = scroll if n_rows > ROWS_AT_ONCE else None
         plot.toolbar.logo = None
         plot.toolbar.autohide = False
-        plot.js_on_change("inner_height", CustomJS(args={"y": plot.y_range, "rows": shown, "row": ROW_PX}, code=FIT))
+        plot.js_on_change(
+            "inner_height",
+            CustomJS(args={"y": plot.y_range, "rows": shown, "row": ROW_PX}, code=FIT),
+        )
         plot.on_event(DoubleTap, self._tapped_twice)
-        # One message a tap: the two sources would tell of it one after the other, and half of it is another selection.
+        # One message a tap: the two sources would tell of it one after the other, and half of it is
+        # another selection.
         args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
         self.tapped.on_change("tags", self._picked)
@@ -320,7 +366,9 @@ class GraphPlot:
     def _axes(self, plot: figure) -> None:
         layout = self.layout
         longest = 30 if len(layout.lanes) <= 4 else 10
-        lanes: dict[Any, Any] = {lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes}
+        lanes: dict[Any, Any] = {
+            lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes
+        }
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
         plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10px"
@@ -332,15 +380,20 @@ class GraphPlot:
         labels = [_cut(row_text(layout, i), widest) for i in range(len(layout.rows))]
         n = len(labels)
         plot.yaxis.ticker = (
-            FixedTicker(ticks=list(range(n))) if n <= 12 else BasicTicker(min_interval=1, desired_num_ticks=20)
+            FixedTicker(ticks=list(range(n)))
+            if n <= 12
+            else BasicTicker(min_interval=1, desired_num_ticks=20)
         )
         plot.yaxis.formatter = CustomJSTickFormatter(
             args={"labels": labels},
-            code="return Math.abs(tick - Math.round(tick)) < 1e-6 ? (labels[Math.round(tick)] ?? '') : ''",
+            code="return Math.abs(tick - Math.round(tick)) < 1e-6 ? (labels[Math.round(tick)] ?? "
+            "'') : ''",
         )
         plot.yaxis.major_label_text_font_size = "11px"
         if layout.level in ("names", "lines"):
-            plot.yaxis.major_label_text_font = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
+            plot.yaxis.major_label_text_font = (
+                "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
+            )
         plot.ygrid.ticker = plot.yaxis.ticker
 
     def _lanes(self, plot: figure, n_rows: int) -> None:
@@ -397,13 +450,17 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[s
     base, grow = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
     size = np.array(
         [
-            (base + (grow * math.log2(len(n.names)) if folded else 0)) * (1.3 if s.marker == "diamond" else 1.0)
+            (base + (grow * math.log2(len(n.names)) if folded else 0))
+            * (1.3 if s.marker == "diamond" else 1.0)
             for n, s in zip(layout.nodes, styles, strict=True)
         ]
     )
-    left = np.array([n.track == 0 for n in layout.nodes], dtype=bool)  # the text of side 0 stands outside, on its left
+    # The text of side 0 stands outside, on its left
+    left = np.array([n.track == 0 for n in layout.nodes], dtype=bool)
     offset = size / 2 + 2
-    texts = [("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes]
+    texts = [
+        ("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes
+    ]
     return {
         "x": np.array([n.x for n in layout.nodes]),
         "y": np.array([n.y for n in layout.nodes], dtype=np.int32),
@@ -423,7 +480,10 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[s
 
 
 def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
-    """Parabolas as Bokeh takes them: ends and control point, as plain arrays, which travel quickly."""
+    """Parabolas as Bokeh takes them.
+
+    Ends and control point, as plain arrays, which travel quickly.
+    """
     xs = np.array([e.xs for e in layout.edges], dtype=float).reshape(-1, 3)
     ys = np.array([e.ys for e in layout.edges], dtype=float).reshape(-1, 3)
     return {
@@ -449,7 +509,8 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width * 2 // 3] + "…" + text[-(width // 3 - 1) :]
 
 
-# Hover cards follow the page's theme; their own colours are weaker than what the figure around them says.
+# Hover cards follow the page's theme; their own colours are weaker than what the figure around them
+# says.
 TOOLTIP = """.bk-Tooltip {
   --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
   --divider-color: var(--tl-edge, #d7d7d8) !important; }"""

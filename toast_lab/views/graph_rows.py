@@ -1,8 +1,11 @@
-"""Rows of the dimension graph: parts of the program, functions, source lines or ops; repeated ones are one row.
+"""Rows of the dimension graph.
 
-Code that ran several times, as the layers of a network do, is one row that says how often (``×18``).  Such a row can
-be unfolded into one row a time that it ran; the ops of a line belong to its first run, its second, and so on, in
-program order, and backwards in a backward pass, so that a number means the same layer everywhere.
+Parts of the program, functions, source lines or ops; repeated ones are one row.
+
+Code that ran several times, as the layers of a network do, is one row that says how often
+(``×18``).  Such a row can be unfolded into one row a time that it ran; the ops of a line belong to
+its first run, its second, and so on, in program order, and backwards in a backward pass, so that a
+number means the same layer everywhere.
 """
 
 from __future__ import annotations
@@ -61,7 +64,10 @@ def phases(analysis: Analysis) -> tuple[str, ...]:
 
 
 def op_scopes(analysis: Analysis) -> list[str]:
-    """The function that each op was written in, else its file and line, else its kind; ``arguments`` for those."""
+    """The function that each op was written in, else its file and line, else its kind.
+
+    ``arguments`` for those.
+    """
     program = analysis.program
     known: dict[int, str] = {}
     out = ["arguments"] * program.n_arguments
@@ -77,7 +83,11 @@ def op_scopes(analysis: Analysis) -> list[str]:
 def scopes(analysis: Analysis) -> list[str]:
     """All scopes that ops with names are in, in program order."""
     scope = op_scopes(analysis)
-    return list(dict.fromkeys(scope[op] for op in sorted(set(analysis.dims.op[analysis.dims.size > 1].tolist()))))
+    return list(
+        dict.fromkeys(
+            scope[op] for op in sorted(set(analysis.dims.op[analysis.dims.size > 1].tolist()))
+        )
+    )
 
 
 def op_label(analysis: Analysis, op: int) -> str:
@@ -124,7 +134,9 @@ def rows(
         name = label if n > 1 and level in FOLDED_LEVELS else ""
         if name and (name in unfolded or "*" in unfolded):
             for run, part in _runs(analysis, mine, n).items():
-                found.append(Row(f"{label} {run + 1}/{n}", places[label], tuple(part), 1, name, run))
+                found.append(
+                    Row(f"{label} {run + 1}/{n}", places[label], tuple(part), 1, name, run)
+                )
         else:
             found.append(Row(label, places[label], tuple(mine), n, name))
     if unfolded:
@@ -143,7 +155,9 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
         if not frame.file:
             return f"{program.kind[op]}", ""
         text = scope[op] if level == "functions" else frame.short
-        return (f"{text} · {phase[op]}" if phase[op] in ("backward", "update") else text), frame.short
+        return (
+            f"{text} · {phase[op]}" if phase[op] in ("backward", "update") else text
+        ), frame.short
 
     return key
 

@@ -1,4 +1,7 @@
-"""The search tree as an icicle: a block a place, as wide as its visits, tinted by what was found below it."""
+"""The search tree as an icicle.
+
+A block a place, as wide as its visits, tinted by what was found below it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from bokeh.core.properties import value
 from bokeh.events import Tap
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper, Range1d, TapTool
+from bokeh.models import (
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    LinearColorMapper,
+    Range1d,
+    TapTool,
+)
 from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
@@ -22,8 +32,10 @@ LEAST_ROWS = 4
 FOLD = "#e4e8ee"
 TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
 LEGEND = {
-    "best_score": "best C(s) at or below: dark is better (C(s): step time over unsharded, plus memory over the limit)",
-    "mean_score": "mean C(s) at or below: dark is better (C(s): step time over unsharded, plus memory over the limit)",
+    "best_score": "best C(s) at or below: dark is better (C(s): step time over unsharded, plus "
+    "memory over the limit)",
+    "mean_score": "mean C(s) at or below: dark is better (C(s): step time over unsharded, plus "
+    "memory over the limit)",
 }
 _CHARACTER = 6.3  # pixels, on average
 
@@ -54,7 +66,9 @@ def fitted(text: str, pixels: float) -> str:
 
 
 def tint_range(tint: np.ndarray) -> tuple[float, float]:
-    """Ends of the scale: from the best to what nine in ten blocks are below, so that few bad ones do not hide the rest.
+    """Ends of the scale.
+
+    From the best to what nine in ten blocks are below, so that few bad ones do not hide the rest.
 
     >>> tint_range(np.array([np.nan]))
     (0.0, 1.0)
@@ -81,7 +95,9 @@ class IciclePlot:
         self._wide = 800.0  # pixels of the picture's inside, until the browser tells
         self._rows = LEAST_ROWS
         self.source = ColumnDataSource({k: [] for k in _COLUMNS})
-        self.mapper = LinearColorMapper(palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD)
+        self.mapper = LinearColorMapper(
+            palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD
+        )
         self.figure = self._draw()
         self.figure.on_change("inner_width", self._resized)
 
@@ -98,13 +114,16 @@ class IciclePlot:
         if (self.mapper.low, self.mapper.high) != (low, high):
             self.mapper.update(low=low, high=high)
         self.bar.title = LEGEND[scene.kind]
-        self._rows = max(self._rows, int(b.level.max()) + 1)  # never fewer, or blocks move from under the pointer
+        # Never fewer, or blocks move from under the pointer
+        self._rows = max(self._rows, int(b.level.max()) + 1)
         view: Any = self.figure.y_range
         if view.start != self._rows:
             view.start = self._rows
         words = [
             fitted(text, (right - left) * self._wide)
-            for text, left, right in zip(scene.labels, b.left.tolist(), b.right.tolist(), strict=True)
+            for text, left, right in zip(
+                scene.labels, b.left.tolist(), b.right.tolist(), strict=True
+            )
         ]
         part = np.nan_to_num((scene.tint - low) / (high - low), nan=1.0)
         picked = (b.place == scene.selected) & (b.folded == 0)
@@ -121,7 +140,9 @@ class IciclePlot:
             "ink": ["#ffffff" if p < 0.55 else "#10151c" for p in part.tolist()],
             "line": [CONFLICT if p else NEUTRAL for p in picked.tolist()],
             "width": [3.0 if p else 1.0 for p in picked.tolist()],
-            "shown": [f"{t:.4f}" if np.isfinite(t) else "click to unfold" for t in scene.tint.tolist()],
+            "shown": [
+                f"{t:.4f}" if np.isfinite(t) else "click to unfold" for t in scene.tint.tolist()
+            ],
         }
 
     def clear(self) -> None:
@@ -154,19 +175,41 @@ class IciclePlot:
         plot.yaxis.axis_label_text_color = NEUTRAL
         plot.yaxis.axis_label_text_font_style = "normal"
         blocks = plot.quad(
-            left="left", right="right", top="top", bottom="bottom", source=self.source, line_color="line",
-            line_width="width", fill_color={"field": "tint", "transform": self.mapper}, name="blocks",
-        )  # fmt: skip
+            left="left",
+            right="right",
+            top="top",
+            bottom="bottom",
+            source=self.source,
+            line_color="line",
+            line_width="width",
+            fill_color={"field": "tint", "transform": self.mapper},
+            name="blocks",
+        )
         blocks.nonselection_glyph = None
         plot.text(
-            "left", "middle", text="text", source=self.source, text_color="ink", text_font=value(FONT),
-            text_font_size="11px", x_offset=5, text_baseline="middle",
-        )  # fmt: skip
+            "left",
+            "middle",
+            text="text",
+            source=self.source,
+            text_color="ink",
+            text_font=value(FONT),
+            text_font_size="11px",
+            x_offset=5,
+            text_baseline="middle",
+        )
         self.bar = ColorBar(
-            color_mapper=self.mapper, title=LEGEND["best_score"], height=8, padding=2, title_standoff=4,
-            title_text_font_size="11px", title_text_font_style="normal", title_text_color=NEUTRAL,
-            major_label_text_color=NEUTRAL, major_label_text_font_size="10.5px", background_fill_alpha=0.0,
-        )  # fmt: skip
+            color_mapper=self.mapper,
+            title=LEGEND["best_score"],
+            height=8,
+            padding=2,
+            title_standoff=4,
+            title_text_font_size="11px",
+            title_text_font_style="normal",
+            title_text_color=NEUTRAL,
+            major_label_text_color=NEUTRAL,
+            major_label_text_font_size="10.5px",
+            background_fill_alpha=0.0,
+        )
         plot.add_layout(self.bar, "below")
         plot.add_tools(
             HoverTool(
@@ -180,5 +223,17 @@ class IciclePlot:
 
 
 _COLUMNS = (
-    "left", "right", "top", "bottom", "middle", "tint", "text", "action", "visits", "ink", "line", "width", "shown",
-)  # fmt: skip
+    "left",
+    "right",
+    "top",
+    "bottom",
+    "middle",
+    "tint",
+    "text",
+    "action",
+    "visits",
+    "ink",
+    "line",
+    "width",
+    "shown",
+)

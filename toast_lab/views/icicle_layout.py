@@ -1,4 +1,7 @@
-"""Which places of a search tree are drawn as blocks, and where: width is visits, depth runs down."""
+"""Which places of a search tree are drawn as blocks, and where.
+
+Width is visits, depth runs down.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def icicle(
         visits: [P] those of a place are at least the sum of its children's.
         root: the block as wide as the picture.
         levels: drawn below the root.
-        widest: children drawn of each place, the most visited first; the others are folded into one block.
+        widest: children drawn of each place, the most visited first; the others are folded into one
+            block.
         least: part of the picture's width below which a child is folded, too.
         opened: places of which ``OPENED`` times as many children are drawn.
     """
@@ -81,8 +85,14 @@ def icicle(
         hidden = np.bincount(above, np.where(drawn, 0, count), minlength=len(shown))
         parts += [
             (kept, np.zeros(len(kept), int), np.full(len(kept), level), begin[drawn], count[drawn]),
-            (shown[folds], fold[folds], np.full(len(folds), level), (left + together / whole)[folds], hidden[folds]),
-        ]  # fmt: skip
+            (
+                shown[folds],
+                fold[folds],
+                np.full(len(folds), level),
+                (left + together / whole)[folds],
+                hidden[folds],
+            ),
+        ]
         shown, left = kept, begin[drawn]
     place, folded, level_of, start, n = (np.concatenate([p[i] for p in parts]) for i in range(5))
     return Icicle(place, folded, level_of, start, start + n / whole, n.astype(np.int64))

@@ -60,7 +60,10 @@ def name_facts(analysis: Analysis, name: int) -> Facts:
 def op_facts(analysis: Analysis, op: int) -> Facts:
     """What an op computes, and where it is written."""
     program, frame = analysis.program, source_lines.op_frame(analysis.program, op)
-    shapes = [f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]" for v in program.results(op)]
+    shapes = [
+        f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]"
+        for v in program.results(op)
+    ]
     facts = [
         ("op", op_label(analysis, op)),
         ("gives", _some(shapes)),
@@ -78,7 +81,11 @@ def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
     program = analysis.program
     op = use_op(analysis, place.use) if place.use >= 0 else int(program.value_op[place.value])
     frame = source_lines.op_frame(program, op)
-    tied = [s.index for s in analysis.compatibility_sets if s.resolution == owner.resolution and s.index != owner.index]
+    tied = [
+        s.index
+        for s in analysis.compatibility_sets
+        if s.resolution == owner.resolution and s.index != owner.index
+    ]
     boxes = boxed_with(analysis, conflict)
     facts = [
         ("conflict", f"{conflict}, colour {analysis.colour_name[found.colour]}"),
@@ -86,7 +93,10 @@ def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
         ("side 0", _side(analysis, found.sides[0])),
         ("side 1", _side(analysis, found.sides[1])),
         ("set", f"{owner.index}, {len(owner.conflicts)} conflicts settled by one bit"),
-        ("tied sets", _some([str(s) for s in tied]) + (" (repeated layers, same bit)" if tied else "")),
+        (
+            "tied sets",
+            _some([str(s) for s in tied]) + (" (repeated layers, same bit)" if tied else ""),
+        ),
         ("boxed with", _some([f"{k} ({place_text(analysis, k)})" for k in boxes])),
         ("line", frame.short or "unknown"),
         ("source", source_lines.source_text(frame)),
@@ -129,7 +139,10 @@ def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
         other = analysis.conflicts[k]
         down = other.sides[0] in after[0] and other.sides[1] in after[1]
         mine = analysis.conflicts[conflict].sides
-        up = all(m in dims.successor[dims.ptr[o] : dims.ptr[o + 1]] for m, o in zip(mine, other.sides, strict=True))
+        up = all(
+            m in dims.successor[dims.ptr[o] : dims.ptr[o + 1]]
+            for m, o in zip(mine, other.sides, strict=True)
+        )
         if k != conflict and (down or up):
             found.append(k)
     return found
@@ -140,7 +153,11 @@ def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
     rows = []
     for c in analysis.conflicts:
         place = c.places[0]
-        op = use_op(analysis, place.use) if place.use >= 0 else int(analysis.program.value_op[place.value])
+        op = (
+            use_op(analysis, place.use)
+            if place.use >= 0
+            else int(analysis.program.value_op[place.value])
+        )
         rows.append(
             {
                 "conflict": c.index,
@@ -155,7 +172,8 @@ def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(
-        rows, columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"]
+        rows,
+        columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"],
     )
 
 

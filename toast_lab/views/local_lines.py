@@ -33,14 +33,19 @@ class LocalLines(NamedTuple):
 
 
 def local_lines(
-    analysis: Analysis, found: Sequence[ListingLine], before: Sequence[ListingLine] = (), *, short: bool = False
+    analysis: Analysis,
+    found: Sequence[ListingLine],
+    before: Sequence[ListingLine] = (),
+    *,
+    short: bool = False,
 ) -> LocalLines:
     """Lines to show.
 
     Args:
         analysis: of the program.
         found: the listing.
-        before: that of the plan before; lines that it does not have are marked, none if it is empty.
+        before: that of the plan before; lines that it does not have are marked, none if it is
+            empty.
         short: only collectives, and ops whose line changed.
     """
     known = Counter(line.text for line in before)
@@ -49,7 +54,11 @@ def local_lines(
         known[line.text] -= 1
         changed.append(bool(before) and known[line.text] < 0)
     gone = sum(n for n in known.values() if n > 0)
-    picked = [(line, new) for line, new in zip(found, changed, strict=True) if not short or line.collective or new]
+    picked = [
+        (line, new)
+        for line, new in zip(found, changed, strict=True)
+        if not short or line.collective or new
+    ]
     shown = [
         LocalLine(line.op, _segments(line, new, bool(before)), where(analysis, line.op), new)
         for line, new in picked[:MAX_LINES]
@@ -68,8 +77,6 @@ def _segments(line: ListingLine, new: bool, marked: bool) -> tuple[Segment, ...]
     indent = "  " * line.depth
     if not line.name:
         return (*mark, Segment(indent + line.right))
-    left, right = (
-        Segment(f"{indent}{line.name} : {line.dims} = "),
-        Segment(line.right, COLLECTIVE if line.collective else ""),
-    )
+    left = Segment(f"{indent}{line.name} : {line.dims} = ")
+    right = Segment(line.right, COLLECTIVE if line.collective else "")
     return (*mark, left, right)

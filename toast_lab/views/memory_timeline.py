@@ -1,4 +1,7 @@
-"""Memory in program order, all plans on one axis, with the limit; and what is in memory where a plan peaks."""
+"""Memory in program order, all plans on one axis, with the limit.
+
+And what is in memory where a plan peaks.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +24,54 @@ _DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
 
 
 def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """(op, bytes) of a timeline in at most so many points: of each stretch its largest, so that no peak is lost."""
+    """(op, bytes) of a timeline in at most so many points.
+
+    Of each stretch its largest, so that no peak is lost.
+    """
     n = len(timeline_bytes)
     if n <= at_most:
         return np.arange(n), np.asarray(timeline_bytes, float)
     edges = np.linspace(0, n, at_most + 1).astype(int)[:-1]
     found = np.maximum.reduceat(timeline_bytes, edges)
     ends = np.append(edges[1:], n)
-    at = np.array([a + int(np.argmax(timeline_bytes[a:b])) for a, b in zip(edges, ends, strict=True)])
+    at = np.array(
+        [a + int(np.argmax(timeline_bytes[a:b])) for a, b in zip(edges, ends, strict=True)]
+    )
     return at, np.asarray(found, float)
 
 
 def timeline_frame(entries: Iterable[Entry], where: Sequence[str] = ()) -> pd.DataFrame:
-    """The whole picture in SI units: bytes of one device at every op of every shown plan, with its source line."""
+    """The whole picture in SI units.
+
+    Bytes of one device at every op of every shown plan, with its source line.
+    """
     parts = []
     for e in entries:
         if e.shown:
             n = len(e.cost.timeline_bytes)
             lines = [where[i] if i < len(where) else "" for i in range(n)]
             parts.append(
-                pd.DataFrame({"plan": e.name, "op": np.arange(n), "bytes": e.cost.timeline_bytes, "where": lines})
+                pd.DataFrame(
+                    {
+                        "plan": e.name,
+                        "op": np.arange(n),
+                        "bytes": e.cost.timeline_bytes,
+                        "where": lines,
+                    }
+                )
             )
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["plan", "op", "bytes", "where"])
+    return (
+        pd.concat(parts, ignore_index=True)
+        if parts
+        else pd.DataFrame(columns=["plan", "op", "bytes", "where"])
+    )
 
 
 def shown_peaks(entries: Iterable[Entry], where: Sequence[str]) -> pd.DataFrame:
-    """The table twin: where each shown plan peaks, and what it has in memory before and after everything."""
+    """The table twin.
+
+    Where each shown plan peaks, and what it has in memory before and after everything.
+    """
     rows = []
     for e in entries:
         if not e.shown:
@@ -88,7 +113,9 @@ def shown_held(frame: pd.DataFrame, at_most: int = 400) -> pd.DataFrame:
     )
 
 
-def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Sequence[str]) -> figure:
+def timeline_plot(
+    entries: Sequence[Entry], memory_limit_bytes: float, where: Sequence[str]
+) -> figure:
     """The picture of ``timeline_frame``; the markers stand at the peaks."""
     shown = [e for e in entries if e.shown]
     highest = max((float(e.cost.peak_bytes) for e in shown), default=1.0)
@@ -107,14 +134,26 @@ def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Se
     for e in shown:
         at, held = thinned(e.cost.timeline_bytes)
         lines = [where[i] if i < len(where) else "the end" for i in at]
-        source = ColumnDataSource({"x": at, "y": held / scale, "plan": [e.name] * len(at), "where": lines})
-        look: dict[str, Any] = {"line_color": e.style.hue, "line_dash": _DASHES[e.number % len(_DASHES)]}
+        source = ColumnDataSource(
+            {"x": at, "y": held / scale, "plan": [e.name] * len(at), "where": lines}
+        )
+        look: dict[str, Any] = {
+            "line_color": e.style.hue,
+            "line_dash": _DASHES[e.number % len(_DASHES)],
+        }
         hover.append(
             plot.step(
-                "x", "y", source=source, mode="after", line_width=1.6, name=e.name, legend_label=e.name,
-                nonselection_alpha=1.0, **look,
+                "x",
+                "y",
+                source=source,
+                mode="after",
+                line_width=1.6,
+                name=e.name,
+                legend_label=e.name,
+                nonselection_alpha=1.0,
+                **look,
             )
-        )  # fmt: skip
+        )
     peaks = ColumnDataSource(
         {
             "x": [e.cost.peak_op for e in shown],
@@ -122,26 +161,43 @@ def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Se
             "plan": [e.name for e in shown],
             "hue": [e.style.hue for e in shown],
             "marker": [e.style.marker for e in shown],
-            "where": [where[e.cost.peak_op] if e.cost.peak_op < len(where) else "the end" for e in shown],
+            "where": [
+                where[e.cost.peak_op] if e.cost.peak_op < len(where) else "the end" for e in shown
+            ],
         }
     )
     drawn = plot.scatter(
-        "x", "y", source=peaks, marker="marker", size=12, fill_color="hue", line_color="white", name="peaks",
+        "x",
+        "y",
+        source=peaks,
+        marker="marker",
+        size=12,
+        fill_color="hue",
+        line_color="white",
+        name="peaks",
         nonselection_alpha=1.0,
-    )  # fmt: skip
+    )
     if highest > 0.3 * memory_limit_bytes:
         limit = Span(
-            location=memory_limit_bytes / scale, dimension="width", line_color=CONFLICT, line_dash="dashed",
+            location=memory_limit_bytes / scale,
+            dimension="width",
+            line_color=CONFLICT,
+            line_dash="dashed",
             name="memory limit",
-        )  # fmt: skip
+        )
         plot.add_layout(limit)
         words = f"limit {bytes_text(memory_limit_bytes)}"
         plot.add_layout(
             Label(
-                x=4, x_units="screen", y=memory_limit_bytes / scale, y_offset=2, text=words, text_color=CONFLICT,
+                x=4,
+                x_units="screen",
+                y=memory_limit_bytes / scale,
+                y_offset=2,
+                text=words,
+                text_color=CONFLICT,
                 text_font_size="11px",
             )
-        )  # fmt: skip
+        )
         plot.y_range.end = 1.12 * max(highest, memory_limit_bytes) / scale
     else:
         plot.y_range.end = 1.15 * highest / scale
@@ -150,7 +206,10 @@ def timeline_plot(entries: Sequence[Entry], memory_limit_bytes: float, where: Se
         legend_above(plot, 4)
     tips = [("plan", "@plan"), ("op", "@x"), ("memory", f"@y {unit}"), ("line", "@where")]
     plot.add_tools(
-        HoverTool(renderers=[drawn, *hover], tooltips=tips), TapTool(renderers=[drawn]), PanTool(), WheelZoomTool(),
+        HoverTool(renderers=[drawn, *hover], tooltips=tips),
+        TapTool(renderers=[drawn]),
+        PanTool(),
+        WheelZoomTool(),
         ResetTool(),
-    )  # fmt: skip
+    )
     return plot

@@ -1,8 +1,10 @@
-"""What the markers of the dimension graph are coloured by: colour, size, bytes, share of the time, axes of a plan.
+"""What the markers of the dimension graph are coloured by.
 
-An overlay gives every marker of a layout a hue and a short text, so that hue is never the only cue, and a key that
-says what the hues mean.  Numbers go on a logarithmic scale of one hue family that is read without telling red from
-green.
+Colour, size, bytes, share of the time, axes of a plan.
+
+An overlay gives every marker of a layout a hue and a short text, so that hue is never the only cue,
+and a key that says what the hues mean.  Numbers go on a logarithmic scale of one hue family that is
+read without telling red from green.
 
 Start reading at ``overlay``.
 """
@@ -46,7 +48,11 @@ class Overlay(NamedTuple):
 
 
 def overlay(
-    analysis: Analysis, layout: GraphLayout, what: str, plan: ShardingPlan | None = None, cost: Cost | None = None
+    analysis: Analysis,
+    layout: GraphLayout,
+    what: str,
+    plan: ShardingPlan | None = None,
+    cost: Cost | None = None,
 ) -> Overlay | None:
     """Hues and texts of the markers; None for ``colour``, which is how they are drawn anyway.
 
@@ -58,10 +64,16 @@ def overlay(
         cost: of that plan, whose times are shown by ``cost``.
     """
     if what == "size":
-        return _numbers([float(analysis.dims.size[list(n.names)].max()) for n in layout.nodes], _whole_text, _SIZE)
+        return _numbers(
+            [float(analysis.dims.size[list(n.names)].max()) for n in layout.nodes],
+            _whole_text,
+            _SIZE,
+        )
     if what == "bytes":
         carried = name_bytes(analysis)
-        return _numbers([float(carried[list(n.names)].sum()) for n in layout.nodes], bytes_text, _BYTES)
+        return _numbers(
+            [float(carried[list(n.names)].sum()) for n in layout.nodes], bytes_text, _BYTES
+        )
     if what == "cost" and cost is not None:
         return _numbers(_shares(analysis, layout, cost), _share_text, _COST)
     if what == "axis" and plan is not None:
@@ -71,7 +83,10 @@ def overlay(
 
 _SIZE = "the size of the dim, of the largest one where several are folded"
 _BYTES = "the bytes of all whole values that have the dim"
-_COST = "the share of the step's estimated compute time that its ops take; an op with several dims counts for each"
+_COST = (
+    "the share of the step's estimated compute time that its ops take; an op with several "
+    "dims counts for each"
+)
 
 
 def name_bytes(analysis: Analysis) -> np.ndarray:
@@ -79,13 +94,17 @@ def name_bytes(analysis: Analysis) -> np.ndarray:
     program = analysis.program
     value = np.repeat(np.arange(program.n_values), np.diff(program.shape_ptr))
     found = np.zeros(analysis.dims.n)
-    seen = np.unique(np.stack([program.def_dim_factor, value]), axis=1)  # a value with a name twice counts once
+    # A value with a name twice counts once
+    seen = np.unique(np.stack([program.def_dim_factor, value]), axis=1)
     np.add.at(found, seen[0], value_bytes(program)[seen[1]])
     return found
 
 
 def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
-    """[N] mesh axes that cut each name: those its op is split along, and those its values are kept on."""
+    """[N] mesh axes that cut each name.
+
+    Those its op is split along, and those its values are kept on.
+    """
     program, axes = analysis.program, plan.mesh.axes
     on = np.zeros((analysis.dims.n, len(axes)), dtype=bool)
     for a in range(len(axes)):
@@ -114,7 +133,11 @@ def _numbers(values: list[float], write: Callable[[float], str], about: str) -> 
     top = len(SCALE) - 1
 
     def step(v: float) -> int:
-        return top if v >= high else max(0, min(top, int(math.log(max(v, low) / low) / span * len(SCALE))))
+        return (
+            top
+            if v >= high
+            else max(0, min(top, int(math.log(max(v, low) / low) / span * len(SCALE))))
+        )
 
     hues = tuple(SCALE[step(v)] if v > 0 else NEUTRAL for v in values)
     edges = [low * math.exp(span * i / len(SCALE)) for i in range(len(SCALE))]
@@ -138,7 +161,10 @@ def _axes(layout: GraphLayout, on: list[tuple[str, ...]], axes: tuple[str, ...])
         share = counts[text] / len(node.names)
         texts.append("" if text == WHOLE else text if share == 1 else f"{text} {share:.0%}")
     key = [(h, text) for text, h in hue.items()] + ([(NEUTRAL, WHOLE)] if NEUTRAL in hues else [])
-    about = f"the mesh axis ({', '.join(axes)}) that cuts the dim; a per cent says how many of a marker's names"
+    about = (
+        f"the mesh axis ({', '.join(axes)}) that cuts the dim; a per cent says how many of a "
+        "marker's names"
+    )
     return Overlay(tuple(hues), tuple(texts), tuple(key), about)
 
 

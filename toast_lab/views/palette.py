@@ -1,7 +1,7 @@
 """Colours and markers of the pictures: readable on light and on dark, and never the only cue.
 
-Every colour comes with a marker shape, and lanes carry their name as text, so nothing depends on hue alone.
-Red is kept for conflicts and for limits.
+Every colour comes with a marker shape, and lanes carry their name as text, so nothing depends on
+hue alone.  Red is kept for conflicts and for limits.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ CONFLICT = "#d62839"  #: conflicts, the memory limit, and nothing else
 NEUTRAL = "#727e8c"  #: text and lines that must be seen on white and on near-black
 ACCENT = "#1f6feb"
 
-# (hue, marker): at least 3:1 against white and against the dark theme's cards.  Chosen one after the other, each as far
-# as possible from those before it and from CONFLICT as people see them who lack one kind of cone; the first few, which
-# most programs need, are therefore the easiest to tell apart.  tests/views/test_palette.py measures it.
+# (hue, marker): at least 3:1 against white and against the dark theme's cards.  Chosen one after
+# the other, each as far as possible from those before it and from CONFLICT as people see them who
+# lack one kind of cone; the first few, which most programs need, are therefore the easiest to tell
+# apart.  tests/views/test_palette.py measures it.
 _CYCLE = (
     ("#1f77d0", "circle"),
     ("#c77700", "square"),

@@ -1,7 +1,8 @@
 """Find names, ops and functions by text.
 
-A regular expression can take longer than the sun shines, and Python's cannot be stopped, so ``matching`` is meant for
-a child process (``toast_lab.isolate``); it imports nothing that would make its start slow.
+A regular expression can take longer than the sun shines, and Python's cannot be stopped, so
+``matching`` is meant for a child process (``toast_lab.isolate``); it imports nothing that would
+make its start slow.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
     Raises ToastError that says where the pattern is wrong.
     """
     if len(pattern) > LONGEST:
-        raise ToastError(f"the pattern has {len(pattern)} characters, at most {LONGEST} are searched for")
+        raise ToastError(
+            f"the pattern has {len(pattern)} characters, at most {LONGEST} are searched for"
+        )
     try:
         found = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         place = "" if error.pos is None else f" at character {error.pos + 1}"
         raise ToastError(
-            f"{pattern!r} is no regular expression: {error.msg}{place}. Mend it, or search for plain text."
+            f"{pattern!r} is no regular expression: {error.msg}{place}. Mend it, or search for "
+            "plain text."
         ) from None
     except (OverflowError, RecursionError) as error:
         raise ToastError(f"{pattern!r} is no regular expression: {error}") from None

@@ -30,12 +30,19 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
     if matched is None:
         matched = [
             {
-                "predicted_kind": _KIND.get(c.kind, c.kind), "predicted_axes": ",".join(c.axes),
-                "predicted_value": c.value, "predicted_bytes": c.local_bytes, "predicted_times": None,
-                "op": c.op, "where": c.where, "compiled_kind": None, "status": "", "reason": "",
+                "predicted_kind": _KIND.get(c.kind, c.kind),
+                "predicted_axes": ",".join(c.axes),
+                "predicted_value": c.value,
+                "predicted_bytes": c.local_bytes,
+                "predicted_times": None,
+                "op": c.op,
+                "where": c.where,
+                "compiled_kind": None,
+                "status": "",
+                "reason": "",
             }
             for c in cost.collectives
-        ]  # fmt: skip
+        ]
     for r in matched:
         key = (r["op"], r["predicted_kind"], r["predicted_axes"], r["predicted_value"])
         number = left[key].pop(0) if left.get(key) else -1
@@ -44,7 +51,9 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
             {
                 "number": number,
                 "kind": r["predicted_kind"] or r["compiled_kind"],
-                "axes": r["predicted_axes"] if r["predicted_kind"] else r.get("compiled_axes") or "?",
+                "axes": r["predicted_axes"]
+                if r["predicted_kind"]
+                else r.get("compiled_axes") or "?",
                 "value": r["predicted_value"] or "",
                 "where": r["where"],
                 "predicted_bytes": r["predicted_bytes"],
@@ -60,9 +69,22 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
             }
         )
     columns = [
-        "number", "kind", "axes", "value", "where", "predicted_bytes", "predicted_times", "predicted_s",
-        "compiled_kind", "compiled_axes", "compiled_bytes", "compiled_times", "status", "reason", "op",
-    ]  # fmt: skip
+        "number",
+        "kind",
+        "axes",
+        "value",
+        "where",
+        "predicted_bytes",
+        "predicted_times",
+        "predicted_s",
+        "compiled_kind",
+        "compiled_axes",
+        "compiled_bytes",
+        "compiled_times",
+        "status",
+        "reason",
+        "op",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -72,12 +94,20 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
     def size(v: Any, times: Any) -> str:
         if v is None or v != v:
             return "–"
-        return bytes_text(float(v)) + (f" ×{times:g}" if times is not None and times == times and times != 1 else "")
+        return bytes_text(float(v)) + (
+            f" ×{times:g}" if times is not None and times == times and times != 1 else ""
+        )
 
     compiled = [
-        "–" if not k or k != k else (k if k != kind else "the same") + (f" {{{a}}}" if a and a != axes else "")
+        "–"
+        if not k or k != k
+        else (k if k != kind else "the same") + (f" {{{a}}}" if a and a != axes else "")
         for k, a, kind, axes in zip(
-            frame["compiled_kind"], frame["compiled_axes"], frame["kind"], frame["axes"], strict=True
+            frame["compiled_kind"],
+            frame["compiled_axes"],
+            frame["kind"],
+            frame["axes"],
+            strict=True,
         )
     ]
     return pd.DataFrame(
@@ -86,10 +116,15 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
             "axes": frame["axes"],
             "value": [v or "–" for v in frame["value"]],
             "line": [line_text(w) for w in frame["where"]],
-            "bytes": [size(*p) for p in zip(frame["predicted_bytes"], frame["predicted_times"], strict=True)],
+            "bytes": [
+                size(*p)
+                for p in zip(frame["predicted_bytes"], frame["predicted_times"], strict=True)
+            ],
             "time": [seconds_text(None if v != v else v) for v in frame["predicted_s"]],
             "compiled": compiled,
-            "its bytes": [size(*p) for p in zip(frame["compiled_bytes"], frame["compiled_times"], strict=True)],
+            "its bytes": [
+                size(*p) for p in zip(frame["compiled_bytes"], frame["compiled_times"], strict=True)
+            ],
             "status": [s or "–" for s in frame["status"]],
             "why they differ": [r or "–" for r in frame["reason"]],
         }
@@ -97,7 +132,10 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
-    """``collective_rows`` by kind and axes: how many run in a step and how many bytes, priced and compiled (SI)."""
+    """``collective_rows`` by kind and axes.
+
+    How many run in a step and how many bytes, priced and compiled (SI).
+    """
     found: dict[tuple[str, str], list[float]] = {}
     for r in frame.to_dict("records"):
         if r["number"] >= 0 or r["predicted_bytes"] == r["predicted_bytes"]:
@@ -105,7 +143,11 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
             times = r["predicted_times"] if r["predicted_times"] == r["predicted_times"] else None
             row[0] += times or 1.0
             row[1] += (r["predicted_bytes"] or 0.0) * (times or 1.0)
-            row[2] += r["predicted_s"] if r["predicted_s"] == r["predicted_s"] and r["predicted_s"] else 0.0
+            row[2] += (
+                r["predicted_s"]
+                if r["predicted_s"] == r["predicted_s"] and r["predicted_s"]
+                else 0.0
+            )
         if r["compiled_kind"] and r["compiled_kind"] == r["compiled_kind"]:
             row = found.setdefault((r["compiled_kind"], r["compiled_axes"] or "?"), [0.0] * 5)
             row[3] += r["compiled_times"]
@@ -114,9 +156,15 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
     return pd.DataFrame(
         rows,
         columns=[
-            "kind", "axes", "predicted_count", "predicted_bytes", "predicted_s", "compiled_count", "compiled_bytes",
+            "kind",
+            "axes",
+            "predicted_count",
+            "predicted_bytes",
+            "predicted_s",
+            "compiled_count",
+            "compiled_bytes",
         ],
-    )  # fmt: skip
+    )
 
 
 def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
@@ -151,15 +199,33 @@ SUM_TITLES = {"its number": "number", "its bytes": "bytes", "ratio": "×"}
 
 
 def ops_frame(cost: Any) -> pd.DataFrame:
-    """Every op and collective of a plan, what takes longest first, in SI units; shares are of the step time."""
+    """Every op and collective of a plan, what takes longest first, in SI units.
+
+    Shares are of the step time.
+    """
     whole = float(cost.time_s) or 1.0
-    rows = [(o.op, o.kind, o.result, o.where, o.flops, o.moved_bytes, o.time_s, o.time_s / whole, "") for o in cost.ops]
+    rows = [
+        (o.op, o.kind, o.result, o.where, o.flops, o.moved_bytes, o.time_s, o.time_s / whole, "")
+        for o in cost.ops
+    ]
     rows += [
-        (c.op, c.kind, c.value, c.where, 0.0, c.local_bytes, c.time_s, c.time_s / whole, ",".join(c.axes))
+        (
+            c.op,
+            c.kind,
+            c.value,
+            c.where,
+            0.0,
+            c.local_bytes,
+            c.time_s,
+            c.time_s / whole,
+            ",".join(c.axes),
+        )
         for c in cost.collectives
     ]
     columns = ["op", "kind", "value", "where", "flops", "moved_bytes", "time_s", "share", "axes"]
-    return pd.DataFrame(rows, columns=columns).sort_values("time_s", ascending=False, ignore_index=True)
+    return pd.DataFrame(rows, columns=columns).sort_values(
+        "time_s", ascending=False, ignore_index=True
+    )
 
 
 def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> pd.DataFrame:
@@ -171,7 +237,10 @@ def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> pd.DataFrame:
 
     return pd.DataFrame(
         {
-            "op": [k + (f" {{{a}}}" if a else "") for k, a in zip(frame["kind"], frame["axes"], strict=True)],
+            "op": [
+                k + (f" {{{a}}}" if a else "")
+                for k, a in zip(frame["kind"], frame["axes"], strict=True)
+            ],
             "value": frame["value"],
             "line": [line_text(w) for w in frame["where"]],
             "share, %": digits(100 * frame["share"]),

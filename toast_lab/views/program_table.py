@@ -37,7 +37,8 @@ class Line(NamedTuple):
 def program_lines(analysis: Analysis) -> list[Line]:
     """The paper's annotated listing, in pieces: ``a : [S●, S●] = matmul(k, qt)``.
 
-    Loops and branches are indented behind a line of their own, which stands for the first op inside.
+    Loops and branches are indented behind a line of their own, which stands for the first op
+    inside.
     """
     program = analysis.program
     styles, phase = lane_styles(analysis), phases(analysis)
@@ -48,7 +49,15 @@ def program_lines(analysis: Analysis) -> list[Line]:
         while waiting and waiting[0] <= op:
             begin = waiting.popleft()
             for level, text in labels[begin]:
-                out.append(Line(begin, phase[begin], (Segment("  " * level + text),), where(analysis, begin), ()))
+                out.append(
+                    Line(
+                        begin,
+                        phase[begin],
+                        (Segment("  " * level + text),),
+                        where(analysis, begin),
+                        (),
+                    )
+                )
         segments: list[Segment] = [Segment("  " * depth[op])] if depth[op] else []
         for i, value in enumerate(program.results(op)):
             segments.append(Segment((", " if i else "") + program.value_name[value] + " : ["))
@@ -58,7 +67,9 @@ def program_lines(analysis: Analysis) -> list[Line]:
                     segments.append(Segment(", "))
                 size = program.dims(value)[d]
                 segments.append(
-                    Segment(f"{analysis.dim_text(name)} {found.symbol}", found.hue) if found else Segment(str(size))
+                    Segment(f"{analysis.dim_text(name)} {found.symbol}", found.hue)
+                    if found
+                    else Segment(str(size))
                 )
             segments.append(Segment("]"))
         if op >= program.n_arguments:
@@ -66,7 +77,15 @@ def program_lines(analysis: Analysis) -> list[Line]:
             text = op_text(program, op, operands)
             segments.append(Segment(f" = {text}" if program.results(op) else text))
         names = tuple(n for v in program.results(op) for n in program.def_names(v))
-        out.append(Line(op, phase[op], tuple(segments), where(analysis, op), tuple(program.factors(op)) or names))
+        out.append(
+            Line(
+                op,
+                phase[op],
+                tuple(segments),
+                where(analysis, op),
+                tuple(program.factors(op)) or names,
+            )
+        )
     return out
 
 
@@ -112,5 +131,15 @@ def colours_frame(analysis: Analysis) -> pd.DataFrame:
             for g in sorted(analysis.groups, key=lambda g: -g.n_names)
             if g.n_names > 1
         ],
-        columns=["", "colour", "size", "names", "mirrored", "conflicts", "resolutions", "shardable", "group"],
+        columns=[
+            "",
+            "colour",
+            "size",
+            "names",
+            "mirrored",
+            "conflicts",
+            "resolutions",
+            "shardable",
+            "group",
+        ],
     )

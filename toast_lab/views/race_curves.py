@@ -1,4 +1,7 @@
-"""A race on one chart: the best plan of each method against time, each with a hue, a dash and a marker of its own."""
+"""A race on one chart.
+
+The best plan of each method against time, each with a hue, a dash and a marker of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,27 @@ from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, t
 from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import NEUTRAL, style
 
-DASHES: tuple[Any, ...] = ("solid", "dashed", "dotted", "dotdash", "dashdot", (10, 3), (2, 6), (12, 3, 2, 3, 2, 3))
+DASHES: tuple[Any, ...] = (
+    "solid",
+    "dashed",
+    "dotted",
+    "dotdash",
+    "dashdot",
+    (10, 3),
+    (2, 6),
+    (12, 3, 2, 3, 2, 3),
+)
 SHOWN = {"score": "C(s)", "time_s": "step time", "peak_bytes": "peak memory"}
-COLUMNS = ("method", "best step", "best peak", "fits", "best C(s)", "own best after, s", "priced", "status")
+COLUMNS = (
+    "method",
+    "best step",
+    "best peak",
+    "fits",
+    "best C(s)",
+    "own best after, s",
+    "priced",
+    "status",
+)
 
 
 def look_of(index: int) -> tuple[str, str, Any]:
@@ -29,16 +50,19 @@ def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             (
-                r.method, seconds_text(r.time_s), bytes_text(r.peak_bytes),
+                r.method,
+                seconds_text(r.time_s),
+                bytes_text(r.peak_bytes),
                 {True: "yes", False: "no", None: "–"}[r.fits],
                 "–" if r.score is None else f"{r.score:.4f}",
                 "–" if r.own_best_s is None else f"{r.own_best_s:.2f}",
-                "–" if r.evaluations is None else f"{r.evaluations:,}", r.status.lower(),
+                "–" if r.evaluations is None else f"{r.evaluations:,}",
+                r.status.lower(),
             )
             for r in rows
         ],
         columns=list(COLUMNS),
-    )  # fmt: skip
+    )
 
 
 class RaceCurves:
@@ -50,31 +74,48 @@ class RaceCurves:
     """
 
     def __init__(
-        self, methods: Sequence[str], kind: str = "score", unsharded: tuple[float, float] = (1.0, 1.0)
+        self,
+        methods: Sequence[str],
+        kind: str = "score",
+        unsharded: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         self.kind = kind
         unit, self.scale = {
-            "score": ("", 1.0), "time_s": time_unit(unsharded[0]), "peak_bytes": byte_unit(unsharded[1]),
-        }[kind]  # fmt: skip
-        self.lines = {m: ColumnDataSource({"x": [], "y": [], "fits": [], "method": []}) for m in methods}
-        self.figure = self._draw(f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}")
+            "score": ("", 1.0),
+            "time_s": time_unit(unsharded[0]),
+            "peak_bytes": byte_unit(unsharded[1]),
+        }[kind]
+        self.lines = {
+            m: ColumnDataSource({"x": [], "y": [], "fits": [], "method": []}) for m in methods
+        }
+        self.figure = self._draw(
+            f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}"
+        )
 
     def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
         """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
         for method, source in self.lines.items():
             found = points.get(method, ())
-            xs, ys = [p.elapsed_s for p in found], [getattr(p, self.kind) / self.scale for p in found]
+            xs = [p.elapsed_s for p in found]
+            ys = [getattr(p, self.kind) / self.scale for p in found]
             fits = ["yes" if p.fits else "no" for p in found]
             if found:
-                xs, ys, fits = [*xs, max(xs[-1], until_s.get(method, 0.0))], [*ys, ys[-1]], [*fits, fits[-1]]
+                xs = [*xs, max(xs[-1], until_s.get(method, 0.0))]
+                ys = [*ys, ys[-1]]
+                fits = [*fits, fits[-1]]
             if list(source.data["x"]) != xs:
                 source.data = {"x": xs, "y": ys, "fits": fits, "method": [method] * len(xs)}
 
     def _draw(self, title: str) -> figure:
         plot: Any = figure(
-            title=title, sizing_mode="stretch_both", min_height=220, tools=[], output_backend="canvas",
-            name="race curves", toolbar_location="above",
-        )  # fmt: skip
+            title=title,
+            sizing_mode="stretch_both",
+            min_height=220,
+            tools=[],
+            output_backend="canvas",
+            name="race curves",
+            toolbar_location="above",
+        )
         _style(plot)
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
@@ -86,9 +127,22 @@ class RaceCurves:
         dots = []
         for i, (method, source) in enumerate(self.lines.items()):
             hue, marker, dash = look_of(i)
-            plot.step("x", "y", source=source, mode="after", color=hue, line_dash=dash, line_width=2.2,
-                      legend_label=method, name=method)  # fmt: skip
-            dots.append(plot.scatter("x", "y", source=source, marker=marker, color=hue, size=6, legend_label=method))
+            plot.step(
+                "x",
+                "y",
+                source=source,
+                mode="after",
+                color=hue,
+                line_dash=dash,
+                line_width=2.2,
+                legend_label=method,
+                name=method,
+            )
+            dots.append(
+                plot.scatter(
+                    "x", "y", source=source, marker=marker, color=hue, size=6, legend_label=method
+                )
+            )
         if not dots:
             plot.scatter([0, 1], [0, 1], size=1, alpha=0)  # gives an empty chart its axes
         else:
@@ -102,7 +156,12 @@ class RaceCurves:
         plot.add_tools(
             HoverTool(
                 renderers=dots,
-                tooltips=[("method", "@method"), ("after", "@x{0.00} s"), ("best", "@y"), ("fits", "@fits")],
+                tooltips=[
+                    ("method", "@method"),
+                    ("after", "@x{0.00} s"),
+                    ("best", "@y"),
+                    ("fits", "@fits"),
+                ],
             ),
             PanTool(),
             WheelZoomTool(dimensions="width"),

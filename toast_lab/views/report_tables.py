@@ -54,7 +54,10 @@ def coverage_frame(report: Coverage) -> pd.DataFrame:
 
 
 def sizes_frame(report: Divisibility) -> pd.DataFrame:
-    """One row a colour and size that some axis of the mesh does not divide; those that none divides come first."""
+    """One row a colour and size that some axis of the mesh does not divide.
+
+    Those that none divides come first.
+    """
     return pd.DataFrame(
         [
             {
@@ -94,12 +97,19 @@ def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4)
     whole = bool(coverage.whole_rows)
     found = [Note(_sentence(coverage.headline()), "error" if whole else "good")]
     for row in coverage.whole_rows[:limit]:
-        found.append(Note(f"{row.kind} ({few((line_text(line) for line, _ in row.lines), 2)}): {FINDINGS[row.reason]}"))
+        found.append(
+            Note(
+                f"{row.kind} ({few((line_text(line) for line, _ in row.lines), 2)}): "
+                f"{FINDINGS[row.reason]}"
+            )
+        )
     if divisibility is not None:
         trouble = bool(divisibility.dims or divisibility.whole_arguments)
         found.append(Note(_sentence(divisibility.headline()), "info" if trouble else "good"))
         for dim in (*divisibility.dims, *divisibility.partly)[:limit]:
-            found.append(Note(f"{dim.colour} = {dim.size} on " + "; on ".join(map(str, dim.misses))))
+            found.append(
+                Note(f"{dim.colour} = {dim.size} on " + "; on ".join(map(str, dim.misses)))
+            )
     return found
 
 

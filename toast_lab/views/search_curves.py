@@ -1,4 +1,7 @@
-"""A search while it runs: best C(s), step time and peak memory against simulations, with the memory limit."""
+"""A search while it runs.
+
+Best C(s), step time and peak memory against simulations, with the memory limit.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,17 @@ from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 
 COLUMNS = (
-    "simulation", "elapsed_s", "best_s", "best_bytes", "tried_s", "tried_bytes", "fits", "improved", "best_score",
+    "simulation",
+    "elapsed_s",
+    "best_s",
+    "best_bytes",
+    "tried_s",
+    "tried_bytes",
+    "fits",
+    "improved",
+    "best_score",
     "tried_score",
-)  # fmt: skip
+)
 
 
 class Point(NamedTuple):
@@ -40,9 +51,17 @@ def point(simulation: Any) -> Point:
     """What the curves show of a ``Simulation``."""
     s = simulation
     return Point(
-        s.index, s.elapsed_s, s.best_time_s, s.best_peak_bytes, s.time_s, s.peak_bytes, s.fits, s.improved,
-        s.best_score, s.score,
-    )  # fmt: skip
+        s.index,
+        s.elapsed_s,
+        s.best_time_s,
+        s.best_peak_bytes,
+        s.time_s,
+        s.peak_bytes,
+        s.fits,
+        s.improved,
+        s.best_score,
+        s.score,
+    )
 
 
 def curve_frame(points: Iterable[Point]) -> pd.DataFrame:
@@ -78,7 +97,8 @@ SCORE = "C(s) against simulations, estimated: step time over unsharded, plus mem
 class SearchCurves:
     """Three linked curves that grow: C(s) above, time and memory below; feed them with ``append``.
 
-    The axes follow the best plan and the unsharded one; what was tried and is worse than both lies above the frame.
+    The axes follow the best plan and the unsharded one; what was tried and is worse than both lies
+    above the frame.
 
     Attributes:
         root: the Bokeh layout.
@@ -86,22 +106,36 @@ class SearchCurves:
     """
 
     def __init__(
-        self, memory_limit_bytes: float = 0.0, unsharded_s: float = 1.0, unsharded_bytes: float = 2.0**30
+        self,
+        memory_limit_bytes: float = 0.0,
+        unsharded_s: float = 1.0,
+        unsharded_bytes: float = 2.0**30,
     ) -> None:
         self.time_unit, self.time_scale = time_unit(unsharded_s)
         self.byte_unit, self.byte_scale = byte_unit(unsharded_bytes)
         limit = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
         self._every, self._count = 1, 0
-        self.time = self._figure(f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time")
+        self.time = self._figure(
+            f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time"
+        )
         self.memory = self._figure(
-            f"peak memory ({self.byte_unit}), estimated{limit}", "best_bytes", "tried_bytes", "curve memory"
+            f"peak memory ({self.byte_unit}), estimated{limit}",
+            "best_bytes",
+            "tried_bytes",
+            "curve memory",
         )
         self.cost = self._figure(SCORE, "best_score", "tried_score", "curve cost", keyed=True)
         self.figures = (self.cost, self.time, self.memory)
         self.time.x_range = self.memory.x_range = self.cost.x_range
         self.veils = [
-            BoxAnnotation(fill_color=NEUTRAL, fill_alpha=0.35, line_color=NEUTRAL, level="overlay", visible=False)
+            BoxAnnotation(
+                fill_color=NEUTRAL,
+                fill_alpha=0.35,
+                line_color=NEUTRAL,
+                level="overlay",
+                visible=False,
+            )
             for _ in self.figures
         ]
         for plot, veil in zip(self.figures, self.veils, strict=True):
@@ -118,13 +152,16 @@ class SearchCurves:
         self._line(self.cost, 1.0, "unsharded: 1", NEUTRAL, -16)
         places: Any = [(self.cost, 0, 0, 1, 2), (self.time, 1, 0), (self.memory, 1, 1)]
         even: Any = ["minmax(0, 1fr)"] * 2
-        self.root = GridBox(children=places, rows=even, cols=even, sizing_mode="stretch_both", name="search curves")
+        self.root = GridBox(
+            children=places, rows=even, cols=even, sizing_mode="stretch_both", name="search curves"
+        )
 
     def append(self, points: list[Point]) -> None:
         """Add points at the end.
 
-        A canvas takes some 15 ms to draw a thousand of them, several times a second and on cores that the search
-        wants, too: beyond ``MOST_DRAWN`` every second one goes that was no improvement, and so it does from there on.
+        A canvas takes some 15 ms to draw a thousand of them, several times a second and on cores
+        that the search wants, too: beyond ``MOST_DRAWN`` every second one goes that was no
+        improvement, and so it does from there on.
         """
         points = self._thinned(points)
         if not points:
@@ -132,7 +169,10 @@ class SearchCurves:
         t, b = self.time_scale, self.byte_scale
         rows = [
             p._replace(
-                best_s=p.best_s / t, tried_s=p.tried_s / t, best_bytes=p.best_bytes / b, tried_bytes=p.tried_bytes / b
+                best_s=p.best_s / t,
+                tried_s=p.tried_s / t,
+                best_bytes=p.best_bytes / b,
+                tried_bytes=p.tried_bytes / b,
             )
             for p in points
         ]
@@ -143,7 +183,9 @@ class SearchCurves:
         whole = {name: [*self.source.data[name], *new[name]] for name in COLUMNS}
         last = len(whole["simulation"]) - 1
         while True:
-            kept = [i for i, better in enumerate(whole["improved"]) if better or i % 2 == 0 or i == last]
+            kept = [
+                i for i, better in enumerate(whole["improved"]) if better or i % 2 == 0 or i == last
+            ]
             whole = {name: [values[i] for i in kept] for name, values in whole.items()}
             self._every *= 2
             last = len(kept) - 1
@@ -152,10 +194,16 @@ class SearchCurves:
         self.source.data = whole
 
     def _thinned(self, points: list[Point]) -> list[Point]:
-        """Of ``points`` the improvements, the last one, and as many others as were kept of those before."""
+        """Of ``points`` the improvements, the last one, and as many others as were kept of those
+        before.
+        """
         first, self._count = self._count, self._count + len(points)
         last = len(points) - 1
-        return [p for i, p in enumerate(points) if p.improved or i == last or (first + i) % self._every == 0]
+        return [
+            p
+            for i, p in enumerate(points)
+            if p.improved or i == last or (first + i) % self._every == 0
+        ]
 
     def mark(self, at: int | None) -> None:
         """Veil what came after simulation ``at``; None: nothing."""
@@ -163,9 +211,19 @@ class SearchCurves:
             veil.update(left=at, visible=at is not None)
 
     @staticmethod
-    def _line(plot: figure, at: float, words: str, hue: str, offset: int, most: float = math.inf) -> None:
+    def _line(
+        plot: figure, at: float, words: str, hue: str, offset: int, most: float = math.inf
+    ) -> None:
         if at > 0:
-            plot.add_layout(Span(location=at, dimension="width", line_color=hue, line_dash="dashed", line_width=1.5))
+            plot.add_layout(
+                Span(
+                    location=at,
+                    dimension="width",
+                    line_color=hue,
+                    line_dash="dashed",
+                    line_width=1.5,
+                )
+            )
             if at <= most:
                 seen = plot.scatter([0], [at], size=1, alpha=0)  # the line stays in view
                 view: Any = plot.y_range
@@ -182,7 +240,9 @@ class SearchCurves:
                 )
             )
 
-    def _figure(self, title: str, best: str, tried: str, name: str, *, keyed: bool = False) -> figure:
+    def _figure(
+        self, title: str, best: str, tried: str, name: str, *, keyed: bool = False
+    ) -> figure:
         plot: Any = figure(
             title=title,
             sizing_mode="stretch_both",
@@ -201,9 +261,14 @@ class SearchCurves:
         plot.xaxis.axis_label_text_color = NEUTRAL
         plot.xaxis.axis_label_text_font_style = "normal"
         dots = plot.scatter(
-            "simulation", tried, source=self.source, size=4, color=NEUTRAL, alpha=0.35,
+            "simulation",
+            tried,
+            source=self.source,
+            size=4,
+            color=NEUTRAL,
+            alpha=0.35,
             **({"legend_label": "tried"} if keyed else {}),
-        )  # fmt: skip
+        )
         line = plot.step(
             "simulation",
             best,

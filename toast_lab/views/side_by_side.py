@@ -1,4 +1,7 @@
-"""The device-local programs of two plans next to each other: lines of one op stand beside each other."""
+"""The device-local programs of two plans next to each other.
+
+Lines of one op stand beside each other.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ class Pair(NamedTuple):
     where: str
 
 
-def side_by_side(a: Sequence[ListingLine], b: Sequence[ListingLine], where: Sequence[str]) -> list[Pair]:
+def side_by_side(
+    a: Sequence[ListingLine], b: Sequence[ListingLine], where: Sequence[str]
+) -> list[Pair]:
     """Both listings, aligned op by op; within an op equal lines meet first.
 
     Args:
@@ -34,7 +39,9 @@ def side_by_side(a: Sequence[ListingLine], b: Sequence[ListingLine], where: Sequ
     left, right = _by_op(a), _by_op(b)
     found: list[Pair] = []
     for op in sorted(left.keys() | right.keys()):
-        found += _pairs(op, left.get(op, []), right.get(op, []), where[op] if op < len(where) else "")
+        found += _pairs(
+            op, left.get(op, []), right.get(op, []), where[op] if op < len(where) else ""
+        )
     return found
 
 
@@ -52,35 +59,50 @@ def _text(line: ListingLine) -> str:
 def _pairs(op: int, a: list[ListingLine], b: list[ListingLine], where: str) -> list[Pair]:
     texts = [_text(x) for x in a], [_text(y) for y in b]
     if texts[0] == texts[1]:
-        return [Pair(op, t, t, False, x.collective, x.collective, where) for t, x in zip(texts[0], a, strict=True)]
+        return [
+            Pair(op, t, t, False, x.collective, x.collective, where)
+            for t, x in zip(texts[0], a, strict=True)
+        ]
     found = []
     for tag, i, j, k, m in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         ours: list[ListingLine | None] = list(a[i:j])
         theirs: list[ListingLine | None] = list(b[k:m])
-        # What an op computes stands beside what it computes there; its copies come before or after it.
+        # What an op computes stands beside what it computes there; its copies come before or after
+        # it.
         if tag == "replace" and len(ours) != len(theirs):
             ours, theirs = _meet(ours, theirs)
         for n in range(max(len(ours), len(theirs))):
             x, y = (side[n] if n < len(side) else None for side in (ours, theirs))
             found.append(
                 Pair(
-                    op, _text(x) if x else "", _text(y) if y else "", tag != "equal",
-                    bool(x and x.collective), bool(y and y.collective), where,
+                    op,
+                    _text(x) if x else "",
+                    _text(y) if y else "",
+                    tag != "equal",
+                    bool(x and x.collective),
+                    bool(y and y.collective),
+                    where,
                 )
-            )  # fmt: skip
+            )
     return found
 
 
 def _meet(a: Line, b: Line) -> tuple[Line, Line]:
     """Fill up the side whose computing line comes earlier, so that the two computing lines meet."""
-    at = [next((i for i, x in enumerate(side) if x and not x.collective), len(side)) for side in (a, b)]
+    at = [
+        next((i for i, x in enumerate(side) if x and not x.collective), len(side))
+        for side in (a, b)
+    ]
     ahead = max(at)
     empty: Line = [None] * ahead
     return [*empty[at[0] :], *a], [*empty[at[1] :], *b]
 
 
 def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
-    """Only the lines that differ, with some around them; a number stands for so many equal lines left out."""
+    """Only the lines that differ, with some around them.
+
+    A number stands for so many equal lines left out.
+    """
     keep = [False] * len(pairs)
     for i, p in enumerate(pairs):
         if p.differs:

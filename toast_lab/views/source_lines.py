@@ -82,7 +82,10 @@ def function_of(frame: Frame) -> str:
 
 
 def is_code(file: str) -> bool:
-    """May a file be shown?  A program read from a file names what it likes; only Python code, or a cell, is shown."""
+    """May a file be shown?
+
+    A program read from a file names what it likes; only Python code, or a cell, is shown.
+    """
     return file.endswith(".py") or (file.startswith("<") and file.endswith(">"))
 
 

@@ -27,20 +27,30 @@ def count_text(value: float, unit: str = "") -> str:
 def program_facts(analysis: Analysis, source: str = "") -> Facts:
     """Sizes of a program and of its analysis."""
     program = analysis.program
-    elements = sum(int(np.prod(program.dims(a), dtype=np.int64)) for a in range(program.n_arguments))
+    elements = sum(
+        int(np.prod(program.dims(a), dtype=np.int64)) for a in range(program.n_arguments)
+    )
     nbytes = sum(program.nbytes(a) for a in range(program.n_arguments))
     bits = analysis.n_resolutions // 2
     facts = [
         ("ops", f"{program.n_ops - program.n_arguments:,}"),
         ("values", f"{program.n_values:,}"),
         ("dimension names", f"{int((analysis.dims.size > 1).sum()):,}"),
-        ("colours", f"{sum(1 for g in analysis.groups if g.n_names > 1):,} with more than one name"),
+        (
+            "colours",
+            f"{sum(1 for g in analysis.groups if g.n_names > 1):,} with more than one name",
+        ),
         ("conflicts", f"{len(analysis.conflicts):,}"),
         (
             "compatibility sets",
-            f"{len(analysis.compatibility_sets):,}, settled by {bits} independent bit{'' if bits == 1 else 's'}",
+            f"{len(analysis.compatibility_sets):,}, settled by {bits} independent "
+            f"bit{'' if bits == 1 else 's'}",
         ),
-        ("arguments", f"{program.n_arguments:,} tensors, {count_text(elements)} elements, {bytes_text(nbytes)}"),
+        (
+            "arguments",
+            f"{program.n_arguments:,} tensors, {count_text(elements)} elements, "
+            f"{bytes_text(nbytes)}",
+        ),
         ("work", count_text(float((program.flops * program.trips).sum()), "FLOP")),
     ]
     return [*facts, ("from", source)] if source else facts

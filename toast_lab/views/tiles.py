@@ -1,6 +1,7 @@
 """Which part of a tensor each device of a mesh holds: as numbers, as a table and as a picture.
 
-Devices count along the mesh as in JAX, the last axis fastest; of several axes on one dim the first cuts it coarsest.
+Devices count along the mesh as in JAX, the last axis fastest; of several axes on one dim the first
+cuts it coarsest.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from toast_lab.sharding.plan import Spec
 from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.palette import NEUTRAL, style
 
-CHIP = "#465163"  #: behind the numbers of a cell, whose own hues are too near to any colour that both themes allow
+#: behind the numbers of a cell, whose own hues are too near to any colour that both themes allow
+CHIP = "#465163"
 MAX_DRAWN = 64
 MAX_ROWS = 1024
 MAX_COLUMNS = 16
-LABEL_LETTERS = 56  #: of the labels of devices beside each other; longer ones would run into each other
+#: of the labels of devices beside each other; longer ones would run into each other
+LABEL_LETTERS = 56
 
 
 class Part(NamedTuple):
@@ -76,13 +79,17 @@ def parts_frame(mesh: Mesh, found: Sequence[Part]) -> pd.DataFrame:
 def dim_texts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[str]:
     """``dim 0 of 256: 4 parts (data)`` for every dim."""
     return [
-        f"dim {d} of {size}: " + (f"{mesh.ways(axes)} parts ({', '.join(axes)})" if axes else "whole")
+        f"dim {d} of {size}: "
+        + (f"{mesh.ways(axes)} parts ({', '.join(axes)})" if axes else "whole")
         for d, (size, axes) in enumerate(zip(shape, spec, strict=True))
     ]
 
 
 def grid(mesh: Mesh) -> tuple[int, int]:
-    """(rows, columns) in which the devices are drawn: the last axis runs across, the others down."""
+    """(rows, columns) in which the devices are drawn.
+
+    The last axis runs across, the others down.
+    """
     across = mesh.sizes[-1]
     if len(mesh.sizes) == 1 and across > 4:
         across = next(c for c in range(int(math.sqrt(across)), 0, -1) if across % c == 0)
@@ -91,7 +98,9 @@ def grid(mesh: Mesh) -> tuple[int, int]:
     return math.ceil(min(mesh.n_devices, MAX_DRAWN) / across), across
 
 
-def tile_columns(mesh: Mesh, shape: tuple[int, ...], spec: Spec, dims: Sequence[int]) -> dict[str, list[Any]]:
+def tile_columns(
+    mesh: Mesh, shape: tuple[int, ...], spec: Spec, dims: Sequence[int]
+) -> dict[str, list[Any]]:
     """Columns of the picture: for each drawn device its cell and the part of it that is filled.
 
     Args:
@@ -103,8 +112,12 @@ def tile_columns(mesh: Mesh, shape: tuple[int, ...], spec: Spec, dims: Sequence[
     found = parts(mesh, shape, spec)[:MAX_DRAWN]
     _, across = grid(mesh)
     hue: dict[tuple[tuple[int, int], ...], str] = {}
-    out: dict[str, list[Any]] = {k: [] for k in ("left", "right", "top", "bottom", *_HELD, "hue", "text", "part", "at")}
-    down_dim, across_dim = (dims[0], dims[1]) if len(dims) > 1 else (None, dims[0] if dims else None)
+    out: dict[str, list[Any]] = {
+        k: [] for k in ("left", "right", "top", "bottom", *_HELD, "hue", "text", "part", "at")
+    }
+    down_dim, across_dim = (
+        (dims[0], dims[1]) if len(dims) > 1 else (None, dims[0] if dims else None)
+    )
 
     def share(part: Part, dim: int | None) -> tuple[float, float]:
         if dim is None or not shape[dim]:
@@ -141,7 +154,8 @@ _HELD = ("held_left", "held_right", "held_top", "held_bottom")
 
 
 class TilesPlot:
-    """The picture: a cell a device, the outline being the tensor and the filled part what the device holds.
+    """The picture: a cell a device, the outline being the tensor and the filled part what the
+    device holds.
 
     Attributes:
         figure: the Bokeh figure.
@@ -178,22 +192,56 @@ class TilesPlot:
             c + 0.5: f"{axes[-1]} {c}" if ordered and columns <= 8 else str(c) if ordered else ""
             for c in range(columns)
         }
-        places = list(itertools.islice(itertools.product(*(range(s) for s in sizes[:-1])), rows)) if ordered else []
-        down = {r + 0.5: ", ".join(f"{a} {i}" for a, i in zip(axes, p, strict=False)) for r, p in enumerate(places)}
+        places = (
+            list(itertools.islice(itertools.product(*(range(s) for s in sizes[:-1])), rows))
+            if ordered
+            else []
+        )
+        down = {
+            r + 0.5: ", ".join(f"{a} {i}" for a, i in zip(axes, p, strict=False))
+            for r, p in enumerate(places)
+        }
         plot.xaxis.major_label_overrides = across
         plot.yaxis.major_label_overrides = down or {r + 0.5: "" for r in range(rows)}
         held = plot.quad(
-            left="held_left", right="held_right", top="held_top", bottom="held_bottom",
-            source=self.source, fill_color="hue", fill_alpha=0.4, line_color="hue", line_width=1.2, name="held",
-        )  # fmt: skip
+            left="held_left",
+            right="held_right",
+            top="held_top",
+            bottom="held_bottom",
+            source=self.source,
+            fill_color="hue",
+            fill_alpha=0.4,
+            line_color="hue",
+            line_width=1.2,
+            name="held",
+        )
         plot.quad(
-            left="left", right="right", top="top", bottom="bottom",
-            source=self.source, fill_color=None, line_color=NEUTRAL, line_alpha=0.6,
-        )  # fmt: skip
+            left="left",
+            right="right",
+            top="top",
+            bottom="bottom",
+            source=self.source,
+            fill_color=None,
+            line_color=NEUTRAL,
+            line_alpha=0.6,
+        )
         plot.text(
-            "left", "top", text="text", source=self.source, x_offset=4, y_offset=3, text_baseline="top",
-            text_font_size="10.5px", text_color="white", text_font=value(FONT), padding=1, border_radius=3,
-            background_fill_color=CHIP, background_fill_alpha=0.85,
-        )  # fmt: skip
-        plot.add_tools(HoverTool(renderers=[held], tooltips=[("device", "@at"), ("holds", "@part")]))
+            "left",
+            "top",
+            text="text",
+            source=self.source,
+            x_offset=4,
+            y_offset=3,
+            text_baseline="top",
+            text_font_size="10.5px",
+            text_color="white",
+            text_font=value(FONT),
+            padding=1,
+            border_radius=3,
+            background_fill_color=CHIP,
+            background_fill_alpha=0.85,
+        )
+        plot.add_tools(
+            HoverTool(renderers=[held], tooltips=[("device", "@at"), ("holds", "@part")])
+        )
         return plot

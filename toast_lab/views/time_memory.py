@@ -1,4 +1,7 @@
-"""Time against memory: estimated hollow, measured filled, one marker a plan, and the plans that no other one beats."""
+"""Time against memory.
+
+Estimated hollow, measured filled, one marker a plan, and the plans that no other one beats.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,14 @@ from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapToo
 from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
-from toast_lab.views.compare_table import Entry, byte_unit, bytes_text, compare_frame, seconds_text, time_unit
+from toast_lab.views.compare_table import (
+    Entry,
+    byte_unit,
+    bytes_text,
+    compare_frame,
+    seconds_text,
+    time_unit,
+)
 from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 
@@ -34,16 +44,23 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def time_memory_frame(entries: Iterable[Entry]) -> pd.DataFrame:
-    """The table twin in SI units: a row for each shown plan and source of its numbers; ``on_front`` within a source."""
+    """The table twin in SI units.
+
+    A row for each shown plan and source of its numbers; ``on_front`` within a source.
+    """
     every = [e for e in entries if e.shown]
     frame, rows = compare_frame(every), []
     for source, time_s, peak in SOURCES:
-        there = [i for i in range(len(frame)) if pd.notna(frame[time_s][i]) and pd.notna(frame[peak][i])]
+        there = [
+            i for i in range(len(frame)) if pd.notna(frame[time_s][i]) and pd.notna(frame[peak][i])
+        ]
         points = [(float(frame[peak][i]), float(frame[time_s][i])) for i in there]
         best = set(front(points))
         for k, (i, (x, y)) in enumerate(zip(there, points, strict=True)):
             rows.append((every[i].name, source, y, x, k in best, every[i].number))
-    return pd.DataFrame(rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"])
+    return pd.DataFrame(
+        rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"]
+    )
 
 
 def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
@@ -60,23 +77,36 @@ def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _leftwards(xs: list[float], wide: float) -> list[bool]:
-    """Which names stand left of their marker: those at the right edge, and those with a neighbour at the right."""
-    return [x > 0.6 * wide or (x > 0.2 * wide and any(x < other < x + 0.18 * wide for other in xs)) for x in xs]
+    """Which names stand left of their marker.
+
+    Those at the right edge, and those with a neighbour at the right.
+    """
+    return [
+        x > 0.6 * wide or (x > 0.2 * wide and any(x < other < x + 0.18 * wide for other in xs))
+        for x in xs
+    ]
 
 
 def _apart(xs: list[float], ys: list[float]) -> list[int]:
-    """Label offsets in pixels: plans that lie close together get their names one below the other."""
+    """Label offsets in pixels.
+
+    Plans that lie close together get their names one below the other.
+    """
     wide, high = max(xs, default=1) or 1, max(ys, default=1) or 1
     out: list[int] = []
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
         near = sum(
-            1 for a, b in zip(xs[:i], ys[:i], strict=True) if abs(a - x) < 0.15 * wide and abs(b - y) < 0.07 * high
+            1
+            for a, b in zip(xs[:i], ys[:i], strict=True)
+            if abs(a - x) < 0.15 * wide and abs(b - y) < 0.07 * high
         )
         out.append(5 + (13 * ((near + 1) // 2) * (-1 if near % 2 else 1)))
     return out
 
 
-def time_memory_plot(frame: pd.DataFrame, entries: Sequence[Entry], memory_limit_bytes: float | None = None) -> figure:
+def time_memory_plot(
+    frame: pd.DataFrame, entries: Sequence[Entry], memory_limit_bytes: float | None = None
+) -> figure:
     """The picture of ``time_memory_frame``."""
     styles = {e.number: e.style for e in entries}
     slowest = float(frame["time_s"].max()) if len(frame) else 1.0
@@ -123,36 +153,70 @@ def time_memory_plot(frame: pd.DataFrame, entries: Sequence[Entry], memory_limit
             name=f"front, {source}",
         )
         drawn = plot.scatter(
-            "x", "y", source=data, marker="marker", size=13, line_color="hue", line_width=2.2, name=source,
-            fill_color=None if source == "estimated" else "hue", legend_label=str(source),
+            "x",
+            "y",
+            source=data,
+            marker="marker",
+            size=13,
+            line_color="hue",
+            line_width=2.2,
+            name=source,
+            fill_color=None if source == "estimated" else "hue",
+            legend_label=str(source),
             nonselection_alpha=1.0,
-        )  # fmt: skip
+        )
         hover.append(drawn)
         plot.text(
-            "x", "y", text="plan", source=data, x_offset="dx", y_offset="dy", text_align="align",
-            text_font_size="11px", text_color=NEUTRAL, text_font=value(FONT), nonselection_alpha=1.0,
-        )  # fmt: skip
+            "x",
+            "y",
+            text="plan",
+            source=data,
+            x_offset="dx",
+            y_offset="dy",
+            text_align="align",
+            text_font_size="11px",
+            text_color=NEUTRAL,
+            text_font=value(FONT),
+            nonselection_alpha=1.0,
+        )
     if memory_limit_bytes is not None and wide > 0.3 * memory_limit_bytes:
         limit = Span(
-            location=memory_limit_bytes / memory_scale, dimension="height", line_color=CONFLICT, line_dash="dashed"
+            location=memory_limit_bytes / memory_scale,
+            dimension="height",
+            line_color=CONFLICT,
+            line_dash="dashed",
         )
         plot.add_layout(limit)
         words = f"limit {bytes_text(memory_limit_bytes)}"
         plot.add_layout(
             Label(
-                x=memory_limit_bytes / memory_scale, y=4, y_units="screen", x_offset=4, text=words,
-                text_color=CONFLICT, text_font_size="11px",
+                x=memory_limit_bytes / memory_scale,
+                y=4,
+                y_units="screen",
+                x_offset=4,
+                text=words,
+                text_color=CONFLICT,
+                text_font_size="11px",
             )
-        )  # fmt: skip
+        )
     plot.x_range.start = 0
     if not far:
         plot.y_range.start = -0.08 * slowest / scale
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25
     if len(frame):
         legend_above(plot)
-    tips = [("plan", "@plan"), ("", "@kind"), ("time", f"@y {unit}"), ("memory", f"@x {memory_unit}")]
+    tips = [
+        ("plan", "@plan"),
+        ("", "@kind"),
+        ("time", f"@y {unit}"),
+        ("memory", f"@x {memory_unit}"),
+    ]
     plot.add_tools(
-        HoverTool(renderers=hover, tooltips=tips), PanTool(), WheelZoomTool(), ResetTool(), TapTool(renderers=hover)
+        HoverTool(renderers=hover, tooltips=tips),
+        PanTool(),
+        WheelZoomTool(),
+        ResetTool(),
+        TapTool(renderers=hover),
     )
     return plot
 

@@ -1,6 +1,9 @@
-"""The ops to certify: for every kind, some ways in which JAX emits it, over drawn sizes and attributes.
+"""The ops to certify.
 
-A case gives a function to trace (or StableHLO text) and its arguments; the op of its kind is then cut out.
+For every kind, some ways in which JAX emits it, over drawn sizes and attributes.
+
+A case gives a function to trace (or StableHLO text) and its arguments; the op of its kind is then
+cut out.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ class Case:
     kind: str
     label: str
     make: Callable[[Draw], Made]
-    platform: str = "cpu"  #: for which platform the function is lowered; it runs on the CPU all the same
+    #: for which platform the function is lowered; it runs on the CPU all the same
+    platform: str = "cpu"
     target: str = ""  #: of a custom call
     reference: Reference | None = None
     undefined: tuple[int, ...] = ()  #: results that hold whatever was in memory
@@ -44,14 +48,21 @@ class Case:
         if isinstance(fn, str):
             text = fn
         else:
-            text = jax.jit(fn, keep_unused=True).trace(*arguments).lower(lowering_platforms=(self.platform,)).as_text()
+            text = (
+                jax.jit(fn, keep_unused=True)
+                .trace(*arguments)
+                .lower(lowering_platforms=(self.platform,))
+                .as_text()
+            )
         return cut_out(text, self.kind, arguments, self.target, self.reference, self.undefined)
 
 
 CASES: list[Case] = []
 
 
-def case(kind: str, label: str, **options: Any) -> Callable[[Callable[[Draw], Made]], Callable[[Draw], Made]]:
+def case(
+    kind: str, label: str, **options: Any
+) -> Callable[[Callable[[Draw], Made]], Callable[[Draw], Made]]:
     """Register a function as a case."""
 
     def register(make: Callable[[Draw], Made]) -> Callable[[Draw], Made]:
@@ -61,15 +72,20 @@ def case(kind: str, label: str, **options: Any) -> Callable[[Callable[[Draw], Ma
     return register
 
 
-# -- element by element ------------------------------------------------------------------------------------
+# -- element by element ----------------------------------------------------------------------------
 
 _UNARY_FLOAT = (
-    "abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic negate round_nearest_afz "
-    "round_nearest_even rsqrt sign sine sqrt tan tanh chlo.acos chlo.asin chlo.asinh chlo.atan chlo.atanh "
-    "chlo.bessel_i1e chlo.cosh chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.lgamma chlo.sinh chlo.square chlo.tan "
+    "abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic "
+    "negate round_nearest_afz "
+    "round_nearest_even rsqrt sign sine sqrt tan tanh chlo.acos chlo.asin chlo.asinh chlo.atan "
+    "chlo.atanh "
+    "chlo.bessel_i1e chlo.cosh chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.lgamma "
+    "chlo.sinh chlo.square chlo.tan "
     "optimization_barrier"
 ).split()
-_BINARY_FLOAT = "add atan2 divide maximum minimum multiply power remainder subtract chlo.next_after chlo.zeta".split()
+_BINARY_FLOAT = (
+    "add atan2 divide maximum minimum multiply power remainder subtract chlo.next_after chlo.zeta"
+).split()
 _BINARY_INT = "and or xor shift_left shift_right_arithmetic shift_right_logical chlo.mulhi".split()
 
 
@@ -121,7 +137,9 @@ _pointwise("convert", ["f32"], "bf16")
 _pointwise("convert", ["i32"], "f32")
 _pointwise("clamp", ["f32", "f32", "f32"], "f32")
 _pointwise("select", ["i1", "f32", "f32"], "f32")
-_pointwise("compare", ["f32", "f32"], "i1", "{comparison_direction = #stablehlo<comparison_direction LT>}")
+_pointwise(
+    "compare", ["f32", "f32"], "i1", "{comparison_direction = #stablehlo<comparison_direction LT>}"
+)
 _pointwise("reduce_precision", ["f32"], "f32", "{exponent_bits = 5 : i32, mantissa_bits = 5 : i32}")
 _pointwise("bitcast_convert", ["f32"], "i32")
 _pointwise("chlo.broadcast_add", ["f32", "f32"], "f32")
@@ -129,7 +147,8 @@ _pointwise(
     "map",
     ["f32"],
     "f32",
-    "({ ^bb0(%x: tensor<f32>): %y = stablehlo.sine %x : tensor<f32> stablehlo.return %y : tensor<f32> }) "
+    "({ ^bb0(%x: tensor<f32>): %y = stablehlo.sine %x : tensor<f32> stablehlo.return %y : "
+    "tensor<f32> }) "
     "{dimensions = DIMENSIONS}",
 )
 
@@ -157,7 +176,8 @@ def _(d: Draw) -> Made:
     big, row = tensor_type((n, m), "f32"), tensor_type((m,), "f32")
     text = (
         f"func.func public @main(%a: {big}, %b: {row}) -> {big} {{\n"
-        f"  %0 = chlo.broadcast_multiply %a, %b {{broadcast_dimensions = array<i64: 1>}} : ({big}, {row}) -> {big}\n"
+        f"  %0 = chlo.broadcast_multiply %a, %b {{broadcast_dimensions = array<i64: 1>}} : "
+        f"({big}, {row}) -> {big}\n"
         f"  return %0 : {big}\n}}"
     )
     return text, [d.floats(n, m), d.floats(m)]
@@ -170,24 +190,33 @@ def _(d: Draw) -> Made:
 
 @case("bitcast_convert", "to larger elements")
 def _(d: Draw) -> Made:
-    return lambda x: lax.bitcast_convert_type(x, jnp.uint32), [d.ints(255, d.size(), d.size(), 4, dtype=np.uint8)]
+    return lambda x: lax.bitcast_convert_type(x, jnp.uint32), [
+        d.ints(255, d.size(), d.size(), 4, dtype=np.uint8)
+    ]
 
 
-# -- shape ---------------------------------------------------------------------------------------------------
+# -- shape -----------------------------------------------------------------------------------------
 
 
 @case("reshape", "split and merge")
 def _(d: Draw) -> Made:
     a, b, c = d.size(), d.size(), d.size()
     shape, to = d.pick(
-        [((a, b, c), (a, b * c)), ((a, b, c), (a * b, c)), ((a * b, c), (a, b, c)), ((a, b, c), (a * b * c,))]
+        [
+            ((a, b, c), (a, b * c)),
+            ((a, b, c), (a * b, c)),
+            ((a * b, c), (a, b, c)),
+            ((a, b, c), (a * b * c,)),
+        ]
     )
     return lambda x: x.reshape(to), [d.floats(*shape)]
 
 
 @case("reshape", "sizes that overlap")
 def _(d: Draw) -> Made:
-    shape, to = d.pick([((6, 4), (4, 6)), ((8, 6), (4, 12)), ((12, 2, 4), (4, 24)), ((4, 9), (12, 3))])
+    shape, to = d.pick(
+        [((6, 4), (4, 6)), ((8, 6), (4, 12)), ((12, 2, 4), (4, 24)), ((4, 9), (12, 3))]
+    )
     return lambda x: x.reshape(to), [d.floats(*shape)]
 
 
@@ -214,7 +243,8 @@ def _(d: Draw) -> Made:
     small, big = tensor_type((n, 4), "f32"), tensor_type((8, n, 4), "f32")
     text = (
         f"func.func public @main(%a: {small}) -> {big} {{\n"
-        f'  %0 = "stablehlo.broadcast"(%a) {{broadcast_sizes = array<i64: 8>}} : ({small}) -> {big}\n'
+        f'  %0 = "stablehlo.broadcast"(%a) {{broadcast_sizes = array<i64: 8>}} : ({small}) -> '
+        f"{big}\n"
         f"  return %0 : {big}\n}}"
     )
     return text, [d.floats(n, 4)]
@@ -241,13 +271,18 @@ def _(d: Draw) -> Made:
 @case("pad", "shift")
 def _(d: Draw) -> Made:
     amount = d.pick([1, -1, 2])
-    return lambda x: lax.pad(x, np.float32(0), [(0, 0, 0), (amount, -amount, 0)]), [d.floats(d.size(), d.size())]
+    return lambda x: lax.pad(x, np.float32(0), [(0, 0, 0), (amount, -amount, 0)]), [
+        d.floats(d.size(), d.size())
+    ]
 
 
 @case("concatenate", "other dims")
 def _(d: Draw) -> Made:
     n = d.size()
-    return lambda x, y: lax.concatenate([x, y], 1), [d.floats(n, d.size(), 4), d.floats(n, d.size(), 4)]
+    return lambda x, y: lax.concatenate([x, y], 1), [
+        d.floats(n, d.size(), 4),
+        d.floats(n, d.size(), 4),
+    ]
 
 
 @case("slice", "with stride")
@@ -276,7 +311,7 @@ def _(d: Draw) -> Made:
     ]
 
 
-# -- contractions --------------------------------------------------------------------------------------------
+# -- contractions ----------------------------------------------------------------------------------
 
 
 @case("dot_general", "batch")
@@ -309,7 +344,9 @@ def _(d: Draw) -> Made:
 @case("dot_general", "bf16 to f32")
 def _(d: Draw) -> Made:
     n = d.size()
-    return lambda x, y: lax.dot(x.astype(jnp.bfloat16), y.astype(jnp.bfloat16), preferred_element_type=jnp.float32), [
+    return lambda x, y: lax.dot(
+        x.astype(jnp.bfloat16), y.astype(jnp.bfloat16), preferred_element_type=jnp.float32
+    ), [
         d.floats(4, n),
         d.floats(n, 8),
     ]
@@ -339,12 +376,16 @@ def _(d: Draw) -> Made:
 
 
 _RAGGED_CONTRACTION = lax.RaggedDotDimensionNumbers(
-    dot_dimension_numbers=(((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
+    dot_dimension_numbers=(((0,), (0,)), ((), ())),
+    lhs_ragged_dimensions=[0],
+    rhs_group_dimensions=[],
 )
 
 
 def _ragged_contraction(x: Any, y: Any, g: Any) -> list[Any]:
-    return [lax.ragged_dot_general(jnp.asarray(x), jnp.asarray(y), jnp.asarray(g), _RAGGED_CONTRACTION)]
+    return [
+        lax.ragged_dot_general(jnp.asarray(x), jnp.asarray(y), jnp.asarray(g), _RAGGED_CONTRACTION)
+    ]
 
 
 @case("chlo.ragged_dot", "contraction in groups", platform="tpu", reference=_ragged_contraction)
@@ -359,7 +400,12 @@ def _(d: Draw) -> Made:
 
 
 def _conv(**options: Any) -> Callable[[Any, Any], Any]:
-    given = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC"), **options}
+    given = {
+        "window_strides": (1, 1),
+        "padding": "SAME",
+        "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+        **options,
+    }
     return lambda x, k: lax.conv_general_dilated(x, k, **given)
 
 
@@ -368,13 +414,19 @@ def _(d: Draw) -> Made:
     i = d.size()
     dilation = d.pick([(1, 1), (2, 2)])
     strides = d.pick([(1, 1), (2, 1)])
-    return _conv(rhs_dilation=dilation, window_strides=strides), [d.floats(4, 8, 8, i), d.floats(3, 3, i, d.size())]
+    return _conv(rhs_dilation=dilation, window_strides=strides), [
+        d.floats(4, 8, 8, i),
+        d.floats(3, 3, i, d.size()),
+    ]
 
 
 @case("convolution", "feature groups")
 def _(d: Draw) -> Made:
     groups, i, o = 4, d.pick([1, 2, 4]), d.pick([1, 2, 4])
-    return _conv(feature_group_count=groups), [d.floats(4, 6, 6, groups * i), d.floats(3, 3, i, groups * o)]
+    return _conv(feature_group_count=groups), [
+        d.floats(4, 6, 6, groups * i),
+        d.floats(3, 3, i, groups * o),
+    ]
 
 
 @case("convolution", "batch groups")
@@ -429,10 +481,13 @@ def _(d: Draw) -> Made:
 @case("convolution", "transposed")
 def _(d: Draw) -> Made:
     i = d.size()
-    return _conv(lhs_dilation=(2, 2), padding=((1, 2), (2, 2))), [d.floats(4, 4, 4, i), d.floats(3, 3, i, 8)]
+    return _conv(lhs_dilation=(2, 2), padding=((1, 2), (2, 2))), [
+        d.floats(4, 4, 4, i),
+        d.floats(3, 3, i, 8),
+    ]
 
 
-# -- reductions ----------------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 @case("reduce", "monoids")
@@ -483,16 +538,24 @@ def _(d: Draw) -> Made:
 @case("reduce", "types")
 def _(d: Draw) -> Made:
     dtype = d.pick([np.int32, np.uint32, np.complex64, np.int8])
-    x = d.floats(d.size(), d.size(), dtype=dtype) if dtype == np.complex64 else d.ints(100, d.size(), 4, dtype=dtype)
+    x = (
+        d.floats(d.size(), d.size(), dtype=dtype)
+        if dtype == np.complex64
+        else d.ints(100, d.size(), 4, dtype=dtype)
+    )
     return lambda x: lax.reduce_sum(x, axes=(0,)), [x]
 
 
 @case("reduce_window", "pool")
 def _(d: Draw) -> Made:
-    window, stride = d.pick([((1, 2, 2), (1, 2, 2)), ((1, 3, 3), (1, 1, 1)), ((1, 3, 1), (1, 2, 1))])
+    window, stride = d.pick(
+        [((1, 2, 2), (1, 2, 2)), ((1, 3, 3), (1, 1, 1)), ((1, 3, 1), (1, 2, 1))]
+    )
     padding = d.pick(["SAME", "VALID"])
     op, init = d.pick([(lax.max, -np.inf), (lax.add, 0.0)])
-    return lambda x: lax.reduce_window(x, np.float32(init), op, window, stride, padding), [d.floats(d.size(), 8, 8)]
+    return lambda x: lax.reduce_window(x, np.float32(init), op, window, stride, padding), [
+        d.floats(d.size(), 8, 8)
+    ]
 
 
 @case("reduce_window", "cumulative sum", platform="tpu")
@@ -505,7 +568,12 @@ def _(d: Draw) -> Made:
 def _(d: Draw) -> Made:
     def pool(x: Any) -> Any:
         return lax.reduce_window(
-            (x, x), (np.float32(0), np.float32(1)), lambda a, b: (a[0] + b[0], a[1] * b[1]), (1, 2), (1, 2), "VALID"
+            (x, x),
+            (np.float32(0), np.float32(1)),
+            lambda a, b: (a[0] + b[0], a[1] * b[1]),
+            (1, 2),
+            (1, 2),
+            "VALID",
         )
 
     return pool, [d.floats(d.size(), d.size())]
@@ -518,7 +586,9 @@ def _(d: Draw) -> Made:
     def pool(x: Any) -> Any:
         return lax.reduce_window(x, -jnp.inf, lax.max, (1, window, 1), (1, 2, 1), "SAME")
 
-    return lambda x: jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))(x), [d.floats(d.size(), 8, d.size())]
+    return lambda x: jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))(x), [
+        d.floats(d.size(), 8, d.size())
+    ]
 
 
 @case("sort", "several operands")
@@ -529,7 +599,7 @@ def _(d: Draw) -> Made:
     return lambda x, y: lax.sort((x, y), dimension=dim, num_keys=1, is_stable=True), [x, y]
 
 
-# -- look-ups ------------------------------------------------------------------------------------------------
+# -- look-ups --------------------------------------------------------------------------------------
 
 
 @case("gather", "embedding")
@@ -543,13 +613,20 @@ def _(d: Draw) -> Made:
 @case("gather", "take_along_axis")
 def _(d: Draw) -> Made:
     b, n = d.size(), d.size()
-    return lambda x, i: jnp.take_along_axis(x, i, axis=1, mode="clip"), [d.floats(b, n), d.ints(n, b, d.size())]
+    return lambda x, i: jnp.take_along_axis(x, i, axis=1, mode="clip"), [
+        d.floats(b, n),
+        d.ints(n, b, d.size()),
+    ]
 
 
 @case("gather", "two indexed dims")
 def _(d: Draw) -> Made:
     n, m, k = d.size(), d.size(), d.size()
-    return lambda x, i, j: x.at[i, :, j].get(mode="clip"), [d.floats(n, m, k), d.ints(n, 8), d.ints(k, 8)]
+    return lambda x, i, j: x.at[i, :, j].get(mode="clip"), [
+        d.floats(n, m, k),
+        d.ints(n, 8),
+        d.ints(k, 8),
+    ]
 
 
 @case("gather", "windows")
@@ -564,7 +641,13 @@ def _(d: Draw) -> Made:
 @case("gather", "integers and bools")
 def _(d: Draw) -> Made:
     n = d.size()
-    x = d.pick([d.ints(100, n, 4, low=-100), d.ints(2, n, 4).astype(bool), d.ints(200, n, 4, dtype=np.uint8)])
+    x = d.pick(
+        [
+            d.ints(100, n, 4, low=-100),
+            d.ints(2, n, 4).astype(bool),
+            d.ints(200, n, 4, dtype=np.uint8),
+        ]
+    )
     return lambda x, i: jnp.take(x, i, axis=0, mode="clip"), [x, d.ints(n, d.size())]
 
 
@@ -572,7 +655,11 @@ def _(d: Draw) -> Made:
 def _(d: Draw) -> Made:
     n, m, k = d.size(), d.size(), d.size()
     mode = d.pick(["drop", "clip"])
-    return lambda x, i, u: x.at[i].add(u, mode=mode), [d.floats(n, m), d.ints(n + 3, k, low=-3), d.floats(k, m)]
+    return lambda x, i, u: x.at[i].add(u, mode=mode), [
+        d.floats(n, m),
+        d.ints(n + 3, k, low=-3),
+        d.floats(k, m),
+    ]
 
 
 @case("scatter", "min, max, mul")
@@ -608,13 +695,20 @@ def _(d: Draw) -> Made:
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=(1, 2), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
     )
-    return lambda x, i, u: lax.scatter_add(x, i, u, numbers), [d.floats(n, 8), d.ints(n, k, 1), d.floats(k, 3, 8)]
+    return lambda x, i, u: lax.scatter_add(x, i, u, numbers), [
+        d.floats(n, 8),
+        d.ints(n, k, 1),
+        d.floats(k, 3, 8),
+    ]
 
 
 @case("scatter", "apply")
 def _(d: Draw) -> Made:
     n = d.size()
-    return lambda x, i: x.at[i].apply(jnp.sin), [d.floats(n, 4), d.rng.permutation(n)[: n // 2].astype(np.int32)]
+    return lambda x, i: x.at[i].apply(jnp.sin), [
+        d.floats(n, 4),
+        d.rng.permutation(n)[: n // 2].astype(np.int32),
+    ]
 
 
 @case("scatter", "integers")
@@ -641,7 +735,7 @@ def _(d: Draw) -> Made:
     return text, [d.floats(n, 4), d.floats(n, 4), d.ints(n, 8, 1), d.floats(8, 4), d.floats(8, 4)]
 
 
-# -- numbers out of a state, transforms, linear algebra --------------------------------------------------------
+# -- numbers out of a state, transforms, linear algebra --------------------------------------------
 
 
 @case("rng_bit_generator", "bits")
@@ -678,11 +772,17 @@ def _(d: Draw) -> Made:
     a, left, transposed = _matrices(d), d.pick([True, False]), d.pick([False, True])
     shape = (a.shape[-1], d.size())
     b = d.floats(*a.shape[:2], *(shape if left else shape[::-1]))
-    return lambda a, b: lax.linalg.triangular_solve(a, b, left_side=left, transpose_a=transposed, lower=True), [a, b]
+    return lambda a, b: lax.linalg.triangular_solve(
+        a, b, left_side=left, transpose_a=transposed, lower=True
+    ), [a, b]
 
 
-def _linear_algebra(target: str, fn: Callable[..., Any], platform: str = "cpu", **options: Any) -> None:
-    CASES.append(Case("custom_call", target, lambda d: (fn, [_matrices(d)]), platform, target, **options))
+def _linear_algebra(
+    target: str, fn: Callable[..., Any], platform: str = "cpu", **options: Any
+) -> None:
+    CASES.append(
+        Case("custom_call", target, lambda d: (fn, [_matrices(d)]), platform, target, **options)
+    )
 
 
 def _tridiagonal(x: Any) -> Any:
@@ -705,7 +805,11 @@ _linear_algebra("Qr", jnp.linalg.qr, "tpu")
 _linear_algebra("ProductOfElementaryHouseholderReflectors", jnp.linalg.qr, "tpu")
 _linear_algebra("Eigh", jnp.linalg.eigh, "tpu", sharded=False)
 _linear_algebra(
-    "LuDecomposition", lax.linalg.lu, "tpu", reference=lambda x: lax.linalg.lu(jnp.asarray(x)), sharded=False
+    "LuDecomposition",
+    lax.linalg.lu,
+    "tpu",
+    reference=lambda x: lax.linalg.lu(jnp.asarray(x)),
+    sharded=False,
 )
 
 

@@ -1,11 +1,14 @@
-"""Certify one factor of one op's rule: by running the op on shards, and by what XLA's partitioner makes of it.
+"""Certify one factor of one op's rule.
 
-*On shards*: the operands are cut along the factor, the op runs on each piece with local shapes, and the pieces of the
-result are put together (pass factor) or combined by the claimed monoid (reduction factor).  ``MEANING`` says what
-"runs on a piece" means for ops that look things up by index.
+By running the op on shards, and by what XLA's partitioner makes of it.
 
-*Compiled*: the op alone, annotated along the factor by the package's own lowering, compiled by XLA for virtual
-devices.  The result must be the same, and the compiled program may hold no collective beyond those in the steps.
+*On shards*: the operands are cut along the factor, the op runs on each piece with local shapes, and
+the pieces of the result are put together (pass factor) or combined by the claimed monoid (reduction
+factor).  ``MEANING`` says what "runs on a piece" means for ops that look things up by index.
+
+*Compiled*: the op alone, annotated along the factor by the package's own lowering, compiled by XLA
+for virtual devices.  The result must be the same, and the compiled program may hold no collective
+beyond those in the steps.
 """
 
 from __future__ import annotations
@@ -29,15 +32,22 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
 MEANING = {
-    ("gather", "reduction"): "indices are clamped to the whole operand and lowered by the shard's offset; "
+    ("gather", "reduction"): "indices are clamped to the whole operand and lowered by the "
+    "shard's offset; "
     "rows that another shard holds count as zero",
-    ("scatter", "pass"): "indices are lowered by the shard's offset along a scattered dim; updates that fall outside "
+    ("scatter", "pass"): "indices are lowered by the shard's offset along a scattered dim; "
+    "updates that fall outside "
     "the shard are dropped",
-    ("scatter", "reduction"): "every shard but the first starts from the combiner's neutral element",
-    ("dynamic_update_slice", "pass"): "the start is clamped to the whole operand; along an updated dim the shard takes "
+    (
+        "scatter",
+        "reduction",
+    ): "every shard but the first starts from the combiner's neutral element",
+    ("dynamic_update_slice", "pass"): "the start is clamped to the whole operand; along an "
+    "updated dim the shard takes "
     "the part of the update that falls into it",
     ("convolution", "pass"): "a group factor leaves each shard its share of the groups",
-    ("rng_bit_generator", "pass"): "each shard makes its piece of the one stream (checked on the compiled op only)",
+    ("rng_bit_generator", "pass"): "each shard makes its piece of the one stream (checked on the "
+    "compiled op only)",
     ("chlo.ragged_dot", "pass"): "checked on shards only: XLA's CPU compiler has no ragged dot",
 }
 
@@ -49,20 +59,26 @@ NOT_COMPILED = {
     "reduce/NaN in a maximum": "XLA's CPU all_reduce loses NaN in max and min",
 }
 
-# Cases whose compiled op communicates although the op could do without, and does elsewhere: a plan is priced for the
-# compiler that does it well.  TPU: seen in programs that jaxlib 0.10.2 and libtpu compiled ahead of time for v5e:2x2.
+# Cases whose compiled op communicates although the op could do without, and does elsewhere: a plan
+# is priced for the compiler that does it well.  TPU: seen in programs that jaxlib 0.10.2 and libtpu
+# compiled ahead of time for v5e:2x2.
 XLA_COMMUNICATES = {
     "chlo.top_k/": "the CPU compiler gathers a batch-sharded top-k; TPU's does not",
     "triangular_solve/": "the CPU compiler gathers right-hand sides; TPU's does not",
-    "convolution/feature groups": "the CPU compiler rewrites grouped convolutions first; TPU's does not",
+    "convolution/feature groups": "the CPU compiler rewrites grouped convolutions first; TPU's "
+    "does not",
     "custom_call/Qr": "a TPU op: the CPU compiler gathers it, TPU's does not",
-    "custom_call/ProductOfElementaryHouseholderReflectors": "a TPU op: the CPU compiler gathers it, TPU's does not",
+    "custom_call/ProductOfElementaryHouseholderReflectors": "a TPU op: the CPU compiler gathers "
+    "it, TPU's does not",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What certifying one factor of one op gave; errors are empty where all is well, None where not tried."""
+    """What certifying one factor of one op gave.
+
+    Errors are empty where all is well, None where not tried.
+    """
 
     kind: str
     case: str
@@ -91,7 +107,13 @@ def shardable_factors(single: SingleOp) -> list[int]:
 
 
 def certify(
-    single: SingleOp, case: str, factor: int, ways: int, *, local: bool = True, compiled: bool = True
+    single: SingleOp,
+    case: str,
+    factor: int,
+    ways: int,
+    *,
+    local: bool = True,
+    compiled: bool = True,
 ) -> Outcome:
     """Certify one factor (counted within the op) cut into ``ways``."""
     own, factor = factor, factor + single.program.factors(single.op)[0]
@@ -114,7 +136,7 @@ def certify(
     )
 
 
-# -- on shards ---------------------------------------------------------------------------------------------
+# -- on shards -------------------------------------------------------------------------------------
 
 Arrays = list[np.ndarray]
 
@@ -124,7 +146,10 @@ def local_error(single: SingleOp, factor: int, ways: int, role: str) -> str:
     split_operands, split_results = single.factor_dims(factor)
     pieces: list[Arrays] = []
     for shard in range(ways):
-        operands = [piece(a, dim, shard, ways) for a, dim in zip(single.operands, split_operands, strict=True)]
+        operands = [
+            piece(a, dim, shard, ways)
+            for a, dim in zip(single.operands, split_operands, strict=True)
+        ]
         special = _SPECIAL.get((single.kind, role))
         made = special(single, factor, operands, split_operands, shard, ways) if special else None
         if made is None:
@@ -135,7 +160,8 @@ def local_error(single: SingleOp, factor: int, ways: int, role: str) -> str:
         parts = [made[i] for made in pieces]
         if role == "reduction":
             found.append(reduce(COMBINE[single.monoid], parts))
-        elif dim is None:  # a pass factor that this result does not carry: all shards must agree on it
+        # A pass factor that this result does not carry: all shards must agree on it
+        elif dim is None:
             if any(difference(part, parts[0]) for part in parts):
                 return f"result {i} differs from shard to shard"
             found.append(parts[0])
@@ -169,8 +195,13 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 COMBINE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "add": _sum, "max": np.maximum, "min": np.minimum, "mul": _product, "and": lambda a, b: a & b, "or": _or,
-}  # fmt: skip
+    "add": _sum,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": _product,
+    "and": lambda a, b: a & b,
+    "or": _or,
+}
 
 
 def neutral(monoid: str, dtype: np.dtype[Any]) -> Any:
@@ -219,7 +250,11 @@ def _gather_reduction(
     offset = _attribute(single.body, "offset_dims")
     shape = [1 if d in offset else s for d, s in enumerate(rows.shape)]
     return [
-        np.where(np.broadcast_to(mine, np.delete(rows.shape, offset)).reshape(shape), rows, np.zeros((), rows.dtype))
+        np.where(
+            np.broadcast_to(mine, np.delete(rows.shape, offset)).reshape(shape),
+            rows,
+            np.zeros((), rows.dtype),
+        )
     ]
 
 
@@ -277,11 +312,14 @@ _SPECIAL: dict[tuple[str, str], Callable[..., Arrays | None]] = {
 
 MORE = "compiled: holds"
 
-# -- compiled ----------------------------------------------------------------------------------------------
+# -- compiled --------------------------------------------------------------------------------------
 
 
 def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
-    """The op split along ``factor`` only; operands and results are kept as the op wants and leaves them."""
+    """The op split along ``factor`` only.
+
+    Operands and results are kept as the op wants and leaves them.
+    """
     program = single.program
     op_axis = np.full((program.n_ops, 1), -1, np.int32)
     value_axis = np.full((program.n_values, 1), -1, np.int8)
@@ -291,7 +329,11 @@ def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
         *zip(program.operands(single.op), operands, strict=True),
         *zip(program.results(single.op), results, strict=True),
     ):
-        if dim is not None and program.value_op[value] != -1 and not program.value_is_constant[value]:
+        if (
+            dim is not None
+            and program.value_op[value] != -1
+            and not program.value_is_constant[value]
+        ):
             value_axis[value, 0] = dim
     return ShardingPlan(program, Mesh(("a",), (ways,)), op_axis, value_axis)
 
@@ -328,13 +370,15 @@ def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
         return f"compiled: {wrong}"
     steps = st.lower(program, plan.op_axis, plan.value_axis, np.asarray([ways]))
     priced = sorted({STEP_KINDS[k] for k in steps.kind} - {"compute"})
-    seen = sorted({c.kind for c in hlo.collectives(_jax_private.optimised_hlo(executable), {"a": ways})})
+    seen = sorted(
+        {c.kind for c in hlo.collectives(_jax_private.optimised_hlo(executable), {"a": ways})}
+    )
     if not set(seen) <= set(priced):
         return f"{MORE} {', '.join(seen)}, priced as {', '.join(priced) or 'no collective'}"
     return ""
 
 
-# -- comparing ---------------------------------------------------------------------------------------------
+# -- comparing -------------------------------------------------------------------------------------
 
 _TOLERANCE = {
     "float64": 1e-12,
@@ -347,7 +391,10 @@ _TOLERANCE = {
 
 
 def compare(found: Arrays, expected: Arrays, undefined: tuple[int, ...] = ()) -> str:
-    """The first result that differs by more than its type's rounding, "" if none does; ``undefined`` ones may."""
+    """The first result that differs by more than its type's rounding, "" if none does.
+
+    ``undefined`` ones may.
+    """
     for i, (a, b) in enumerate(zip(found, expected, strict=True)):
         wrong = "" if i in undefined else difference(a, b)
         if wrong:
@@ -356,7 +403,10 @@ def compare(found: Arrays, expected: Arrays, undefined: tuple[int, ...] = ()) ->
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> str:
-    """How two arrays differ, "" if they do not; integers must be equal, NaNs and infinities in the same places."""
+    """How two arrays differ, "" if they do not.
+
+    Integers must be equal, NaNs and infinities in the same places.
+    """
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return f"{found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}"
     tolerance = _TOLERANCE.get(expected.dtype.name)

@@ -1,4 +1,7 @@
-"""How a case gets its sizes and numbers: drawn by hypothesis, so that a failure shrinks to small sizes."""
+"""How a case gets its sizes and numbers.
+
+Drawn by hypothesis, so that a failure shrinks to small sizes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ class Draw:
         return np.asarray(self.rng.integers(low, high, shape)).astype(dtype)
 
     def numbers(self, element: str, *shape: int) -> np.ndarray:
-        """Numbers of a StableHLO element type: floats in (0.1, 0.9), integers small, bits either way."""
+        """Numbers of a StableHLO element type.
+
+        Floats in (0.1, 0.9), integers small, bits either way.
+        """
         from toast_lab.runtime.inputs import dtype_of
 
         dtype = dtype_of(element)
@@ -51,5 +57,7 @@ class Draw:
         if dtype.kind in "iu":
             return self.rng.integers(1, 8, shape).astype(dtype)
         if dtype.kind == "c":
-            return (self.rng.uniform(0.1, 0.9, shape) + 1j * self.rng.uniform(0.1, 0.9, shape)).astype(dtype)
+            return (
+                self.rng.uniform(0.1, 0.9, shape) + 1j * self.rng.uniform(0.1, 0.9, shape)
+            ).astype(dtype)
         return self.rng.uniform(0.1, 0.9, shape).astype(dtype)

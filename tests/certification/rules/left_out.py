@@ -1,4 +1,7 @@
-"""Op kinds without certification, with the reason: they have no factor that may be sharded, or no own meaning."""
+"""Op kinds without certification, with the reason.
+
+They have no factor that may be sharded, or no own meaning.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,42 @@ LEFT_OUT: dict[str, str] = {
     **dict.fromkeys(("constant", "iota", "create_token", "chlo.constant"), _CONSTANT),
     **dict.fromkeys(
         (
-            "dynamic_broadcast_in_dim", "dynamic_conv", "dynamic_gather", "dynamic_iota", "dynamic_pad",
-            "dynamic_reshape", "real_dynamic_slice", "get_dimension_size", "set_dimension_size",
+            "dynamic_broadcast_in_dim",
+            "dynamic_conv",
+            "dynamic_gather",
+            "dynamic_iota",
+            "dynamic_pad",
+            "dynamic_reshape",
+            "real_dynamic_slice",
+            "get_dimension_size",
+            "set_dimension_size",
         ),
         _DYNAMIC,
     ),
     **dict.fromkeys(kinds_where("per_device"), _HANDS),
-    **dict.fromkeys(("infeed", "outfeed", "send", "recv", "after_all", "async_start", "async_done"), _HOST),
+    **dict.fromkeys(
+        ("infeed", "outfeed", "send", "recv", "after_all", "async_start", "async_done"), _HOST
+    ),
     **dict.fromkeys(
         (
-            "batch_norm_grad", "batch_norm_inference", "batch_norm_training", "einsum", "unary_einsum",
-            "torch_index_select", "uniform_quantize", "uniform_dequantize", "tuple", "get_tuple_element", "chlo.scan",
+            "batch_norm_grad",
+            "batch_norm_inference",
+            "batch_norm_training",
+            "einsum",
+            "unary_einsum",
+            "torch_index_select",
+            "uniform_quantize",
+            "uniform_dequantize",
+            "tuple",
+            "get_tuple_element",
+            "chlo.scan",
         ),
         _OLD,
     ),
     "rng": "no rule: each shard would draw numbers of its own",
-    "chlo._asin_acos_kernel": "element by element; its result is defined for the expansion of asin and acos only",
-}  # fmt: skip
+    "chlo._asin_acos_kernel": "element by element; its result is defined for the expansion of "
+    "asin and acos only",
+}
 
 # chlo.broadcast_* are one rule; these two of them are certified.
 BROADCASTING = ("chlo.broadcast_add", "chlo.broadcast_multiply")

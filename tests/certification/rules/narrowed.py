@@ -1,7 +1,9 @@
-"""Factors that Shardy of jaxlib 0.10.2 (or a rule JAX wrote) shards and that are not local: each refuted by execution.
+"""Factors that Shardy of jaxlib 0.10.2 (or a rule JAX wrote) shards and that are not local.
 
-``refute`` claims the factor as Shardy does and certifies it: that must fail, by a wrong result on shards, by a
-wrong result of the compiled op, or by communication that no step would show.
+Each refuted by execution.
+
+``refute`` claims the factor as Shardy does and certifies it: that must fail, by a wrong result on
+shards, by a wrong result of the compiled op, or by communication that no step would show.
 """
 
 from __future__ import annotations
@@ -34,8 +36,15 @@ class Narrowed(NamedTuple):
     ways: int = 2
 
 
-def _single(fn: Any, kind: str, *arguments: np.ndarray, platform: str = "cpu", target: str = "") -> SingleOp:
-    text = jax.jit(fn, keep_unused=True).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+def _single(
+    fn: Any, kind: str, *arguments: np.ndarray, platform: str = "cpu", target: str = ""
+) -> SingleOp:
+    text = (
+        jax.jit(fn, keep_unused=True)
+        .trace(*arguments)
+        .lower(lowering_platforms=(platform,))
+        .as_text()
+    )
     return cut_out(text, kind, arguments, target)
 
 
@@ -50,51 +59,75 @@ def _symmetric() -> np.ndarray:
 
 def _kernel_gradient() -> SingleOp:
     def conv(x: Any, k: Any) -> Any:
-        return lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return lax.conv_general_dilated(
+            x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     def gradient(x: Any, k: Any, g: Any) -> Any:
         return jax.vjp(lambda k: conv(x, k), k)[1](g)[0]
 
-    return _single(gradient, "convolution", _floats(4, 8, 8, 4), _floats(3, 3, 4, 8), _floats(4, 8, 8, 8))
+    return _single(
+        gradient, "convolution", _floats(4, 8, 8, 4), _floats(3, 3, 4, 8), _floats(4, 8, 8, 8)
+    )
 
 
 CLAIMS: dict[str, Narrowed] = {
     # Every shard adds the init value, and so does the compiled program.
     "reduce from an init that is not neutral": Narrowed(
-        lambda: _single(lambda x: lax.reduce(x, np.float32(5), lax.add, (0,)), "reduce", _floats(8, 4)),
+        lambda: _single(
+            lambda x: lax.reduce(x, np.float32(5), lax.add, (0,)), "reduce", _floats(8, 4)
+        ),
         0,
         0,
         "reduction",
     ),
     "reduce from an init that is an argument": Narrowed(
-        lambda: _single(lambda x, i: lax.reduce(x, i, lax.mul, (0,)), "reduce", _floats(8, 4), np.float32(2)),
+        lambda: _single(
+            lambda x, i: lax.reduce(x, i, lax.mul, (0,)), "reduce", _floats(8, 4), np.float32(2)
+        ),
         0,
         0,
         "reduction",
     ),
     # No collective combines bits of integers.
     "bitwise and of integers": Narrowed(
-        lambda: _single(lambda x: lax.reduce_and(x, axes=(0,)), "reduce", RNG.integers(0, 99, (8, 4), np.int32)),
+        lambda: _single(
+            lambda x: lax.reduce_and(x, axes=(0,)), "reduce", RNG.integers(0, 99, (8, 4), np.int32)
+        ),
         0,
         0,
         "reduction",
     ),
     # Elements move into their neighbours' places.
     "pad that shifts": Narrowed(
-        lambda: _single(lambda x: lax.pad(x, np.float32(0), ((0, 0, 0), (1, -1, 0))), "pad", _floats(4, 8)), 0, 1
+        lambda: _single(
+            lambda x: lax.pad(x, np.float32(0), ((0, 0, 0), (1, -1, 0))), "pad", _floats(4, 8)
+        ),
+        0,
+        1,
     ),
     # The two sides of the reshape share no factor; each side's own is not carried over.
     "reshape with nothing in common": Narrowed(
         lambda: _single(lambda x: x.reshape(9, 4), "reshape", _floats(4, 9)), 0, 0
     ),
     "columns of an eigendecomposition": Narrowed(
-        lambda: _single(jnp.linalg.eigh, "custom_call", _symmetric(), platform="tpu", target="Eigh"), 0, 2
+        lambda: _single(
+            jnp.linalg.eigh, "custom_call", _symmetric(), platform="tpu", target="Eigh"
+        ),
+        0,
+        2,
     ),
     "rows of a QR decomposition": Narrowed(
-        lambda: _single(jnp.linalg.qr, "custom_call", _floats(4, 8, 8), target="lapack_sgeqrf_ffi"), 0, 1
+        lambda: _single(jnp.linalg.qr, "custom_call", _floats(4, 8, 8), target="lapack_sgeqrf_ffi"),
+        0,
+        1,
     ),
     "approximate top-k of everything": Narrowed(
-        lambda: _single(lambda x: lax.approx_max_k(x, 8), "custom_call", _floats(4, 8), target="ApproxTopK"), 0, 1
+        lambda: _single(
+            lambda x: lax.approx_max_k(x, 8), "custom_call", _floats(4, 8), target="ApproxTopK"
+        ),
+        0,
+        1,
     ),
     # Neighbours are needed where windows overlap.
     "spatial dim of a kernel's gradient": Narrowed(_kernel_gradient, 0, 1, "reduction"),
@@ -135,7 +168,10 @@ def shardy_role(claim: Narrowed, single: SingleOp) -> str:
 
 
 def refute(name: str) -> tuple[str, str, str]:
-    """(Shardy's role of the factor, ours, what goes wrong if it is sharded).  Runs in a child with virtual devices."""
+    """(Shardy's role of the factor, ours, what goes wrong if it is sharded).
+
+    Runs in a child with virtual devices.
+    """
     claim = CLAIMS[name]
     single = claim.make()
     own = factor_of(claim, single)
@@ -149,7 +185,8 @@ def refute(name: str) -> tuple[str, str, str]:
     try:
         outcome = certify(forced, name, own, claim.ways)
         wrong = outcome.local_error or outcome.compiled_error or ""
-    except Exception as error:  # such an op cannot even be made of local shapes, or XLA refuses to compile it
+    # Such an op cannot even be made of local shapes, or XLA refuses to compile it
+    except Exception as error:
         wrong = f"{type(error).__name__}: {str(error)[:200]}"
     return shardy_role(claim, single), ours, wrong
 

@@ -8,11 +8,17 @@ from tests.certification.rules.certify import NOT_COMPILED, Outcome
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """One line a kind: cases, certifications of pass and of reduction factors, on shards and compiled, failures."""
+    """One line a kind.
+
+    Cases, certifications of pass and of reduction factors, on shards and compiled, failures.
+    """
     by_kind: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         by_kind.setdefault(outcome.kind, []).append(outcome)
-    lines = [f"{'kind':34} {'cases':>5} {'pass':>5} {'reduce':>6} {'shards':>6} {'compiled':>8} {'failed':>6}"]
+    lines = [
+        f"{'kind':34} {'cases':>5} {'pass':>5} {'reduce':>6} {'shards':>6} {'compiled':>8} "
+        f"{'failed':>6}"
+    ]
     notes: dict[str, None] = {}
     total = [0] * 6
     for kind in sorted(by_kind):
@@ -28,7 +34,13 @@ def table(outcomes: Iterable[Outcome]) -> str:
         total = [a + b for a, b in zip(total, row, strict=True)]
         lines.append(f"{kind:34} {row[0]:5} {row[1]:5} {row[2]:6} {row[3]:6} {row[4]:8} {row[5]:6}")
         notes.update(dict.fromkeys(f"  {o.case}: {o.excuse}" for o in found if o.excuse))
-    lines.append(f"{'all':34} {total[0]:5} {total[1]:5} {total[2]:6} {total[3]:6} {total[4]:8} {total[5]:6}")
-    lines += ["Compiled with more communication than priced, by this machine's CPU compiler:", *notes] if notes else []
+    lines.append(
+        f"{'all':34} {total[0]:5} {total[1]:5} {total[2]:6} {total[3]:6} {total[4]:8} {total[5]:6}"
+    )
+    lines += (
+        ["Compiled with more communication than priced, by this machine's CPU compiler:", *notes]
+        if notes
+        else []
+    )
     lines += ["Not compiled:", *(f"  {case}: {reason}" for case, reason in NOT_COMPILED.items())]
     return "\n".join(lines)

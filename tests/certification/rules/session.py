@@ -22,7 +22,10 @@ WAYS = 4  # the most pieces that a factor is cut into
 
 @functools.lru_cache(maxsize=2)
 def outcomes(full: bool) -> tuple[list[Outcome], list[str]]:
-    """Outcomes of all cases, and what failed as text.  Two child processes share the cases, one a core."""
+    """Outcomes of all cases, and what failed as text.
+
+    Two child processes share the cases, one a core.
+    """
     environment = devices.environment(devices.Devices("cpu", WAYS))
 
     def child(part: int) -> tuple[list[Outcome], list[str]]:
@@ -40,7 +43,9 @@ def outcomes(full: bool) -> tuple[list[Outcome], list[str]]:
     return [o for found, _ in made for o in found], [f for _, failures in made for f in failures]
 
 
-def run_cases(full: bool, only: str = "", part: int | None = None) -> tuple[list[Outcome], list[str]]:
+def run_cases(
+    full: bool, only: str = "", part: int | None = None
+) -> tuple[list[Outcome], list[str]]:
     """Every case, or one part of them, over drawn sizes.  Runs in the child."""
     from tests.certification.rules.cases import CASES
 
@@ -91,12 +96,16 @@ def run_case(case: Case, full: bool) -> tuple[list[Outcome], str]:
     except Exception as error:
         places = traceback.extract_tb(error.__traceback__)
         ours = [p for p in places if "certification" in p.filename] or places
-        return found, f"{type(error).__name__}: {str(error)[:3000]} ({ours[-1].filename}:{ours[-1].lineno})"
+        return found, (
+            f"{type(error).__name__}: {str(error)[:3000]} ({ours[-1].filename}:{ours[-1].lineno})"
+        )
     return found, ""
 
 
 def certify_all(single: SingleOp, case: Case, full: bool) -> list[Outcome]:
-    """Every factor that may be sharded, cut into 4, or 2 where 4 does not divide it (in full: both)."""
+    """Every factor that may be sharded, cut into 4, or 2 where 4 does not divide it (in full:
+    both).
+    """
     factors = certify.shardable_factors(single)
     if not case.sharded:
         assert not factors, f"{case.name}: factors {factors} may be sharded"
@@ -108,5 +117,9 @@ def certify_all(single: SingleOp, case: Case, full: bool) -> list[Outcome]:
         for w in ways if full else ways[:1]:
             local, compiled = single.kind not in certify.NOT_ON_SHARDS, single.reference is None
             compiled = compiled and case.name not in certify.NOT_COMPILED
-            found.append(certify.certify(single, case.name, factor - first, w, local=local, compiled=compiled))
+            found.append(
+                certify.certify(
+                    single, case.name, factor - first, w, local=local, compiled=compiled
+                )
+            )
     return found

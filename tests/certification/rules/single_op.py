@@ -1,7 +1,8 @@
 """One op on its own: cut out of a traced program, run whole, and run on shards.
 
-The op is cut out of the canonical StableHLO with real operand values in front of it.  ``local_text`` writes the same
-op for local shapes; attributes that spell out sizes (slice sizes, limits, group counts) are made local too.
+The op is cut out of the canonical StableHLO with real operand values in front of it.
+``local_text`` writes the same op for local shapes; attributes that spell out sizes (slice sizes,
+limits, group counts) are made local too.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from toast_lab.runtime import _jax_private
 Shape = tuple[int, ...]
 Reference = Callable[..., Sequence[Any]]
 _WRITTEN_RULE = re.compile(r"(, )?sdy\.sharding_rule = #sdy\.op_sharding_rule<[^>]*->[^>]*>")
-_STATIC = {"reduce", "reduce_window", "select_and_scatter"}  # whose init values are constants in the program
+# Whose init values are constants in the program
+_STATIC = {"reduce", "reduce_window", "select_and_scatter"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SingleOp:
-    """A module whose ``@main`` is one op (and the constants it starts from), with what it reads and gives."""
+    """A module whose ``@main`` is one op (and the constants it starts from), with what it reads and
+    gives.
+    """
 
     kind: str
     text: str
@@ -52,7 +56,9 @@ class SingleOp:
             return names.index(factor) if factor in names else None
 
         uses = range(int(program.use_ptr[self.op]), int(program.use_ptr[self.op + 1]))
-        return [of(program.use_names(u)) for u in uses], [of(program.def_names(v)) for v in program.results(self.op)]
+        return [of(program.use_names(u)) for u in uses], [
+            of(program.def_names(v)) for v in program.results(self.op)
+        ]
 
     def free(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Those of the operands' values that are arguments of ``text``."""
@@ -81,7 +87,9 @@ def cut_out(
     reference: Reference | None = None,
     undefined: tuple[int, ...] = (),
 ) -> SingleOp:
-    """The first op of ``kind`` (for custom calls: of call target ``target``) in a module, with its operand values."""
+    """The first op of ``kind`` (for custom calls: of call target ``target``) in a module, with its
+    operand values.
+    """
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, text)
     canonical.canonicalise(module)
@@ -90,7 +98,8 @@ def cut_out(
         op = next(
             one.operation
             for one in main.operation.regions[0].blocks[0].operations
-            if canonical.short_kind(one) == kind and (not target or own_rules.call_target(one.operation) == target)
+            if canonical.short_kind(one) == kind
+            and (not target or own_rules.call_target(one.operation) == target)
         )
         body = op.get_asm(print_generic_op_form=True, enable_debug_info=False)
         helpers = "\n".join(
@@ -109,13 +118,24 @@ def cut_out(
     single = module_text(body, operands, results, pinned, helpers)
     program = parse(single).program
     (number,) = [o for o in program.ops() if program.kind[o] == kind]
-    made = SingleOp(kind, single, program, number, body, helpers, values, [], pinned, reference, undefined)
-    expected = [np.asarray(a) for a in reference(*values)] if reference else execute(single, made.free(values))
+    made = SingleOp(
+        kind, single, program, number, body, helpers, values, [], pinned, reference, undefined
+    )
+    expected = (
+        [np.asarray(a) for a in reference(*values)]
+        if reference
+        else execute(single, made.free(values))
+    )
     return dataclasses.replace(made, expected=expected)
 
 
-def _operand_values(module: Any, main: Any, op: Any, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Values of the op's operands: ``@main`` returns them instead of its results; what follows is dropped."""
+def _operand_values(
+    module: Any, main: Any, op: Any, arguments: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Values of the op's operands.
+
+    ``@main`` returns them instead of its results; what follows is dropped.
+    """
     block = main.operation.regions[0].blocks[0]
     operands = list(op.operands)
     for other in reversed(list(block.operations)):
@@ -126,7 +146,9 @@ def _operand_values(module: Any, main: Any, op: Any, arguments: Sequence[np.ndar
     with ir.InsertionPoint(block):
         _jaxlib.func.ReturnOp(operands)
     inputs = [a.type for a in block.arguments]
-    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, [o.type for o in operands]))
+    main.attributes["function_type"] = ir.TypeAttr.get(
+        ir.FunctionType.get(inputs, [o.type for o in operands])
+    )
     if "res_attrs" in main.attributes:
         del main.attributes["res_attrs"]
     return execute(str(module.operation.get_asm(enable_debug_info=False)), list(arguments))
@@ -139,7 +161,10 @@ def module_text(
     pinned: dict[int, str],
     helpers: str = "",
 ) -> str:
-    """A module whose ``@main`` is ``body`` on operands and results of these shapes; pinned operands are constants."""
+    """A module whose ``@main`` is ``body`` on operands and results of these shapes.
+
+    Pinned operands are constants.
+    """
     match = re.match(r'^(?:%[\w:#]+ = )?("[\w.]+")\(([^)]*)\)', body)
     assert match, body
     rest = body[match.end() : body.rfind(" : (")]
@@ -155,7 +180,11 @@ def module_text(
         f"    {head} = {match.group(1)}({names}){rest} : {signature}",
         f"    return {outputs} : {', '.join(made)}",
     ]
-    main = f"  func.func public @main({arguments}) -> ({', '.join(made)}) {{\n" + "\n".join(lines) + "\n  }"
+    main = (
+        f"  func.func public @main({arguments}) -> ({', '.join(made)}) {{\n"
+        + "\n".join(lines)
+        + ("\n  }")
+    )
     return f"module {{\n{main}\n{helpers}\n}}\n"
 
 
@@ -177,7 +206,7 @@ def _compiled(text: str) -> Any:
     return _jax_private.compile_module(text, jax.devices()[:1])
 
 
-# -- the op on local shapes --------------------------------------------------------------------------------
+# -- the op on local shapes ------------------------------------------------------------------------
 
 
 def local_text(single: SingleOp, factor: int, ways: int, pinned: dict[int, str]) -> str:
@@ -209,24 +238,32 @@ def cut(shape: Shape, dim: int | None, ways: int) -> Shape:
 
 def _replace_ints(body: str, key: str, change: Callable[[list[int]], list[int]]) -> str:
     def edit(match: re.Match[str]) -> str:
-        return f"{key} = array<i64: {', '.join(map(str, change([int(x) for x in match.group(1).split(',')])))}>"
+        return (
+            f"{key} = array<i64: "
+            f"{', '.join(map(str, change([int(x) for x in match.group(1).split(',')])))}>"
+        )
 
     return re.sub(rf"\b{key} = array<i64: ([\d, -]+)>", edit, body)
 
 
 def _local_slice(single: SingleOp, operands: list, results: list, ways: int) -> str:
     return _replace_ints(
-        single.body, "limit_indices", lambda xs: [x // ways if d == operands[0] else x for d, x in enumerate(xs)]
+        single.body,
+        "limit_indices",
+        lambda xs: [x // ways if d == operands[0] else x for d, x in enumerate(xs)],
     )
 
 
 def _local_sizes(single: SingleOp, operands: list, results: list, ways: int) -> str:
-    # A dim that slices take whole is whole on a shard too; a dim of which they take one element stays at one.
+    # A dim that slices take whole is whole on a shard too; a dim of which they take one element
+    # stays at one.
     whole = single.operands[0].shape
     return _replace_ints(
         single.body,
         "slice_sizes",
-        lambda xs: [x // ways if d == operands[0] and x == whole[d] else x for d, x in enumerate(xs)],
+        lambda xs: [
+            x // ways if d == operands[0] and x == whole[d] else x for d, x in enumerate(xs)
+        ],
     )
 
 
@@ -235,14 +272,21 @@ def _local_convolution(single: SingleOp, operands: list, results: list, ways: in
     for key in ("feature_group_count", "batch_group_count"):
         groups = int(re.search(rf"\b{key} = (\d+)", body).group(1))  # type: ignore[union-attr]
         # The group factor is the one that stands on all three tensors.
-        if groups > 1 and operands[0] is not None and operands[1] is not None and results[0] is not None:
+        if (
+            groups > 1
+            and operands[0] is not None
+            and operands[1] is not None
+            and results[0] is not None
+        ):
             body = re.sub(rf"\b{key} = \d+", f"{key} = {groups // ways}", body)
     return body
 
 
 def _local_broadcast(single: SingleOp, operands: list, results: list, ways: int) -> str:
     return _replace_ints(
-        single.body, "broadcast_sizes", lambda xs: [x // ways if d == results[0] else x for d, x in enumerate(xs)]
+        single.body,
+        "broadcast_sizes",
+        lambda xs: [x // ways if d == results[0] else x for d, x in enumerate(xs)],
     )
 
 

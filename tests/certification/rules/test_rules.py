@@ -1,4 +1,7 @@
-"""Every factor of every op's rule, certified by execution; the short form (see ``python -m tests.certification``)."""
+"""Every factor of every op's rule, certified by execution.
+
+The short form (see ``python -m tests.certification``).
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,24 @@ def test_both_roles_and_both_roads_are_taken(outcomes: list[certify.Outcome]) ->
     assert sum(o.compiled_error is None for o in outcomes) < len(outcomes) / 20
 
 
-def test_reductions_are_offered_where_partial_results_combine(outcomes: list[certify.Outcome]) -> None:
+def test_reductions_are_offered_where_partial_results_combine(
+    outcomes: list[certify.Outcome],
+) -> None:
     kinds = {o.kind for o in outcomes if o.role == "reduction"}
-    assert kinds == {"dot_general", "dot", "chlo.ragged_dot", "convolution", "gather", "scatter", "reduce"}
+    assert kinds == {
+        "dot_general",
+        "dot",
+        "chlo.ragged_dot",
+        "convolution",
+        "gather",
+        "scatter",
+        "reduce",
+    }
 
 
-def test_every_op_kind_is_certified_or_left_out_for_a_reason(outcomes: list[certify.Outcome]) -> None:
+def test_every_op_kind_is_certified_or_left_out_for_a_reason(
+    outcomes: list[certify.Outcome],
+) -> None:
     certified = {o.kind for o in outcomes}
     kinds = left_out.all_kinds()
     broadcasting = {k for k in kinds if k.startswith("chlo.broadcast_")}
@@ -57,24 +72,32 @@ def test_every_op_kind_is_certified_or_left_out_for_a_reason(outcomes: list[cert
 @pytest.fixture(scope="module")
 def refuted() -> dict[str, tuple[str, str, str]]:
     environment = devices.environment(devices.Devices("cpu", 2))
-    return isolate.run_in_child("tests.certification.rules.narrowed:refute_all", env=environment, time_limit_s=300)
+    return isolate.run_in_child(
+        "tests.certification.rules.narrowed:refute_all", env=environment, time_limit_s=300
+    )
 
 
 @pytest.mark.parametrize("name", list(narrowed.CLAIMS))
-def test_what_shardy_claims_and_we_do_not_is_wrong(name: str, refuted: dict[str, tuple[str, str, str]]) -> None:
+def test_what_shardy_claims_and_we_do_not_is_wrong(
+    name: str, refuted: dict[str, tuple[str, str, str]]
+) -> None:
     shardy, ours, wrong = refuted[name]
-    # "whole": a later Shardy says the same as we do, as jaxlib 0.12 does of pads, reshapes and updates.
+    # "whole": a later Shardy says the same as we do, as jaxlib 0.12 does of pads, reshapes and
+    # updates.
     assert shardy in (narrowed.CLAIMS[name].role, "whole")
     assert ours in ("need_replication", "permutation"), "neither is ever sharded"
     assert wrong, "certified after all: ours may be taken back"
 
 
-# -- the certification itself: it must notice ----------------------------------------------------------------
+# -- the certification itself: it must notice ------------------------------------------------------
 
 
 def _product() -> SingleOp:
     rng = np.random.default_rng(0)
-    arrays = [rng.normal(size=(4, 8)).astype(np.float32), rng.normal(size=(8, 4)).astype(np.float32)]
+    arrays = [
+        rng.normal(size=(4, 8)).astype(np.float32),
+        rng.normal(size=(8, 4)).astype(np.float32),
+    ]
     text = """func.func public @main(%a: tensor<4x8xf32>, %b: tensor<8x4xf32>) -> tensor<4x4xf32> {
   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
   return %0 : tensor<4x4xf32>
@@ -84,7 +107,9 @@ def _product() -> SingleOp:
 
 def test_a_wrong_monoid_is_noticed() -> None:
     single = _product()
-    factor = next(f for f in certify.shardable_factors(single) if single.program.factor_class[f] == 1)
+    factor = next(
+        f for f in certify.shardable_factors(single) if single.program.factor_class[f] == 1
+    )
     assert not certify.local_error(single, factor, 2, "reduction")
     monoid = single.program.monoid.copy()
     monoid[single.op] = 2
@@ -97,7 +122,9 @@ def test_a_factor_on_the_wrong_dim_is_noticed() -> None:
     rows = single.program.use_dim_factor.copy()
     start = int(single.program.use_dim_ptr[single.program.use_ptr[single.op]])
     rows[start], rows[start + 1] = rows[start + 1], rows[start]
-    wrong = dataclasses.replace(single, program=dataclasses.replace(single.program, use_dim_factor=rows))
+    wrong = dataclasses.replace(
+        single, program=dataclasses.replace(single.program, use_dim_factor=rows)
+    )
     factor = certify.shardable_factors(wrong)[0]
     with pytest.raises(Exception, match=r"contracting|shape|type|size"):
         certify.local_error(wrong, factor, 2, "pass")

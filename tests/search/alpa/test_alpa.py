@@ -1,4 +1,7 @@
-"""The integer program of ``alpa``: optimal for its own objective, priced as the evaluator prices, within the limit."""
+"""The integer program of ``alpa``.
+
+Optimal for its own objective, priced as the evaluator prices, within the limit.
+"""
 
 import dataclasses
 import functools
@@ -35,7 +38,7 @@ def tiny():
     shape = jax.ShapeDtypeStruct
     return traced(
         lambda x, w: jnp.tanh(x @ w), shape((4096, 512), "float32"), shape((512, 1024), "float32")
-    )  # fmt: skip
+    )
 
 
 def choices_of(problem, grain="colours", most=128):
@@ -73,9 +76,12 @@ def test_the_integer_program_finds_the_best_of_all_choices(name, machine):
     descent = Descent(choices, no_ties(choices))
     best = np.inf
     for row in itertools.product(*(range(n) for n in sizes)):
-        given = np.asarray(row)  # with the ops given, every value may be kept as is best for it alone
+        # With the ops given, every value may be kept as is best for it alone
+        given = np.asarray(row)
         kept = [descent._value(value, given) for value in range(len(choices.layout))]
-        total = sum(c[s] for c, s in zip(choices.compute_s, row, strict=True)) + sum(seen.min() for seen in kept)
+        total = sum(c[s] for c, s in zip(choices.compute_s, row, strict=True)) + sum(
+            seen.min() for seen in kept
+        )
         best = min(best, total)
     (ops, values), objective_s = solved(choices, no_ties(choices))
     assert choices.time_s(ops, values) == pytest.approx(best, rel=1e-9)
@@ -83,14 +89,17 @@ def test_the_integer_program_finds_the_best_of_all_choices(name, machine):
 
 
 def as_kept(problem, choices, choice):
-    """The choice with every value as the evaluator keeps it, which takes back moves that every use would undo.
+    """The choice with every value as the evaluator keeps it, which takes back moves that every use
+    would undo.
 
     And whether that is so for all values of every cluster.
     """
     op_axis, value_axis = spread(problem, choices, *choice)
     plan = ShardingPlan(problem.analysis.program, problem.mesh, op_axis, value_axis)
     plan.check()
-    kept = np.stack([((plan.kept_layouts() >> (5 * a)) & 31) - 1 for a in range(len(problem.mesh.axes))], axis=1)
+    kept = np.stack(
+        [((plan.kept_layouts() >> (5 * a)) & 31) - 1 for a in range(len(problem.mesh.axes))], axis=1
+    )
     constant = problem.analysis.program.value_is_constant
     return (choice[0], choices.choice_of(op_axis, kept)[1]), (kept == value_axis)[~constant].all()
 
@@ -99,10 +108,13 @@ def as_kept(problem, choices, choice):
 @pytest.mark.parametrize("grain", GRAINS)
 @pytest.mark.parametrize("machine", ["a100", "tpu-v3"])
 def test_the_objective_is_the_evaluators_time(name, grain, machine):
-    """But where one op reads two copies: of views, or in another width than what they are copies of (a TPU's).
+    """But where one op reads two copies.
 
-    What two narrow copies save together in a roofline is not the sum of what each saves alone: where the one brings the
-    op to the bound of its arithmetic the other saves nothing, and where neither does alone both may.
+    Of views, or in another width than what they are copies of (a TPU's).
+
+    What two narrow copies save together in a roofline is not the sum of what each saves alone:
+    where the one brings the op to the bound of its arithmetic the other saves nothing, and where
+    neither does alone both may.
     """
     problem = Problem(program_of(name), MESH, machine)
     choices, rng, pricer = choices_of(problem, grain), np.random.default_rng(0), problem.pricer()
@@ -132,7 +144,9 @@ def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
             if actions:
                 state.apply(actions[rng.integers(len(actions))])
         choice, _ = as_kept(problem, choices, choices.choice_of(state.op_axis, state.value_axis))
-        ratios.append(choices.time_s(*choice) / pricer.totals(*spread(problem, choices, *choice)).time_s)
+        ratios.append(
+            choices.time_s(*choice) / pricer.totals(*spread(problem, choices, *choice)).time_s
+        )
     assert np.abs(np.log(ratios)).max() < 0.05
 
 
@@ -141,8 +155,10 @@ def test_copies_that_an_earlier_use_made_are_free():
     shape = jax.ShapeDtypeStruct
     analysis = traced(
         lambda x, v, w: ((x @ v).sum(), (x @ w).sum()),
-        shape((512, 256), "float32"), shape((256, 128), "float32"), shape((256, 64), "float32"),
-    )  # fmt: skip
+        shape((512, 256), "float32"),
+        shape((256, 128), "float32"),
+        shape((256, 64), "float32"),
+    )
     problem = Problem(analysis, {"a": 2}, "a100")
     choices = choices_of(problem, "roles")
     assert any(term.earlier for term in choices.terms)
@@ -211,7 +227,9 @@ def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
     near = []
     for choice, totals in plans:
         row = rows.bytes_at(totals.peak_op, totals, *choice)
-        assert rows.explained(row, *choice) + row.beside == pytest.approx(totals.peak_bytes, rel=1e-9)
+        assert rows.explained(row, *choice) + row.beside == pytest.approx(
+            totals.peak_bytes, rel=1e-9
+        )
         near += [(rows.explained(row, *c) + row.beside) / t.live[totals.peak_op] for c, t in plans]
     assert np.median(np.abs(np.log(near))) < 0.1
 
@@ -228,8 +246,9 @@ def test_memory_rows_keep_the_plan_within_the_limit():
     shape = jax.ShapeDtypeStruct
     analysis = traced(
         lambda x, *weights: functools.reduce(lambda y, w: jnp.tanh(y @ w), weights, x),
-        shape((16384, 1024), "float32"), *[shape((1024, 1024), "float32")] * 6,
-    )  # fmt: skip
+        shape((16384, 1024), "float32"),
+        *[shape((1024, 1024), "float32")] * 6,
+    )
     free = search(Problem(analysis, MESH, "tpu-v3"), "alpa", budget=BUDGET, grains="colours")
     limit = 0.8 * free.cost.peak_bytes
     tight = Problem(analysis, MESH, "tpu-v3", memory_limit_bytes=limit)
@@ -247,7 +266,9 @@ def test_a_limit_that_nothing_meets_gives_the_best_found():
     assert result.cost.peak_bytes < 0.5 * problem.baseline[1]
 
 
-@pytest.mark.parametrize(("name", "axis"), [("mlp", "B"), ("attention", "S"), ("transformer", "batch")])
+@pytest.mark.parametrize(
+    ("name", "axis"), [("mlp", "B"), ("attention", "S"), ("transformer", "batch")]
+)
 def test_at_least_as_good_as_data_parallelism(name, axis):
     analysis = small_transformer(mode="train") if name == "transformer" else analysed(name)
     problem = Problem(analysis, MESH, "tpu-v3")
@@ -264,7 +285,9 @@ def test_clusters_get_finer_and_arguments_and_results_stay_together():
     kinds = [cluster(problem, grain) for grain in GRAINS]
     assert [len(c.ops.first) for c in kinds] == sorted({len(c.ops.first) for c in kinds})
     alike = problem.space.alike.values.label
-    border = np.unique(np.concatenate([np.flatnonzero(program.value_op < program.n_arguments), program.outputs]))
+    border = np.unique(
+        np.concatenate([np.flatnonzero(program.value_op < program.n_arguments), program.outputs])
+    )
     for c in kinds:
         pairs = {(int(alike[v]), int(c.values.label[v])) for v in border}
         assert len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
@@ -290,18 +313,36 @@ def test_the_plan_is_what_it_says_everywhere():
     """Saved, read back, listed, annotated: one plan."""
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     result = search(problem, "alpa", budget=Budget(seconds=10))
-    assert "sdy.sharding" in annotate(model("transformer", **{**SMALL, "mode": "forward"}), result.plan)
-    assert ShardingPlan.from_json(result.plan.to_json(), problem.analysis).to_json() == result.plan.to_json()
+    assert "sdy.sharding" in annotate(
+        model("transformer", **{**SMALL, "mode": "forward"}), result.plan
+    )
+    assert (
+        ShardingPlan.from_json(result.plan.to_json(), problem.analysis).to_json()
+        == result.plan.to_json()
+    )
     assert price(problem, result.plan).score == result.cost.score
     assert "all_" in str(listing(problem, result.plan)) or result.cost.comm_s == 0
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention", pytest.param("transformer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["mlp", "attention", pytest.param("transformer", marks=pytest.mark.slow)]
+)
 def test_executed_plans_compute_what_the_program_computes(name):
-    sizes = {
-        "layers": 1, "d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 128, "batch": 8,
-        "sequence": 32, "mode": "train",
-    } if name == "transformer" else {}  # fmt: skip
+    sizes = (
+        {
+            "layers": 1,
+            "d_model": 64,
+            "hidden": 128,
+            "heads": 4,
+            "key_size": 16,
+            "vocab": 128,
+            "batch": 8,
+            "sequence": 32,
+            "mode": "train",
+        }
+        if name == "transformer"
+        else {}
+    )
     problem = Problem(analysed(name, **sizes), MESH, "tpu-v3")
     choices = choices_of(problem, "roles")
     rng, plans = np.random.default_rng(3), [search(problem, "alpa", budget=BUDGET).plan]
@@ -310,7 +351,10 @@ def test_executed_plans_compute_what_the_program_computes(name):
         plans.append(dataclasses.replace(plans[0], op_axis=arrays[0], value_axis=arrays[1]))
     inputs = None
     if name == "attention":  # it divides by a plain sum, which signs bring near zero
-        inputs = [np.abs(rng.normal(size=s)).astype(np.float32) for s in [(64, 32), (32, 16), (32, 16), (32, 8)]]
+        inputs = [
+            np.abs(rng.normal(size=s)).astype(np.float32)
+            for s in [(64, 32), (32, 16), (32, 16), (32, 8)]
+        ]
     for run in run_many(model(name, **sizes), plans, "cpu:4", repeats=1, warmup=0, inputs=inputs):
         assert run.max_relative_error < 1e-5
 
@@ -333,7 +377,12 @@ def test_cancel_reaches_the_solver(monkeypatch):
         return real(*args, **kwargs)
 
     monkeypatch.setattr(solving, "run_in_child", watched)
-    result = search(problem, "alpa", budget=BUDGET, cancel=lambda: bool(began) and time.monotonic() > began[0] + 0.2)
+    result = search(
+        problem,
+        "alpa",
+        budget=BUDGET,
+        cancel=lambda: bool(began) and time.monotonic() > began[0] + 0.2,
+    )
     assert result.status is Status.CANCELLED
     assert time.monotonic() - began[0] < 5.0
     assert len(began) == 1
@@ -400,7 +449,9 @@ def test_labels_say_the_gap_and_what_was_left_out(monkeypatch):
     problem = Problem(analysed("mlp"), {"a": 2, "c": 4})
     labels = [
         " ".join(s.actions)
-        for s in search(problem, "alpa", budget=BUDGET, max_strategies=5, grains="colours").trace.simulations
+        for s in search(
+            problem, "alpa", budget=BUDGET, max_strategies=5, grains="colours"
+        ).trace.simulations
     ]
     left_out = choices_of(problem, most=5).menus.left_out
     assert left_out > 0

@@ -1,4 +1,6 @@
-"""The lower bound holds for every completion, and what branch and bound proves is what pricing everything finds."""
+"""The lower bound holds for every completion, and what branch and bound proves is what pricing
+everything finds.
+"""
 
 import functools
 import math
@@ -24,7 +26,9 @@ LOOPED = (
 
 
 def looped(image, kernel, weights):
-    image = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    image = jax.lax.conv_general_dilated(
+        image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
     def layer(carry, weight):
         carry = jnp.tanh(carry @ weight) + carry
@@ -33,7 +37,8 @@ def looped(image, kernel, weights):
     return jax.lax.scan(layer, image, weights)
 
 
-# Loops, convolutions, gathers and scatters, updates in place, shared copies, narrow types, three axes, odd sizes.
+# Loops, convolutions, gathers and scatters, updates in place, shared copies, narrow types, three
+# axes, odd sizes.
 CASES = {
     "mlp": (lambda: analysed("mlp"), "4x2", "tpu-v5e"),
     "x times x transposed": (lambda: analysed("xxt"), "2x2", "cpu"),
@@ -43,13 +48,23 @@ CASES = {
     "training, two layers": (lambda: small_transformer(mode="train", layers=2), "4x2", "h100"),
     "training, three axes": (lambda: small_transformer(mode="train", batch=6), "2x3x2", "tpu-v3"),
     "graph network": (
-        lambda: analysed("gns", steps=1, nodes=64, edges=256, latent=32, hidden=64, hidden_layers=2),
+        lambda: analysed(
+            "gns", steps=1, nodes=64, edges=256, latent=32, hidden=64, hidden_layers=2
+        ),
         "4x2",
         "tpu-v3",
     ),
     "decoding": (
         lambda: analysed(
-            "itx", layers=2, d_model=64, hidden=128, heads=4, key_size=16, vocab=256, batch=8, sequence=32
+            "itx",
+            layers=2,
+            d_model=64,
+            hidden=128,
+            heads=4,
+            key_size=16,
+            vocab=256,
+            batch=8,
+            sequence=32,
         ),
         "2x2",
         "tpu-v5e",
@@ -79,13 +94,17 @@ def bound_of(problem, bound, state, cutoff=math.inf):
     return lower_bound(bound, state.ops, state.values, sizes, cutoff, scratch_of(bound, len(sizes)))
 
 
-@pytest.mark.parametrize(("case", "rounds"), [*((case, 60) for case in CASES), ("training", 0), ("graph network", 0)])
+@pytest.mark.parametrize(
+    ("case", "rounds"), [*((case, 60) for case in CASES), ("training", 0), ("graph network", 0)]
+)
 def test_no_completion_is_below_the_bound(case, rounds):
     problem = made(case)
     # A limit that some states meet and others do not, so that the penalty takes part.
     limit = 0.5 * problem.baseline[1]
     problem = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit)
-    bound, pricer, rng = make_bound(problem, rounds=rounds), problem.pricer(), np.random.default_rng(0)
+    bound = make_bound(problem, rounds=rounds)
+    pricer = problem.pricer()
+    rng = np.random.default_rng(0)
     assert bound.memory_matters
     tightness = []
     for _ in range(8 if len(problem.mesh.axes) > 2 else 24):
@@ -97,7 +116,8 @@ def test_no_completion_is_below_the_bound(case, rounds):
         # It rises on the way: what is left to choose from only shrinks.
         assert [b[0] for b in bounds] == pytest.approx(sorted(b[0] for b in bounds), rel=1e-9)
         tightness.append(bounds[-1][0] / prices[-1].score)
-    assert np.mean(tightness) > 0.75  # where nothing is left to choose only shared copies and peaks are not exact
+    # Where nothing is left to choose only shared copies and peaks are not exact
+    assert np.mean(tightness) > 0.75
 
 
 def test_no_short_completion_is_below_the_bound():
@@ -122,7 +142,9 @@ def completions(state, depth):
 
 def test_moving_prices_between_tables_raises_the_bound_of_the_unsharded_program():
     problem = made("training")
-    plain, agreed = (bound_of(problem, make_bound(problem, rounds=n), State(problem.space))[0] for n in (0, 60))
+    plain, agreed = (
+        bound_of(problem, make_bound(problem, rounds=n), State(problem.space))[0] for n in (0, 60)
+    )
     assert agreed > 1.02 * plain
 
 
@@ -157,7 +179,13 @@ def test_the_bound_speaks_of_plans_that_fit_once_one_is_known():
     problem = made("attention")
     free = search(problem, "exhaustive", budget=Budget(seconds=60))
     limit = free.cost.peak_bytes * (1 - 1e-6)
-    tight = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit, memory_weight=1e-9)
+    tight = Problem(
+        problem.analysis,
+        problem.mesh,
+        problem.machine,
+        memory_limit_bytes=limit,
+        memory_weight=1e-9,
+    )
     result = search(tight, "exhaustive", bounded=False, budget=Budget(seconds=60))
     assert result.cost.fits
     below = [s for s in result.trace.simulations if s.score < result.bound]
@@ -170,10 +198,16 @@ def test_the_bound_speaks_of_plans_that_fit_once_one_is_known():
 
 @pytest.mark.slow
 def test_a_training_step_is_proved_among_millions_of_shardings():
-    result = search(Problem(small_transformer(mode="train"), "4x2", "cpu"), "exhaustive", budget=Budget(seconds=120))
+    result = search(
+        Problem(small_transformer(mode="train"), "4x2", "cpu"),
+        "exhaustive",
+        budget=Budget(seconds=120),
+    )
     assert result.status is Status.COMPLETE
     assert result.gap == 0
-    rivals = search(Problem(small_transformer(mode="train"), "4x2", "cpu"), "beam", budget=Budget(None, 20_000))
+    rivals = search(
+        Problem(small_transformer(mode="train"), "4x2", "cpu"), "beam", budget=Budget(None, 20_000)
+    )
     assert result.cost.score <= rivals.cost.score * (1 + 1e-12)
 
 
@@ -203,7 +237,10 @@ def test_too_large_tables_are_left_out(monkeypatch):
     assert make_bound(problem) is None
     result = search(problem, "exhaustive", budget=Budget(seconds=60))
     assert result.status is Status.COMPLETE
-    assert result.evaluations == search(problem, "exhaustive", bounded=False, budget=Budget(seconds=60)).evaluations
+    assert (
+        result.evaluations
+        == search(problem, "exhaustive", bounded=False, budget=Budget(seconds=60)).evaluations
+    )
 
 
 def test_groups_below_the_limit_are_neither_acted_on_nor_bounded():
@@ -242,10 +279,18 @@ def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(produc
     assert score <= found.score
 
 
-@pytest.mark.parametrize("options", [{"bounded": False}, {"bounded": False, "depth": 2}, {"depth": 2}, {}])
+@pytest.mark.parametrize(
+    "options", [{"bounded": False}, {"bounded": False, "depth": 2}, {"depth": 2}, {}]
+)
 def test_rounds_follow_one_another(options):
-    """Where shorter sequences come first a round is all that have one length; a beam is a round of its own."""
-    rounds = [(s.round, len(s.actions)) for s in search(made("attention"), "exhaustive", **options).trace.simulations]
+    """Where shorter sequences come first a round is all that have one length.
+
+    A beam is a round of its own.
+    """
+    rounds = [
+        (s.round, len(s.actions))
+        for s in search(made("attention"), "exhaustive", **options).trace.simulations
+    ]
     assert rounds[0] == (0, 0)
     assert [r for r, _ in rounds] == sorted(r for r, _ in rounds)
     if not options.get("bounded", True):

@@ -1,7 +1,8 @@
 """mcts finds the optimum that branch and bound proves, for twenty of twenty seeds.
 
-``exhaustive`` covers all distinct final shardings with no depth limit on all of these (its status is COMPLETE).
-The batch of 2 makes the Transformer's case harder: the batch alone cannot use both axes.
+``exhaustive`` covers all distinct final shardings with no depth limit on all of these (its status
+is COMPLETE).  The batch of 2 makes the Transformer's case harder: the batch alone cannot use both
+axes.
 """
 
 import functools
@@ -37,11 +38,15 @@ def solved(case, machine, mesh="2x2"):
     return problem, result
 
 
-@pytest.mark.parametrize(("machine", "seed"), [("tpu-v5e", s) for s in range(20)] + [("cpu", s) for s in range(4)])
+@pytest.mark.parametrize(
+    ("machine", "seed"), [("tpu-v5e", s) for s in range(20)] + [("cpu", s) for s in range(4)]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_mcts_finds_the_optimum(case, machine, seed):
     problem, best = solved(case, machine)
-    found = search(problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0)
+    found = search(
+        problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0
+    )
     assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
     assert found.evaluations < SHARDINGS[case]  # it did not simply enumerate
 
@@ -52,7 +57,9 @@ def test_mcts_finds_the_optimum(case, machine, seed):
 @pytest.mark.parametrize("mesh", ["2x2", "4x4"])
 def test_mcts_finds_the_optimum_of_a_training_step(case, mesh, seed):
     problem, best = solved(case, "tpu-v5e", mesh)
-    found = search(problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0)
+    found = search(
+        problem, "mcts", seed=seed, budget=Budget(seconds=None, evaluations=EVALUATIONS), refine=0
+    )
     assert found.cost.score == pytest.approx(best.cost.score, rel=1e-12)
 
 
@@ -66,7 +73,9 @@ def test_the_shardings_are_as_many_as_written_here(case):
 
 
 def test_exhaustive_agrees_with_brute_force_over_sequences():
-    """On a tiny program, enumerate action sequences without state keys and compare the set of shardings reached."""
+    """On a tiny program, enumerate action sequences without state keys and compare the set of
+    shardings reached.
+    """
     from toast_lab.sharding.state import State, legal_actions
 
     problem = Problem(analysed("xxt"), {"a": 2, "b": 2})

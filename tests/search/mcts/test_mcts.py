@@ -42,7 +42,9 @@ def test_a_search_that_was_interrupted_goes_on_to_the_same_end(problem, tmp_path
     whole = search(problem, seed=3, budget=evaluations(4000))
     part = search(problem, seed=3, budget=evaluations(1500))
     part.trace.save(tmp_path / "t.npz")
-    rest = search(problem, resume=Trace.load(tmp_path / "t.npz"), budget=evaluations(4000 - part.evaluations))
+    rest = search(
+        problem, resume=Trace.load(tmp_path / "t.npz"), budget=evaluations(4000 - part.evaluations)
+    )
     assert (rest.status, rest.evaluations) == (whole.status, whole.evaluations)
     assert told(rest.trace) == told(whole.trace)
     assert list(rest.trace.nodes) == list(whole.trace.nodes)
@@ -88,7 +90,9 @@ def test_every_simulation_replays_to_the_price_that_it_says(problem):
 
 
 def test_replay_refuses_a_trace_of_another_program(problem):
-    trace = search(Problem(analysed("transformer", layers=1), {"data": 4, "model": 2}), budget=evaluations(300)).trace
+    trace = search(
+        Problem(analysed("transformer", layers=1), {"data": 4, "model": 2}), budget=evaluations(300)
+    ).trace
     with pytest.raises(InvalidPlan, match="made for another problem"):
         list(replay(problem, trace))
 
@@ -134,8 +138,13 @@ def test_depth_is_kept(problem):
 
 
 def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not(problem):
-    """More starts never find less with the same seed, and are used: rounds go on after the first start."""
-    few, many = (search(problem, seed=5, restarts=n, refine=0, budget=evaluations(200_000)) for n in (0, 6))
+    """More starts never find less with the same seed, and are used.
+
+    Rounds go on after the first start.
+    """
+    few, many = (
+        search(problem, seed=5, restarts=n, refine=0, budget=evaluations(200_000)) for n in (0, 6)
+    )
     assert many.cost.score <= few.cost.score
     assert many.evaluations > few.evaluations
     assert int(many.trace.memory["tree.number"][9]) >= 6
@@ -145,7 +154,10 @@ def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not(p
     ("options", "message"),
     [
         ({"threads": 0, "depth": 0}, r"depth=0 must be at least 1; threads=0 must be at least 1"),
-        ({"vary": 1.5, "boldness": -1}, r"vary=1.5 must be from 0 to 1; boldness=-1 must be from 0 to 1"),
+        (
+            {"vary": 1.5, "boldness": -1},
+            r"vary=1.5 must be from 0 to 1; boldness=-1 must be from 0 to 1",
+        ),
         ({"exploration": float("nan")}, r"option exploration must be a finite number, got nan"),
         ({"prior_visits": 0}, "prior_visits=0 must be above 0"),
     ],

@@ -1,4 +1,6 @@
-"""Refinement: better or equal plans, priced right, with arguments and results left as colour actions have them."""
+"""Refinement: better or equal plans, priced right, with arguments and results left as colour
+actions have them.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,7 +27,9 @@ def found():
 
 
 def refined(result):
-    return [s for s in result.trace.simulations if s.actions and s.actions[-1].startswith("refined in ")]
+    return [
+        s for s in result.trace.simulations if s.actions and s.actions[-1].startswith("refined in ")
+    ]
 
 
 def test_what_was_refined_is_said_and_counts(found):
@@ -49,11 +53,18 @@ def test_the_plan_is_valid_and_its_price_is_the_full_price(found):
 
 
 def test_parameters_come_back_as_they_went_in(found):
-    """A new parameter has the sharding of the old one, and so have the optimizer's moments, as colours have it."""
+    """A new parameter has the sharding of the old one, and so have the optimizer's moments, as
+    colours have it.
+    """
     problem, result = found
     program = problem.analysis.program
     specs, results = result.plan.argument_specs(), result.plan.result_specs()
-    tied = [(path, out) for path in specs for out in results if out.endswith(path.removeprefix("params"))]
+    tied = [
+        (path, out)
+        for path in specs
+        for out in results
+        if out.endswith(path.removeprefix("params"))
+    ]
     assert len(tied) > 10
     assert all(specs[path] == results[out] for path, out in tied if "params" in path)
     base = ShardingPlan.from_actions(problem, refined(result)[-1].actions[:-1])
@@ -80,7 +91,10 @@ def test_finer_rows_keep_arguments_and_results_together_and_say_the_same_of_a_st
         assert (value_axis == state.value_axis).all()
         quick = problem.pricer().quick(state)
         time_s, peak_bytes, _, _ = fine.repricer.price(ops, values, None)
-        assert (time_s, peak_bytes) == (pytest.approx(quick.time_s, rel=1e-12), pytest.approx(quick.peak_bytes))
+        assert (time_s, peak_bytes) == (
+            pytest.approx(quick.time_s, rel=1e-12),
+            pytest.approx(quick.peak_bytes),
+        )
 
 
 def test_what_loops_carry_is_left_alone():
@@ -140,13 +154,26 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
     near, n_axes = fine.near, len(problem.mesh.axes)
     at, axis_size = space.spans, problem.mesh.array()
     moves = tr.Moves(
-        axis_size, at.op_span, at.op, at.op_name, space.analysis.dims.size, at.value_span, at.value,
-        at.value_dim, at.value_dim_size, space.n_names, 1, np.zeros(0, np.int64), *space.start,
-    )  # fmt: skip
+        axis_size,
+        at.op_span,
+        at.op,
+        at.op_name,
+        space.analysis.dims.size,
+        at.value_span,
+        at.value,
+        at.value_dim,
+        at.value_dim_size,
+        space.n_names,
+        1,
+        np.zeros(0, np.int64),
+        *space.start,
+    )
     state = State(space)
     for axis in range(n_axes):
         rows = [r for r in legal_rows(state).tolist() if r[1] == axis]
-        state.apply_row(*max(rows, key=lambda r: int(space.alike.op_ptr[r[0] + 1] - space.alike.op_ptr[r[0]])))
+        state.apply_row(
+            *max(rows, key=lambda r: int(space.alike.op_ptr[r[0] + 1] - space.alike.op_ptr[r[0]]))
+        )
     ops, values = refine.rows_of(fine, state)
     drawn, recoloured, emptied = np.array([77], np.uint64), 0, 0
     for _ in range(300):
@@ -156,11 +183,14 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         assert changed == rows.any(axis=1).sum()
         assert rows.sum() == changed  # one axis of each
         assert (rows.any(axis=0).sum() == 1) == (changed > 0)
-        before, after = np.concatenate([ops, values])[rows], np.concatenate([new_ops, new_values])[rows]
+        before = np.concatenate([ops, values])[rows]
+        after = np.concatenate([new_ops, new_values])[rows]
         assert (before >= 0).all()
         recoloured, emptied = recoloured + int((after >= 0).sum()), emptied + int((after < 0).sum())
         ShardingPlan(
-            space.analysis.program, problem.mesh, *refine.whole(fine, space.analysis.program, new_ops, new_values)
+            space.analysis.program,
+            problem.mesh,
+            *refine.whole(fine, space.analysis.program, new_ops, new_values),
         ).check()
     assert recoloured > 100
     assert emptied > 100
@@ -183,20 +213,46 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
     folded, state = repricer.folded, State(problem.space)
     time_s, peak_bytes, _, root = repricer.price(state.ops, state.values, None)
     _, _, _, after = repricer.price(state.ops, state.values, root)
-    for enough_s, expected in ((np.inf, peak_bytes), (time_s, peak_bytes), (time_s * (1 - 1e-9), np.inf)):
+    for enough_s, expected in (
+        (np.inf, peak_bytes),
+        (time_s, peak_bytes),
+        (time_s * (1 - 1e-9), np.inf),
+    ):
         found_s, found_bytes, _ = reprice.reprice(
-            folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, state.ops, state.values,
-            repricer.axis_size, enough_s, False, root, after, repricer._scratch(),
-        )  # fmt: skip
+            folded.facts,
+            repricer.rates,
+            folded.tables,
+            folded.memory,
+            folded.times,
+            state.ops,
+            state.values,
+            repricer.axis_size,
+            enough_s,
+            False,
+            root,
+            after,
+            repricer._scratch(),
+        )
         assert (found_s, found_bytes) == (time_s, expected)
     limit = problem.memory_limit_bytes
     pricing = rollout.Pricing(
-        folded.facts, repricer.rates, folded.tables, folded.memory, folded.times, 2.0, 8.0 * limit, limit, 10.0, root
+        folded.facts,
+        repricer.rates,
+        folded.tables,
+        folded.memory,
+        folded.times,
+        2.0,
+        8.0 * limit,
+        limit,
+        10.0,
+        root,
     )
     for here in (np.array([1.0, limit * 0.5]), np.array([1.0, limit * 1.5])):
         for allowance in (0.0, 0.1):
             enough_s = refine._enough_s.py_func(pricing, here, allowance)
-            for there in (np.array([t, limit * m]) for t in (0.9, 1.05, 1.2, 5.0) for m in (0.9, 1.1)):
+            for there in (
+                np.array([t, limit * m]) for t in (0.9, 1.05, 1.2, 5.0) for m in (0.9, 1.1)
+            ):
                 if refine._better.py_func(pricing, there, here, allowance):
                     assert there[0] <= enough_s, (here, there, allowance)
 
@@ -245,7 +301,10 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
             (chains.best_ops[j], chains.best_values[j], chains.best[j]),
         ):
             time_s, peak_bytes, _, _ = fine.repricer.price(ops, values, None)
-            assert (time_s, peak_bytes) == (pytest.approx(price_[0], rel=1e-9), pytest.approx(price_[1], rel=1e-9))
+            assert (time_s, peak_bytes) == (
+                pytest.approx(price_[0], rel=1e-9),
+                pytest.approx(price_[1], rel=1e-9),
+            )
         assert chains.best[j, 0] <= chains.price[j, 0]
         assert chains.best[j, 0] < unsharded_s
     assert len({chains.best_ops[j].tobytes() for j in range(refine.CHAINS)}) > 1

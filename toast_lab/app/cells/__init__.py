@@ -1,7 +1,9 @@
-"""The explorer's components one by one, for notebooks: ``toast_lab.views.graph(analysis)`` and so on.
+"""The explorer's components one by one, for notebooks.
 
-Takes what the public functions give, gives a ``View`` that a cell shows.  The views are imported on first use.  Start
-reading at ``view``.
+``toast_lab.views.graph(analysis)`` and so on.
+
+Takes what the public functions give, gives a ``View`` that a cell shows.  The views are imported on
+first use.  Start reading at ``view``.
 """
 
 import importlib
@@ -25,7 +27,18 @@ _MODULES = {
     "tree": "searching",
 }
 
-__all__ = ["colours", "compare", "conflicts", "graph", "listing", "memory", "race", "search", "tiles", "tree"]
+__all__ = [
+    "colours",
+    "compare",
+    "conflicts",
+    "graph",
+    "listing",
+    "memory",
+    "race",
+    "search",
+    "tiles",
+    "tree",
+]
 
 
 def __getattr__(name: str) -> Any:

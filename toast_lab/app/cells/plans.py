@@ -25,19 +25,25 @@ from toast_lab.views.compare_table import SHORT, Entry, byte_unit, compare_frame
 from toast_lab.views.palette import CONFLICT
 from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile_columns
 
-TAKES = "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
+TAKES = (
+    "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
+)
 EXAMPLE = 'tl.views.{view}({{"searched": result.plan, "by hand": plan}}, problem)'
 MAX_POINTS = 1200  #: of a memory line
 MAX_TENSORS = 60
 
 
 def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
-    """Plans side by side: step time, peak memory and collectives, predicted and, where it was executed, measured.
+    """Plans side by side.
+
+    Step time, peak memory and collectives, predicted and, where it was executed, measured.
 
     Args:
         what: what ``tl.compare`` or ``tl.race`` gave; or plans, or search results, by name.
-        problem: what prices are of.  Needed for plans; with a Comparison it adds the breakdown of the predicted time.
-        inline: give a Panel object that talks through the notebook, for a kernel on another machine.
+        problem: what prices are of.  Needed for plans; with a Comparison it adds the breakdown of
+            the predicted time.
+        inline: give a Panel object that talks through the notebook, for a kernel on another
+            machine.
 
     Raises:
         InvalidInput: another type, or plans without a problem.
@@ -56,7 +62,9 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
 
 
 def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
-    """The memory of one device in program order, all plans on one axis; and what is in it where a plan peaks.
+    """The memory of one device in program order, all plans on one axis.
+
+    And what is in it where a plan peaks.
 
     Args:
         what: as for ``compare``; of a Comparison the predicted memory, which needs the problem.
@@ -68,27 +76,40 @@ def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -
     """
     entries = _entries(what, problem, "memory")
     if any(not hasattr(e.cost, "timeline_bytes") for e in entries):
-        raise InvalidInput("views.memory: give the problem as well: tl.views.memory(comparison, problem)")
+        raise InvalidInput(
+            "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
+        )
 
     def table() -> pd.DataFrame:
         rows = [(e.name, float(e.cost.peak_bytes), e.cost.peak_op, *_held(e.cost)) for e in entries]
-        return pd.DataFrame(rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"])
+        return pd.DataFrame(
+            rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
+        )
 
     def static() -> Safe:
         first = entries[0]
         return join(
-            [_timeline(entries), h("p", f"In memory where {first.name} peaks:"), table_html(held_frame(first.cost), 8)]
+            [
+                _timeline(entries),
+                h("p", f"In memory where {first.name} peaks:"),
+                table_html(held_frame(first.cost), 8),
+            ]
         )
 
-    return shown(View("memory", _count(entries), lambda: MemoryCell(entries), static, 620, table), inline)
+    return shown(
+        View("memory", _count(entries), lambda: MemoryCell(entries), static, 620, table), inline
+    )
 
 
-def tiles(plan: ShardingPlan | SearchResult, tensor: str | int | None = None, *, inline: bool = False) -> Any:
+def tiles(
+    plan: ShardingPlan | SearchResult, tensor: str | int | None = None, *, inline: bool = False
+) -> Any:
     """Which part of a tensor each device of the mesh holds.
 
     Args:
         plan: a ShardingPlan, or the SearchResult that has it.
-        tensor: path of an argument, name of a value, or its number; the first argument with dims by default.
+        tensor: path of an argument, name of a value, or its number; the first argument with dims by
+            default.
         inline: as for ``compare``.
 
     Raises:
@@ -96,7 +117,9 @@ def tiles(plan: ShardingPlan | SearchResult, tensor: str | int | None = None, *,
     """
     found = plan.plan if isinstance(plan, SearchResult) else plan
     if not isinstance(found, ShardingPlan):
-        raise refused("tiles", "a ShardingPlan or a SearchResult", plan, 'tl.views.tiles(result.plan, "x")')
+        raise refused(
+            "tiles", "a ShardingPlan or a SearchResult", plan, 'tl.views.tiles(result.plan, "x")'
+        )
     value = _value(found, tensor)
     program = found.program
     layouts = found.kept_layouts()
@@ -105,11 +128,16 @@ def tiles(plan: ShardingPlan | SearchResult, tensor: str | int | None = None, *,
         return found.spec(int(layouts[v]), len(program.dims(v)))
 
     def about() -> str:
-        return f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}] as {spec_text(spec(value))}"
+        return (
+            f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}] as "
+            f"{spec_text(spec(value))}"
+        )
 
     def static() -> Safe:
         shape = program.dims(value)
-        words = "; ".join(dim_texts(found.mesh, shape, spec(value))) or "a scalar, whole on every device"
+        words = "; ".join(dim_texts(found.mesh, shape, spec(value))) or (
+            "a scalar, whole on every device"
+        )
         columns = tile_columns(found.mesh, shape, spec(value), range(min(len(shape), 2)))
         return join([Safe(svg.tiles_svg(columns)), h("p", words)])
 
@@ -120,7 +148,7 @@ def tiles(plan: ShardingPlan | SearchResult, tensor: str | int | None = None, *,
     return shown(view, inline)
 
 
-# -- data -------------------------------------------------------------------------------------------
+# -- data ------------------------------------------------------------------------------------------
 def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
     """Plans with their prices, by name."""
     example = EXAMPLE.format(view=view)
@@ -138,16 +166,29 @@ def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
         what = {f"plan {i}": plan for i, plan in enumerate(what, 1)}
     if not isinstance(what, Mapping) or not what:
         raise refused(view, TAKES, what, example)
-    wrong = [f"{k!r} is {kind_text(v)}" for k, v in what.items() if not isinstance(v, ShardingPlan | SearchResult)]
+    wrong = [
+        f"{k!r} is {kind_text(v)}"
+        for k, v in what.items()
+        if not isinstance(v, ShardingPlan | SearchResult)
+    ]
     if wrong:
         raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
     bare = [str(k) for k, v in what.items() if isinstance(v, ShardingPlan)]
     if bare and problem is None:
-        raise InvalidInput(f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: {example}")
+        raise InvalidInput(
+            f"views.{view}: the price of {', '.join(bare)} needs the problem. For "
+            f"instance: {example}"
+        )
     found = []
     for name, item in what.items():
         plan = item.plan if isinstance(item, SearchResult) else item
-        cost = item.cost if isinstance(item, SearchResult) else price(problem, item) if problem is not None else None
+        cost = (
+            item.cost
+            if isinstance(item, SearchResult)
+            else price(problem, item)
+            if problem is not None
+            else None
+        )
         found.append(Entry(str(name), plan.actions, cost))
     return found
 
@@ -175,14 +216,21 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
     elif row.predicted is not None:
         p = row.predicted
         sent = [SimpleNamespace(kind=k) for k, n in p.collective_counts.items() for _ in range(n)]
-        cost = SimpleNamespace(time_s=p.time_s, peak_bytes=p.peak_bytes, fits=True, collectives=sent)
+        cost = SimpleNamespace(
+            time_s=p.time_s, peak_bytes=p.peak_bytes, fits=True, collectives=sent
+        )
     else:
-        cost = SimpleNamespace(time_s=float("nan"), peak_bytes=float("nan"), fits=True, collectives=())
+        cost = SimpleNamespace(
+            time_s=float("nan"), peak_bytes=float("nan"), fits=True, collectives=()
+        )
     return Entry(row.name, actions, cost, _Run(row) if row.median_s is not None else None)
 
 
 def _count(entries: Sequence[Entry]) -> str:
-    return f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: {', '.join(e.name for e in entries)}"
+    return (
+        f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: "
+        f"{', '.join(e.name for e in entries)}"
+    )
 
 
 def texts_frame(entries: Sequence[Entry]) -> pd.DataFrame:
@@ -200,14 +248,19 @@ def texts_frame(entries: Sequence[Entry]) -> pd.DataFrame:
             "step, measured": [seconds_text(v) for v in frame["measured_s"]],
             "collectives, compiled": [_compiled(e) for e in entries],
             "peak, compiled": [bytes_text(v) for v in frame["measured_peak_bytes"]],
-            "error": ["–" if v is None or v != v else f"{v:.0e}" for v in frame["max_relative_error"]],
+            "error": [
+                "–" if v is None or v != v else f"{v:.0e}" for v in frame["max_relative_error"]
+            ],
         }
     return pd.DataFrame({k: list(v) for k, v in columns.items()})
 
 
 def _compiled(entry: Entry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
-    return _short(", ".join(f"{n} {k}" for k, n in sorted(counts.items(), key=lambda kv: -kv[1]))) or "–"
+    return (
+        _short(", ".join(f"{n} {k}" for k, n in sorted(counts.items(), key=lambda kv: -kv[1])))
+        or "–"
+    )
 
 
 def _short(words: str) -> str:
@@ -241,23 +294,40 @@ def _timeline(entries: Sequence[Entry]) -> Safe:
         at = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
         at = np.unique([*at, int(e.cost.peak_op)])
         curves.append(
-            svg.Curve(e.name, list(zip(at.tolist(), line[at].tolist(), strict=True)), svg.hue(i), svg.dash(i))
+            svg.Curve(
+                e.name,
+                list(zip(at.tolist(), line[at].tolist(), strict=True)),
+                svg.hue(i),
+                svg.dash(i),
+            )
         )
     limit = float(entries[0].cost.memory_limit_bytes)
-    limits = {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
+    limits = (
+        {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
+    )
     words = f"memory of a device, predicted ({unit})"
     return Safe(svg.curves_svg(curves, "program order (op)", words, limits, (720.0, 260.0)))
 
 
 def _held(cost: Cost) -> tuple[str, float]:
-    return (cost.at_peak[0].value or cost.at_peak[0].what, cost.at_peak[0].bytes) if cost.at_peak else ("", 0.0)
+    return (
+        (cost.at_peak[0].value or cost.at_peak[0].what, cost.at_peak[0].bytes)
+        if cost.at_peak
+        else ("", 0.0)
+    )
 
 
 def held_frame(cost: Cost) -> pd.DataFrame:
     """What is in memory where a plan peaks, largest first."""
     return pd.DataFrame(
         [
-            (bytes_text(x.bytes), f"{x.bytes / cost.peak_bytes:.1%}", x.what, x.value, line_text(x.where))
+            (
+                bytes_text(x.bytes),
+                f"{x.bytes / cost.peak_bytes:.1%}",
+                x.what,
+                x.value,
+                line_text(x.where),
+            )
             for x in cost.at_peak
         ],
         columns=["bytes", "share", "what", "value", "line"],
@@ -273,16 +343,25 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
             return program.value_name.index(tensor)
         if tensor in program.output_paths:
             return int(program.outputs[program.output_paths.index(tensor)])
-        known = [*program.value_name[: program.n_arguments], *program.output_paths, *program.value_name]
+        known = [
+            *program.value_name[: program.n_arguments],
+            *program.output_paths,
+            *program.value_name,
+        ]
         hint = did_you_mean(tensor, known)
         arguments = ", ".join(known[: min(20, program.n_arguments)])
-        raise InvalidInput(f"views.tiles: no tensor is called {tensor!r}{hint}; arguments: {arguments}")
+        raise InvalidInput(
+            f"views.tiles: no tensor is called {tensor!r}{hint}; arguments: {arguments}"
+        )
     if isinstance(tensor, int) and not isinstance(tensor, bool) and 0 <= tensor < program.n_values:
         return tensor
-    raise InvalidInput(f"views.tiles: a tensor is a name or a number from 0 to {program.n_values - 1}, not {tensor!r}")
+    raise InvalidInput(
+        "views.tiles: a tensor is a name or a number from 0 to "
+        f"{program.n_values - 1}, not {tensor!r}"
+    )
 
 
-# -- pages ------------------------------------------------------------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 class CompareCell(pn.viewable.Viewer):
     """The table; below it the breakdown, and the plan of the selected row in words."""
 
@@ -290,18 +369,29 @@ class CompareCell(pn.viewable.Viewer):
         super().__init__()
         self.entries = list(entries)
         frame = texts_frame(entries)
-        self.table = look.table(frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width")
+        self.table = look.table(
+            frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
+        )
         self.table.on_click(lambda e: self.pick(e.row))
         self._words = look.text()
         left = pn.Column(
-            pn.pane.HTML(_breakdown(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]),
-            sizing_mode="stretch_both", margin=0, scroll=True,
-        )  # fmt: skip
-        right = pn.Column(self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height")
+            pn.pane.HTML(
+                _breakdown(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]
+            ),
+            sizing_mode="stretch_both",
+            margin=0,
+            scroll=True,
+        )
+        right = pn.Column(
+            self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
+        )
         self._root = pn.Column(
-            self.table, pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0)),
-            sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS],
-        )  # fmt: skip
+            self.table,
+            pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0)),
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.CANVAS],
+        )
         self.pick(0)
 
     def pick(self, row: int) -> None:
@@ -348,10 +438,14 @@ class MemoryCell(pn.viewable.Viewer):
         self.table.on_click(lambda e: self.pick(e.row))
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
         self._root = pn.Column(
-            pn.pane.HTML(_timeline(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]),
+            pn.pane.HTML(
+                _timeline(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]
+            ),
             pn.Row(self.table, self.held, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS],
-        )  # fmt: skip
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.CANVAS],
+        )
         self.pick(0)
 
     def pick(self, row: int) -> None:
@@ -370,23 +464,38 @@ class TilesCell(pn.viewable.Viewer):
         super().__init__()
         self.plan, self._spec = plan, spec
         program = plan.program
-        offered = dict.fromkeys([value, *(a for a in range(program.n_arguments) if program.dims(a))][:MAX_TENSORS])
-        options = {f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in offered}
+        offered = dict.fromkeys(
+            [value, *(a for a in range(program.n_arguments) if program.dims(a))][:MAX_TENSORS]
+        )
+        options = {
+            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in offered
+        }
         self.tensor = pn.widgets.Select(
-            options=options, value=value, margin=0, sizing_mode="stretch_width", stylesheets=[look.INPUT]
+            options=options,
+            value=value,
+            margin=0,
+            sizing_mode="stretch_width",
+            stylesheets=[look.INPUT],
         )
         self.tensor.param.watch(lambda e: self.pick(e.new), "value")
         self.picture = TilesPlot(plan.mesh)
         self._words = look.text()
-        self.table = look.table(parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height")
+        self.table = look.table(
+            parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
+        )
         self._root = pn.Column(
-            self.tensor, self._words,
+            self.tensor,
+            self._words,
             pn.Row(
-                pn.pane.Bokeh(self.picture.figure, sizing_mode="stretch_both", margin=0), self.table,
-                sizing_mode="stretch_both", margin=0,
+                pn.pane.Bokeh(self.picture.figure, sizing_mode="stretch_both", margin=0),
+                self.table,
+                sizing_mode="stretch_both",
+                margin=0,
             ),
-            sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS],
-        )  # fmt: skip
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.CANVAS],
+        )
         self.pick(value)
 
     def pick(self, value: int) -> None:
@@ -394,7 +503,9 @@ class TilesCell(pn.viewable.Viewer):
         shape, spec = self.plan.program.dims(value), self._spec(value)
         look.later(self.picture.show, shape, spec, range(min(len(shape), 2)))
         self.table.value = parts_frame(self.plan.mesh, parts(self.plan.mesh, shape, spec))
-        self._words.object = h("p", "; ".join(dim_texts(self.plan.mesh, shape, spec)) or "a scalar", cls="quiet one")
+        self._words.object = h(
+            "p", "; ".join(dim_texts(self.plan.mesh, shape, spec)) or "a scalar", cls="quiet one"
+        )
 
     def __panel__(self) -> Any:
         return self._root

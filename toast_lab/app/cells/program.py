@@ -28,17 +28,27 @@ SHOWN_LINES = 120  #: of a static listing
 
 
 def graph(
-    what: Analysis | Problem, *, level: str | None = None, conflicts_only: bool = False, inline: bool = False
+    what: Analysis | Problem,
+    *,
+    level: str | None = None,
+    conflicts_only: bool = False,
+    inline: bool = False,
 ) -> Any:
-    """The dimension graph: colours as lanes, M as lines, conflicts in red, compatibility sets outlined.
+    """The dimension graph.
 
-    A click on a name or a conflict says what it is and marks its line in the listing, and the other way round.
+    Colours as lanes, M as lines, conflicts in red, compatibility sets outlined.
+
+    A click on a name or a conflict says what it is and marks its line in the listing, and the other
+    way round.
 
     Args:
-        what: an Analysis; or a Problem, and colours can then be sharded from the graph, with prices.
-        level: ``"names"``, ``"lines"``, ``"functions"`` or ``"colours"``; what suits the program's size by default.
+        what: an Analysis; or a Problem, and colours can then be sharded from the graph, with
+            prices.
+        level: ``"names"``, ``"lines"``, ``"functions"`` or ``"colours"``; what suits the program's
+            size by default.
         conflicts_only: only names in conflict and those next to them.
-        inline: give a Panel object that talks through the notebook, for a kernel on another machine.
+        inline: give a Panel object that talks through the notebook, for a kernel on another
+            machine.
 
     Raises:
         InvalidInput: another type, or an unknown level.
@@ -46,7 +56,8 @@ def graph(
     analysis, problem = _program(what, "graph")
     if level is not None and level not in LEVELS:
         raise InvalidInput(
-            f"views.graph: no level is called {level!r}{did_you_mean(level, LEVELS)}; {', '.join(LEVELS)}"
+            f"views.graph: no level is called {level!r}{did_you_mean(level, LEVELS)}; "
+            f"{', '.join(LEVELS)}"
         )
     first = level or start_level(analysis)
 
@@ -61,11 +72,17 @@ def graph(
         if len(found.nodes) > MAX_NODES:
             found = graph_layout(analysis, "colours", conflicts_only=conflicts_only)
         legend = (
-            "A lane is a colour, program order runs down; red dashes are conflicts between side 0 (left) and side 1 "
+            "A lane is a colour, program order runs down; red dashes are conflicts between side "
+            "0 (left) and side 1 "
             "(right), an outline is a compatibility set."
         )
         if len(found.nodes) > MAX_NODES:
-            return join([h("p", f"{len(found.nodes):,} nodes: too many for a picture of this size."), _colour_table()])
+            return join(
+                [
+                    h("p", f"{len(found.nodes):,} nodes: too many for a picture of this size."),
+                    _colour_table(),
+                ]
+            )
         return join([Safe(graph_svg(found)), h("p", h("small", legend))])
 
     def _colour_table() -> Safe:
@@ -76,7 +93,9 @@ def graph(
 
 
 def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
-    """The program, every dim with the colour that the graph gives it; a click tells about a line's names.
+    """The program, every dim with the colour that the graph gives it.
+
+    A click tells about a line's names.
 
     Args:
         what: an Analysis or a Problem.
@@ -92,7 +111,9 @@ def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
         rows = [
             join(
                 [
-                    h("span", s.text, style=f"color: {s.hue}; font-weight: 650") if s.hue else s.text
+                    h("span", s.text, style=f"color: {s.hue}; font-weight: 650")
+                    if s.hue
+                    else s.text
                     for s in line.segments
                 ]
             )
@@ -103,18 +124,25 @@ def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
 
     height = min(620, 60 + 20 * len(program_lines(analysis)))
     view = View(
-        "listing", lambda: _about(analysis), lambda: ListingCell(_session(analysis, None)), static, max(height, 300),
+        "listing",
+        lambda: _about(analysis),
+        lambda: ListingCell(_session(analysis, None)),
+        static,
+        max(height, 300),
         lambda: program_frame(analysis),
-    )  # fmt: skip
+    )
     return shown(view, inline)
 
 
 def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
-    """The conflicts of a program; of a Problem the conflict board, where flipping a bit shows what follows at once.
+    """The conflicts of a program.
+
+    Of a Problem the conflict board, where flipping a bit shows what follows at once.
 
     Args:
-        what: an Analysis (where the conflicts are, and the chain behind each) or a Problem (also what each side of each
-            resolution costs on each mesh axis, the listing of one device, collectives, tiles, undo).
+        what: an Analysis (where the conflicts are, and the chain behind each) or a Problem (also
+            what each side of each resolution costs on each mesh axis, the listing of one device,
+            collectives, tiles, undo).
         inline: as for ``graph``.
 
     Raises:
@@ -123,7 +151,11 @@ def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
     analysis, problem = _program(what, "conflicts")
 
     def table() -> Any:
-        return inspect.conflicts_frame(analysis) if problem is None else board_frame(conflict_board(problem))
+        return (
+            inspect.conflicts_frame(analysis)
+            if problem is None
+            else board_frame(conflict_board(problem))
+        )
 
     def make() -> Any:
         session = _session(analysis, problem)
@@ -134,12 +166,21 @@ def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
             return h("p", "No tensor of this program has two dims that would be sharded alike.")
         return table_html(table())
 
-    view = View("conflicts", lambda: _about(analysis), make, static, 860 if problem is not None else 460, table)
+    view = View(
+        "conflicts",
+        lambda: _about(analysis),
+        make,
+        static,
+        860 if problem is not None else 460,
+        table,
+    )
     return shown(view, inline)
 
 
 def colours(what: Analysis | Problem, *, inline: bool = False) -> Any:
-    """The colours of a program, what an action can shard; a click lists the arguments and marks the lines.
+    """The colours of a program, what an action can shard.
+
+    A click lists the arguments and marks the lines.
 
     Args:
         what: an Analysis or a Problem.
@@ -154,13 +195,17 @@ def colours(what: Analysis | Problem, *, inline: bool = False) -> Any:
         return colours_frame(analysis).drop(columns=["group"])
 
     view = View(
-        "colours", lambda: _about(analysis), lambda: ColoursCell(_session(analysis, None)),
-        lambda: table_html(table()), 460, table,
-    )  # fmt: skip
+        "colours",
+        lambda: _about(analysis),
+        lambda: ColoursCell(_session(analysis, None)),
+        lambda: table_html(table()),
+        460,
+        table,
+    )
     return shown(view, inline)
 
 
-# -- pages ------------------------------------------------------------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 class Listing:
     """The listing pane, linked both ways with a session's selection."""
 
@@ -208,9 +253,14 @@ class Words:
                 ]
             )
         elif session.names:
-            names = [join([h("h2", "name"), facts(inspect.name_facts(analysis, n))]) for n in session.names[:6]]
+            names = [
+                join([h("h2", "name"), facts(inspect.name_facts(analysis, n))])
+                for n in session.names[:6]
+            ]
             more = len(session.names) - 6
-            self.pane.object = join([*names, h("p", f"and {more:,} names more", cls="quiet") if more > 0 else ""])
+            self.pane.object = join(
+                [*names, h("p", f"and {more:,} names more", cls="quiet") if more > 0 else ""]
+            )
         else:
             self.pane.object = h("p", self.hint, cls="quiet")
 
@@ -229,23 +279,38 @@ class GraphCell(pn.viewable.Viewer):
         session.param.watch(lambda *_: self._say(), "messages")
         self.session = session
         beside = pn.Tabs(
-            ("Selection", self.graph.right), ("Show", self.graph.left), width=340, sizing_mode="stretch_height",
-            margin=0, stylesheets=[look.TABS],
-        )  # fmt: skip
+            ("Selection", self.graph.right),
+            ("Show", self.graph.left),
+            width=340,
+            sizing_mode="stretch_height",
+            margin=0,
+            stylesheets=[look.TABS],
+        )
         below = pn.Column(
-            self.listing.pane, sizing_mode="stretch_width", height=190, margin=0, stylesheets=[look.CANVAS]
+            self.listing.pane,
+            sizing_mode="stretch_width",
+            height=190,
+            margin=0,
+            stylesheets=[look.CANVAS],
         )
         self._root = pn.Column(
             pn.Row(
-                pn.Column(self.graph.centre, sizing_mode="stretch_both", margin=0), beside,
-                sizing_mode="stretch_both", margin=0,
+                pn.Column(self.graph.centre, sizing_mode="stretch_both", margin=0),
+                beside,
+                sizing_mode="stretch_both",
+                margin=0,
             ),
-            self._said, below, sizing_mode="stretch_both", margin=0,
-        )  # fmt: skip
+            self._said,
+            below,
+            sizing_mode="stretch_both",
+            margin=0,
+        )
 
     def _say(self) -> None:
         last = self.session.messages[-1]
-        self._said.object = h("p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text)
+        self._said.object = h(
+            "p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text
+        )
 
     def __panel__(self) -> Any:
         return self._root
@@ -259,11 +324,17 @@ class ListingCell(pn.viewable.Viewer):
         self.session = session
         self.listing = Listing(session)
         self.words = Words(session, "Click a line.")
-        left = pn.Column(self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS])
+        left = pn.Column(
+            self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
+        )
         right = pn.Column(
-            self.words.pane, width=300, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            self.words.pane,
+            width=300,
+            sizing_mode="stretch_height",
+            margin=(0, 0, 0, 6),
+            scroll=True,
             stylesheets=[look.CARD],
-        )  # fmt: skip
+        )
         self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
 
     def __panel__(self) -> Any:
@@ -281,13 +352,20 @@ class TableCell(pn.viewable.Viewer):
         self.words = Words(session, hint)
         left = pn.Column(
             self.table,
-            pn.Column(self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]),
-            sizing_mode="stretch_both", margin=0,
-        )  # fmt: skip
+            pn.Column(
+                self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
+            ),
+            sizing_mode="stretch_both",
+            margin=0,
+        )
         right = pn.Column(
-            self.words.pane, width=310, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            self.words.pane,
+            width=310,
+            sizing_mode="stretch_height",
+            margin=(0, 0, 0, 6),
+            scroll=True,
             stylesheets=[look.CARD],
-        )  # fmt: skip
+        )
         self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
 
     def clicked(self, row: int) -> None:
@@ -303,8 +381,12 @@ class ConflictsCell(TableCell):
 
     def __init__(self, session: Session) -> None:
         frame = inspect.conflicts_frame(session.analysis)
-        table = look.table(frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width")
-        super().__init__(session, table, "Click a conflict: where it is, and why both dims have one colour.")
+        table = look.table(
+            frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
+        )
+        super().__init__(
+            session, table, "Click a conflict: where it is, and why both dims have one colour."
+        )
 
     def clicked(self, row: int) -> None:
         """Select the conflict."""
@@ -317,7 +399,9 @@ class ColoursCell(TableCell):
     def __init__(self, session: Session) -> None:
         frame = colours_frame(session.analysis)
         table = look.table(
-            frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
+            frame.drop(columns=["group"]),
+            height=look.rows_height(len(frame), 240),
+            sizing_mode="stretch_width",
         )
         self._groups = frame["group"].tolist()
         super().__init__(session, table, "Click a colour: its names are marked in the listing.")
@@ -330,7 +414,10 @@ class ColoursCell(TableCell):
 
 
 class BoardCell(pn.viewable.Viewer):
-    """The explorer's page for sharding by hand: board, one device's listing, collectives, devices, costs, undo."""
+    """The explorer's page for sharding by hand.
+
+    Board, one device's listing, collectives, devices, costs, undo.
+    """
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -339,16 +426,20 @@ class BoardCell(pn.viewable.Viewer):
         self.hand = HandPage(session)
         every_tick(self.hand.tick)
         beside = pn.Tabs(
-            ("Plan by hand", self.hand.right), ("Colours", self.hand.left), width=335, sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6), stylesheets=[look.TABS],
-        )  # fmt: skip
+            ("Plan by hand", self.hand.right),
+            ("Colours", self.hand.left),
+            width=335,
+            sizing_mode="stretch_height",
+            margin=(0, 0, 0, 6),
+            stylesheets=[look.TABS],
+        )
         self._root = pn.Row(self.hand.centre, beside, sizing_mode="stretch_both", margin=0)
 
     def __panel__(self) -> Any:
         return self._root
 
 
-# -- inside -----------------------------------------------------------------------------------------
+# -- inside ----------------------------------------------------------------------------------------
 def _program(what: object, view: str) -> tuple[Analysis, Problem | None]:
     if isinstance(what, Analysis):
         return what, None

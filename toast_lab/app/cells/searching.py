@@ -46,7 +46,8 @@ def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
 
     Args:
         what: a SearchResult, or what ``start_search`` gave.
-        inline: give a Panel object that talks through the notebook, for a kernel on another machine.
+        inline: give a Panel object that talks through the notebook, for a kernel on another
+            machine.
 
     Raises:
         InvalidInput: another type.
@@ -60,11 +61,17 @@ def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
     def table() -> pd.DataFrame:
         return improvements_frame(_facts_of(what).points)
 
-    return shown(View("search", lambda: _about(what), lambda: SearchCell(what), static, 620, table), inline)
+    return shown(
+        View("search", lambda: _about(what), lambda: SearchCell(what), static, 620, table), inline
+    )
 
 
-def tree(what: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False) -> Any:
-    """The tree of a search: a block a place, as wide as its visits; a click tells its plan, visits, value and price.
+def tree(
+    what: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False
+) -> Any:
+    """The tree of a search.
+
+    A block a place, as wide as its visits; a click tells its plan, visits, value and price.
 
     Args:
         what: a SearchResult, or what ``start_search`` gave; the tree then grows.
@@ -77,7 +84,9 @@ def tree(what: SearchResult | RunningSearch, problem: Problem | None = None, *, 
     if not isinstance(what, SearchResult | RunningSearch):
         raise refused("tree", HANDLE, what, "tl.views.tree(tl.search(problem), problem)")
     if problem is not None and not isinstance(problem, Problem):
-        raise refused("tree", "a Problem as second argument", problem, "tl.views.tree(result, problem)")
+        raise refused(
+            "tree", "a Problem as second argument", problem, "tl.views.tree(result, problem)"
+        )
     problem = what.problem if isinstance(what, RunningSearch) else problem
 
     def static() -> Safe:
@@ -86,23 +95,34 @@ def tree(what: SearchResult | RunningSearch, problem: Problem | None = None, *, 
         scene = state.scene()
         if scene is None:
             return h("p", "No simulation yet.")
-        return join([Safe(svg.icicle_svg(scene)), h("p", h("small", "As wide as visits; dark: low C(s) at or below."))])
+        return join(
+            [
+                Safe(svg.icicle_svg(scene)),
+                h("p", h("small", "As wide as visits; dark: low C(s) at or below.")),
+            ]
+        )
 
     def table() -> pd.DataFrame:
         state = _tree_state(what, problem)
         state.count(now=True)
         place = state.place()
-        known = plan_facts(problem, place.plan) if place is not None and problem is not None else None
+        known = (
+            plan_facts(problem, place.plan) if place is not None and problem is not None else None
+        )
         return action_frame(state.action_rows(known.legal if known is not None else ())[1])
 
-    return shown(View("tree", lambda: _about(what), lambda: TreeCell(what, problem), static, 700, table), inline)
+    return shown(
+        View("tree", lambda: _about(what), lambda: TreeCell(what, problem), static, 700, table),
+        inline,
+    )
 
 
 def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
     """Methods on one chart: the best plan of each against its own seconds; the table below.
 
     Args:
-        what: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop the race.
+        what: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop
+            the race.
         inline: as for ``search``.
 
     Raises:
@@ -112,25 +132,37 @@ def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
         raise refused("race", RACE, what, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
 
     def about() -> str:
-        return repr(what) if isinstance(what, RunningRace) else f"{what.problem.describe()}, seed {what.seed}"
+        return (
+            repr(what)
+            if isinstance(what, RunningRace)
+            else (f"{what.problem.describe()}, seed {what.seed}")
+        )
 
     def static() -> Safe:
         points, rows = _race_points(what), list(what.rows)
         until = {r.method: r.elapsed_s for r in rows}
         curves = [
             svg.Curve(
-                m, [*((p.elapsed_s, p.score) for p in found), *_hold(found, until.get(m))], svg.hue(i), svg.dash(i)
+                m,
+                [*((p.elapsed_s, p.score) for p in found), *_hold(found, until.get(m))],
+                svg.hue(i),
+                svg.dash(i),
             )
             for i, (m, found) in enumerate(points.items())
             if found
         ]
-        chart = svg.curves_svg(curves, "seconds of each method's own search", "C(s) of the best plan so far, estimated")
+        chart = svg.curves_svg(
+            curves, "seconds of each method's own search", "C(s) of the best plan so far, estimated"
+        )
         return join([Safe(chart), table_html(race_frame(rows))])
 
-    return shown(View("race", about, lambda: RaceCell(what), static, 600, lambda: race_frame(what.rows)), inline)
+    return shown(
+        View("race", about, lambda: RaceCell(what), static, 600, lambda: race_frame(what.rows)),
+        inline,
+    )
 
 
-# -- data -------------------------------------------------------------------------------------------
+# -- data ------------------------------------------------------------------------------------------
 class Facts(NamedTuple):
     """What is known of a search, running or over."""
 
@@ -157,26 +189,48 @@ def _facts_of(what: SearchResult | RunningSearch) -> Facts:
         points, improvements = Follower(what).read(), what.points
         note = what.job.message if what.state in ("failed", "cancelled") else ""
         return Facts(
-            thinned(points), improvements, what.simulations, what.problem.baseline, what.problem.memory_limit_bytes,
-            what.best.actions if what.best is not None else (), what.method, what.state, what.elapsed_s,
+            thinned(points),
+            improvements,
+            what.simulations,
+            what.problem.baseline,
+            what.problem.memory_limit_bytes,
+            what.best.actions if what.best is not None else (),
+            what.method,
+            what.state,
+            what.elapsed_s,
             what.result().message if what.state == "done" else note,
-        )  # fmt: skip
+        )
     trace, cost = _trace(what), what.cost
     n = trace.row.n
     points = [point(s) for s in trace.simulations.sample(max(1, n // MAX_POINTS))]
     improvements = [
-        Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions) for s in trace.improvements()
+        Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
+        for s in trace.improvements()
     ]
-    base = (cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s, points[0].tried_bytes)
+    base = (
+        cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
+        points[0].tried_bytes,
+    )
     note = f"{what.message} {gap_text(what.gap)}".strip()
     return Facts(
-        points, improvements, n, base, cost.memory_limit_bytes, what.plan.actions, what.method, "over", what.elapsed_s,
+        points,
+        improvements,
+        n,
+        base,
+        cost.memory_limit_bytes,
+        what.plan.actions,
+        what.method,
+        "over",
+        what.elapsed_s,
         note,
-    )  # fmt: skip
+    )
 
 
 def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[CurvePoint]:
-    """So many points at most, or a few more: all improvements, the last one, and every so many of the others."""
+    """So many points at most, or a few more.
+
+    All improvements, the last one, and every so many of the others.
+    """
     every = max(1, len(points) // at_most)
     last = len(points) - 1
     return [p for i, p in enumerate(points) if p.improved or i % every == 0 or i == last]
@@ -203,7 +257,11 @@ def _about(what: SearchResult | RunningSearch) -> str:
 
 
 def _race_points(what: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
-    return what.points if isinstance(what, RunningRace) else {o.method: o.points for o in what.outcomes}
+    return (
+        what.points
+        if isinstance(what, RunningRace)
+        else {o.method: o.points for o in what.outcomes}
+    )
 
 
 def _hold(points: Sequence[Point], until_s: float | None) -> list[tuple[float, float]]:
@@ -218,17 +276,28 @@ def _static_search(known: Facts) -> Safe:
     tried = thinned(known.points, STATIC_POINTS)
     charts = []
     for words, (unit, scale), best, dot, level in (
-        ("step time, estimated", time_unit, "best_s", "tried_s", {"unsharded": (known.unsharded[0], NEUTRAL)}),
+        (
+            "step time, estimated",
+            time_unit,
+            "best_s",
+            "tried_s",
+            {"unsharded": (known.unsharded[0], NEUTRAL)},
+        ),
         ("peak memory a device, estimated", byte_unit, "best_bytes", "tried_bytes", {}),
     ):
         improved = [p for p in known.points if p.improved] or known.points[:1]
-        line = [(float(p.simulation), getattr(p, best) / scale) for p in [*improved, known.points[-1]]]
+        line = [
+            (float(p.simulation), getattr(p, best) / scale) for p in [*improved, known.points[-1]]
+        ]
         dots = [(float(p.simulation), getattr(p, dot) / scale) for p in tried]
         limits = {k: (v / scale, hue) for k, (v, hue) in level.items()}
         highest = max(y for _, y in [*line, *dots])
         if "memory" in words and known.limit_bytes / scale < 3 * highest:
             limits["memory limit"] = (known.limit_bytes / scale, CONFLICT)
-        curves = [svg.Curve("tried", dots, NEUTRAL, dots=True), svg.Curve("best so far", line, ACCENT)]
+        curves = [
+            svg.Curve("tried", dots, NEUTRAL, dots=True),
+            svg.Curve("best so far", line, ACCENT),
+        ]
         charts.append(Safe(svg.curves_svg(curves, "simulations", f"{words} ({unit})", limits)))
     twin = table_html(shown_frame(known.points), 8)
     return join([*charts, h("p", f"{known.simulations:,} simulations. {known.note}"), twin])
@@ -241,14 +310,19 @@ def svg_units(unsharded: tuple[float, float]) -> tuple[tuple[str, float], tuple[
     return time_unit(unsharded[0]), byte_unit(unsharded[1])
 
 
-# -- pages ------------------------------------------------------------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 class Controls(pn.viewable.Viewer):
     """Buttons for what runs in the background; nothing for what is over."""
 
     def __init__(self, run: Running | None) -> None:
         super().__init__()
         self.run = run
-        small: dict[str, Any] = {"sizing_mode": "fixed", "width": 76, "height": 30, "margin": (0, 5, 6, 0)}
+        small: dict[str, Any] = {
+            "sizing_mode": "fixed",
+            "width": 76,
+            "height": 30,
+            "margin": (0, 5, 6, 0),
+        }
         self.pause, self.stop = look.button("Pause", **small), look.button("Stop", **small)
         self.step = look.button("Step", **small)
         buttons: list[Any] = [self.pause, self.stop]
@@ -293,18 +367,32 @@ class SearchCell(pn.viewable.Viewer):
         self.score = RaceCurves([known.method], "score")
         self.controls = Controls(self._run)
         self._twin_at = -1
-        self._twin = look.table(shown_frame([]), height=140, sizing_mode="stretch_width", selectable=False)
+        self._twin = look.table(
+            shown_frame([]), height=140, sizing_mode="stretch_width", selectable=False
+        )
         self._words = look.text()
         tabs = pn.Tabs(
-            ("time and memory", pn.pane.Bokeh(self.curves.root, sizing_mode="stretch_both", margin=0)),
+            (
+                "time and memory",
+                pn.pane.Bokeh(self.curves.root, sizing_mode="stretch_both", margin=0),
+            ),
             ("C(s)", pn.pane.Bokeh(self.score.figure, sizing_mode="stretch_both", margin=0)),
-            sizing_mode="stretch_both", margin=0, stylesheets=[look.TABS],
-        )  # fmt: skip
-        left = pn.Column(tabs, self._twin, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS])
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.TABS],
+        )
+        left = pn.Column(
+            tabs, self._twin, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
+        )
         right = pn.Column(
-            self.controls, self._words, width=270, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            self.controls,
+            self._words,
+            width=270,
+            sizing_mode="stretch_height",
+            margin=(0, 0, 0, 6),
+            scroll=True,
             stylesheets=[look.CARD],
-        )  # fmt: skip
+        )
         self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
         self._over = self._run is None
         self._show(known)
@@ -319,7 +407,8 @@ class SearchCell(pn.viewable.Viewer):
         new = self._follower.read()
         if new:
             self._drawn = [*self._drawn, *new]
-            if len(self._drawn) > 2 * MAX_POINTS:  # improvements stay; of the others ever fewer are drawn
+            # Improvements stay; of the others ever fewer are drawn
+            if len(self._drawn) > 2 * MAX_POINTS:
                 self._drawn = thinned(self._drawn, MAX_POINTS // 2)
                 look.later(self._anew, list(self._drawn))
             else:
@@ -336,10 +425,17 @@ class SearchCell(pn.viewable.Viewer):
         assert run is not None
         best = run.best
         return Facts(
-            [], run.points, run.simulations, run.problem.baseline, run.problem.memory_limit_bytes,
-            best.actions if best is not None else (), run.method, run.state, run.elapsed_s,
+            [],
+            run.points,
+            run.simulations,
+            run.problem.baseline,
+            run.problem.memory_limit_bytes,
+            best.actions if best is not None else (),
+            run.method,
+            run.state,
+            run.elapsed_s,
             run.result().message if run.state == "done" else run.job.message,
-        )  # fmt: skip
+        )
 
     def _show(self, known: Facts) -> None:
         found, method = known.improvements, known.method
@@ -348,7 +444,16 @@ class SearchCell(pn.viewable.Viewer):
         if len(found) != self._twin_at:
             self._twin_at = len(found)
             self._twin.value = shown_frame(
-                CurvePoint(p.simulation, p.elapsed_s, p.time_s, p.peak_bytes, p.time_s, p.peak_bytes, p.fits, True)
+                CurvePoint(
+                    p.simulation,
+                    p.elapsed_s,
+                    p.time_s,
+                    p.peak_bytes,
+                    p.time_s,
+                    p.peak_bytes,
+                    p.fits,
+                    True,
+                )
                 for p in found
             )
         rows: list[tuple[str, object]] = [
@@ -359,7 +464,10 @@ class SearchCell(pn.viewable.Viewer):
         if found:
             best, base = found[-1], known.unsharded
             rows += [
-                ("best step", f"{seconds_text(best.time_s)}, {base[0] / best.time_s:.2f}× unsharded speed"),
+                (
+                    "best step",
+                    f"{seconds_text(best.time_s)}, {base[0] / best.time_s:.2f}× unsharded speed",
+                ),
                 ("best peak", f"{bytes_text(best.peak_bytes)} of {bytes_text(known.limit_bytes)}"),
                 ("best C(s)", f"{best.score:.4f}"),
                 ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
@@ -370,7 +478,9 @@ class SearchCell(pn.viewable.Viewer):
                 h("h2", "search ", h("span", "estimated", cls="tag estimated")),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono") if actions else h("p", "none so far", cls="quiet"),
+                h("ol", *actions, cls="chain mono")
+                if actions
+                else h("p", "none so far", cls="quiet"),
                 h("p", known.note, cls="quiet"),
             ]
         )
@@ -391,7 +501,10 @@ class CellTree(TreeState):
 
 
 def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
-    """The state that the explorer's tree looks at; in place of a session there is what it reads of one."""
+    """The state that the explorer's tree looks at.
+
+    In place of a session there is what it reads of one.
+    """
     source: Any
     if isinstance(what, RunningSearch):
         source = _Live(what)
@@ -428,11 +541,21 @@ class TreeCell(pn.viewable.Viewer):
         self.pane = TreePane(state.session, state)
         self.pane.compare.visible = self.pane.graph.visible = False
         self.controls = Controls(what if isinstance(what, RunningSearch) else None)
-        left = pn.Column(filling(self.pane.centre), sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS])
+        left = pn.Column(
+            filling(self.pane.centre),
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.CANVAS],
+        )
         right = pn.Column(
-            self.controls, self.pane.right, width=270, sizing_mode="stretch_height", margin=(0, 0, 0, 6), scroll=True,
+            self.controls,
+            self.pane.right,
+            width=270,
+            sizing_mode="stretch_height",
+            margin=(0, 0, 0, 6),
+            scroll=True,
             stylesheets=[look.CARD],
-        )  # fmt: skip
+        )
         self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
         every_tick(self.tick)
 
@@ -454,26 +577,41 @@ class RaceCell(pn.viewable.Viewer):
         self._run = what if isinstance(what, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = pn.widgets.RadioButtonGroup(
-            options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0), stylesheets=[look.BUTTON]
+            options={v: k for k, v in SHOWN.items()},
+            value="score",
+            margin=(0, 0, 4, 0),
+            stylesheets=[look.BUTTON],
         )
         self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL])
+        self._pane = pn.pane.Bokeh(
+            sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL]
+        )
         rows = len(_race_points(what))
         self.table = look.table(
-            race_frame([]), height=look.rows_height(rows, 240), sizing_mode="stretch_width", selectable=False
+            race_frame([]),
+            height=look.rows_height(rows, 240),
+            sizing_mode="stretch_width",
+            selectable=False,
         )
         self._words = look.text()
         self._root = pn.Column(
             pn.Row(self.kind, self.controls, margin=0, sizing_mode="stretch_width", height=40),
-            self._words, self._pane, self.table, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS],
-        )  # fmt: skip
+            self._words,
+            self._pane,
+            self.table,
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.CANVAS],
+        )
         self._shown: Any = None
         self._new_chart()
         if self._run is not None:
             every_tick(self.tick)
 
     def _new_chart(self) -> None:
-        self.curves = RaceCurves(list(_race_points(self.what)), str(self.kind.value), self.what.problem.baseline)
+        self.curves = RaceCurves(
+            list(_race_points(self.what)), str(self.kind.value), self.what.problem.baseline
+        )
         self._pane.object = self.curves.figure
         self._shown = None
         self.tick()
@@ -493,7 +631,10 @@ class RaceCell(pn.viewable.Viewer):
         through = sum(r.status != "runs" for r in rows)
         words = f"{state}, {through} of {len(points)} methods through"
         if best is not None:
-            words += f"; best so far: {best.method}, {seconds_text(best.time_s)}, {bytes_text(best.peak_bytes)}"
+            words += (
+                f"; best so far: {best.method}, {seconds_text(best.time_s)}, "
+                f"{bytes_text(best.peak_bytes)}"
+            )
         troubles = [h("p", f"{r.method}: {r.message}", cls="red") for r in rows if _in_trouble(r)]
         self._words.object = join([h("p", words, cls="one"), *troubles])
 

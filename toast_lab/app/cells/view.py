@@ -1,7 +1,7 @@
 """``View``: a component of the explorer in a notebook cell, or in a window of its own.
 
-A view knows how to make its page for whoever opens it (each frame has state of its own), and how to draw itself as
-plain HTML, which a saved notebook shows.
+A view knows how to make its page for whoever opens it (each frame has state of its own), and how to
+draw itself as plain HTML, which a saved notebook shows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidd
 
 
 def filling(part: Any) -> Any:
-    """A component of the explorer that goes on filling its frame, where a narrow page would be stacked and scrolled."""
+    """A component of the explorer that goes on filling its frame, where a narrow page would be
+    stacked and scrolled.
+    """
     for found in part.select():
         sheets = list(getattr(found, "stylesheets", ()))
         if look.FILL in sheets:
@@ -79,7 +81,11 @@ class View:
     def page(self, height: str) -> Any:
         """A Panel object for one visitor, as high as ``height`` in CSS."""
         return pn.Column(
-            self._make(), sizing_mode="stretch_both", styles={"height": height}, stylesheets=[FRAME], margin=0
+            self._make(),
+            sizing_mode="stretch_both",
+            styles={"height": height},
+            stylesheets=[FRAME],
+            margin=0,
         )
 
     def to_html(self) -> str:
@@ -90,7 +96,9 @@ class View:
         """Write the static picture as a page of its own."""
         name = f"TOAST Lab: {self.kind}"
         head = h("head", Safe('<meta charset="utf-8"/>'), h("title", name))
-        write_whole(path, "<!doctype html>" + h("html", head, h("body", Safe(self.to_html()))), "the page")
+        write_whole(
+            path, "<!doctype html>" + h("html", head, h("body", Safe(self.to_html()))), "the page"
+        )
 
     def show(self) -> None:
         """Open the view in a browser window."""
@@ -111,7 +119,9 @@ class View:
 
 
 def shown(view: View, inline: bool) -> Any:
-    """The view, or with ``inline`` a Panel object that talks through the notebook, for kernels on another machine."""
+    """The view, or with ``inline`` a Panel object that talks through the notebook, for kernels on
+    another machine.
+    """
     if not inline:
         return view
     pn.extension("tabulator", inline=True)
@@ -145,7 +155,9 @@ def _cell(value: object) -> str:
 
 def refused(view: str, takes: str, given: object, example: str) -> InvalidInput:
     """The error for an argument of a kind that a view does not take."""
-    return InvalidInput(f"views.{view} takes {takes}, not {kind_text(given)}. For instance: {example}")
+    return InvalidInput(
+        f"views.{view} takes {takes}, not {kind_text(given)}. For instance: {example}"
+    )
 
 
 def kind_text(given: object) -> str:

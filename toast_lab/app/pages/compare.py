@@ -20,10 +20,22 @@ from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
 
 WIDTHS = {
-    "show": 48, "plan": 100, "step": 70, "peak": 88, "fits": 122, "compiled": 88, "compiled ratio": 48,
-    "measured": 70, "spread": 74, "steps": 30, "ratio": 48, "error": 58, "on": 54, "collectives": 110,
+    "show": 48,
+    "plan": 100,
+    "step": 70,
+    "peak": 88,
+    "fits": 122,
+    "compiled": 88,
+    "compiled ratio": 48,
+    "measured": 70,
+    "spread": 74,
+    "steps": 30,
+    "ratio": 48,
+    "error": 58,
+    "on": 54,
+    "collectives": 110,
     "compiled collectives": 110,
-}  # fmt: skip
+}
 HELP = (
     "A click selects a plan; a click on ☑ takes it out of the pictures. "
     "AG all_gather, AR all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute."
@@ -36,14 +48,23 @@ class ComparePage(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
+        common: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": (3, 0),
+            "stylesheets": [look.INPUT],
+        }
         parallel = look.button("Add data parallel")
         parallel.on_click(lambda _: session.add_data_parallel())
         self.typed = pn.widgets.TextAreaInput(
-            name="actions (colour->axis, ...)", placeholder="batch->data, hidden->model", rows=3, max_length=4000,
+            name="actions (colour->axis, ...)",
+            placeholder="batch->data, hidden->model",
+            rows=3,
+            max_length=4000,
             **common,
-        )  # fmt: skip
-        self.typed_name = pn.widgets.TextInput(name="name of that plan", placeholder="typed", max_length=60, **common)
+        )
+        self.typed_name = pn.widgets.TextInput(
+            name="name of that plan", placeholder="typed", max_length=60, **common
+        )
         add = look.button("Add typed plan")
         add.on_click(lambda _: self._add_typed())
         self.left = look.side(
@@ -53,7 +74,12 @@ class ComparePage(pn.viewable.Viewer):
             self.typed_name,
             add,
             look.text(
-                h("p", "Plans also come from pages 3 and 4: by hand, searches and races.", cls="quiet"), margin=(6, 0)
+                h(
+                    "p",
+                    "Plans also come from pages 3 and 4: by hand, searches and races.",
+                    cls="quiet",
+                ),
+                margin=(6, 0),
             ),
             width=216,
         )
@@ -62,9 +88,14 @@ class ComparePage(pn.viewable.Viewer):
         self._stale = False
         save = saver()
         self.table = look.table(
-            shown_frame([]), height=150, sizing_mode="stretch_width", groups=GROUPS, titles=TITLES, widths=WIDTHS,
+            shown_frame([]),
+            height=150,
+            sizing_mode="stretch_width",
+            groups=GROUPS,
+            titles=TITLES,
+            widths=WIDTHS,
             frozen_columns=["show", "plan"],
-        )  # fmt: skip
+        )
         self.table.on_click(lambda e: self._clicked(int(e.row), str(e.column)))
         self._makers: list[tuple[str, Callable[[], Any]]] = [
             (TimeMemory.title, lambda: TimeMemory(session, save, self.select)),
@@ -80,23 +111,30 @@ class ComparePage(pn.viewable.Viewer):
         self._bodies = [pn.Column(sizing_mode="stretch_both", margin=0) for _ in self._makers]
         self.tabs = pn.Tabs(
             *[(title, body) for (title, _), body in zip(self._makers, self._bodies, strict=True)],
-            sizing_mode="stretch_both", margin=(4, 0, 0, 0), stylesheets=[look.TABS + WIDE],
-        )  # fmt: skip
+            sizing_mode="stretch_both",
+            margin=(4, 0, 0, 0),
+            stylesheets=[look.TABS + WIDE],
+        )
         self.tabs.param.watch(lambda _: self._draw(), "active")
         csv = csv_button(save, lambda: "plans", lambda: compare_frame(self._entries()), session.say)
         words = look.text(
-            h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP), margin=(5, 0, 0, 0)
+            h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
+            margin=(5, 0, 0, 0),
         )
         self.centre = pn.Column(
-            heading(words, csv), self.table, self.tabs, sizing_mode="stretch_both", stylesheets=[look.CANVAS],
+            heading(words, csv),
+            self.table,
+            self.tabs,
+            sizing_mode="stretch_both",
+            stylesheets=[look.CANVAS],
             margin=0,
-        )  # fmt: skip
+        )
         self.right = RunPane(session, save)
         session.param.watch(lambda e: self._changed(e.name), ["plans", "step", "hidden", "problem"])
         session.param.watch(lambda *_: self._selected(), "names")
         self.show_plans()
 
-    # -- state --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
     @property
     def selected(self) -> PlanItem | None:
         """The plan of the selected row."""
@@ -116,7 +154,9 @@ class ComparePage(pn.viewable.Viewer):
             self._draw()
 
     def _add_typed(self) -> None:
-        self.session.add_typed(str(self.typed.value_input or self.typed.value), str(self.typed_name.value or ""))
+        self.session.add_typed(
+            str(self.typed.value_input or self.typed.value), str(self.typed_name.value or "")
+        )
 
     def _clicked(self, row: int, column: str) -> None:
         plans = self.session.plans
@@ -132,7 +172,7 @@ class ComparePage(pn.viewable.Viewer):
         hidden = self.session.hidden
         return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans)]
 
-    # -- showing ------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
     def _changed(self, what: str) -> None:
         """Plans changed, or the step; nothing is drawn before the page is shown."""
         self._stale |= what != "step"

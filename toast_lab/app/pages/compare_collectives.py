@@ -1,4 +1,7 @@
-"""Collectives of the selected plan: priced beside compiled, by kind and axes and one by one, and why each is there."""
+"""Collectives of the selected plan.
+
+Priced beside compiled, by kind and axes and one by one, and why each is there.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ from toast_lab.views.plan_tables import (
 
 MAX_ROWS = 400
 ALL_ROWS = {"columnDefaults": {"headerSort": False, "minWidth": 20}, "renderVertical": "basic"}
-HINT = "Select a collective: what caused it, what undoing that costs, and the cheapest change that removes it."
+HINT = (
+    "Select a collective: what caused it, what undoing that costs, and the cheapest change "
+    "that removes it."
+)
 
 
 class Collectives:
@@ -42,24 +48,36 @@ class Collectives:
         self._asked: tuple[str, int, Future[list[Reason]]] | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.sums = look.table(
-            shown_sums(collective_sums(self._rows, False)), height=112, sizing_mode="stretch_width", selectable=False,
-            groups=SUM_GROUPS, titles=SUM_TITLES,
-        )  # fmt: skip
+            shown_sums(collective_sums(self._rows, False)),
+            height=112,
+            sizing_mode="stretch_width",
+            selectable=False,
+            groups=SUM_GROUPS,
+            titles=SUM_TITLES,
+        )
         self.table = look.table(
-            shown_collectives(self._rows), sizing_mode="stretch_both", min_height=90, configuration=ALL_ROWS,
-            titles={"its bytes": "bytes"}, groups={
+            shown_collectives(self._rows),
+            sizing_mode="stretch_both",
+            min_height=90,
+            configuration=ALL_ROWS,
+            titles={"its bytes": "bytes"},
+            groups={
                 "estimated": ["collective", "axes", "value", "line", "bytes", "time"],
                 "compiled": ["compiled", "its bytes", "status", "why they differ"],
             },
-        )  # fmt: skip
+        )
         self.table.on_click(lambda e: self.ask(int(e.row)))
         self.answer = look.text(h("p", HINT, cls="quiet"), margin=(0, 6))
         sums = csv_button(save, lambda: self._file("sums"), lambda: self._sums(), session.say)
         rows = csv_button(save, lambda: self._file("collectives"), lambda: self._rows, session.say)
         why = pn.Column(
-            self.answer, width=264, sizing_mode="stretch_height", scroll=True, margin=0,
+            self.answer,
+            width=264,
+            sizing_mode="stretch_height",
+            scroll=True,
+            margin=0,
             stylesheets=[":host { border-left: 1px solid var(--tl-line, #dfe5ec); }"],
-        )  # fmt: skip
+        )
         left = pn.Column(self.table, sizing_mode="stretch_both", margin=0)
         self.view = pn.Column(
             heading(self._words, sums),
@@ -86,7 +104,10 @@ class Collectives:
             self.answer.object = h("p", HINT, cls="quiet")
         self._matching = None
         if item.made is None:
-            words = f"{item.name}: estimated only. Compile or execute the plan to see what a compiler makes of it."
+            words = (
+                f"{item.name}: estimated only. Compile or execute the plan to see what a "
+                "compiler makes of it."
+            )
             self._show(collective_rows(item.cost, None), words)
             return
         self._words.object = h("p", "Matching priced and compiled collectives …", cls="quiet one")
@@ -102,7 +123,10 @@ class Collectives:
                     where = getattr(item.made, "topology", "") or item.made.devices
                     found = future.result()
                     n = len(found.different)
-                    words = f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ from the estimate"
+                    words = (
+                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ "
+                        "from the estimate"
+                    )
                     words += f", {len(found.unexplained)} for no known reason." if n else "."
                     self._show(collective_rows(item.cost, found.tidy()), words)
         if self._asked is not None and self._asked[2].done():
@@ -131,7 +155,10 @@ class Collectives:
         if int(found["number"]) < 0:
             reason = found["reason"] or "no reason is known"
             self.answer.object = join(
-                [h("h2", "not priced"), h("p", f"The compiler added this {found['kind']}: {reason}.")]
+                [
+                    h("h2", "not priced"),
+                    h("p", f"The compiler added this {found['kind']}: {reason}."),
+                ]
             )
             return
         future = self.session.ask_why(self._item.name, int(found["number"]))
@@ -147,7 +174,10 @@ class _Empty:
 def _change(c: Change) -> Safe:
     sign = "+" if c.more_time_s >= 0 else "−"
     memory = "+" if c.more_peak_bytes >= 0 else "−"
-    words = f"{sign}{seconds_text(abs(c.more_time_s))} a step, {memory}{bytes_text(abs(c.more_peak_bytes))}"
+    words = (
+        f"{sign}{seconds_text(abs(c.more_time_s))} a step, "
+        f"{memory}{bytes_text(abs(c.more_peak_bytes))}"
+    )
     left = "" if c.removes else ", but the collective stays"
     return h("li", h("b", c.text), f": {words}{'' if c.fits else ', does not fit'}{left}")
 
@@ -163,12 +193,19 @@ def _reason(r: Reason) -> Safe:
         rows.append(("conflict", r.conflict))
     parts: list[Any] = [
         h("h2", "why"),
-        h("p", h("b", f"{c.kind} {{{','.join(c.axes)}}}"), f" of {c.value}, {bytes_text(c.local_bytes)}, "
-          f"{seconds_text(c.time_s)} ", h("span", "estimated", cls="tag estimated")),
+        h(
+            "p",
+            h("b", f"{c.kind} {{{','.join(c.axes)}}}"),
+            f" of {c.value}, {bytes_text(c.local_bytes)}, {seconds_text(c.time_s)} ",
+            h("span", "estimated", cls="tag estimated"),
+        ),
         facts(rows),
-    ]  # fmt: skip
+    ]
     if r.undoing:
-        parts += [h("h2", "undoing the cause"), h("ul", *[_change(u) for u in r.undoing], cls="log")]
+        parts += [
+            h("h2", "undoing the cause"),
+            h("ul", *[_change(u) for u in r.undoing], cls="log"),
+        ]
     parts.append(h("h2", "cheapest change that removes it"))
     parts.append(
         h("ul", _change(r.cheapest), cls="log")

@@ -27,7 +27,8 @@ MAX_SHOWN = 6000
 
 class _Made(NamedTuple):
     pairs: list[Pair]
-    change: Difference | None  #: None: on two meshes or machines, whose numbers say nothing of each other
+    #: None: on two meshes or machines, whose numbers say nothing of each other
+    change: Difference | None
 
 
 class SideBySide:
@@ -38,36 +39,59 @@ class SideBySide:
     def __init__(self, session: Session, save: Saver) -> None:
         self.session, self.save = session, save
         common: dict[str, Any] = {
-            "options": [], "width": 174, "height": 30, "sizing_mode": "fixed", "margin": (0, 6, 0, 0),
+            "options": [],
+            "width": 174,
+            "height": 30,
+            "sizing_mode": "fixed",
+            "margin": (0, 6, 0, 0),
             "stylesheets": [look.INPUT],
-        }  # fmt: skip
+        }
         self.a = pn.widgets.Select(**common, description="plan A, left")
         self.b = pn.widgets.Select(**common, description="plan B, right")
         self.what = pn.widgets.RadioButtonGroup(
-            options=["Listings", "What changes"], value="Listings", height=28, width=186, sizing_mode="fixed",
-            margin=(0, 6, 0, 0), stylesheets=[look.BUTTON + ONE_LINE],
-        )  # fmt: skip
+            options=["Listings", "What changes"],
+            value="Listings",
+            height=28,
+            width=186,
+            sizing_mode="fixed",
+            margin=(0, 6, 0, 0),
+            stylesheets=[look.BUTTON + ONE_LINE],
+        )
         self.short = pn.widgets.Checkbox(
             name="differences only", margin=(5, 4), width=140, stylesheets=[look.INPUT]
-        )  # fmt: skip
+        )
         self._words = look.text(margin=(2, 2))
         self._heads = [look.text(margin=(0, 6)), look.text(margin=(0, 6))]
         self.pane = pair_pane()
         self.pane.param.watch(lambda e: self._picked(e.new), "picked")
-        self.changes = look.table(_changes(None), selectable=False, sizing_mode="stretch_both", min_height=80)
-        csv = csv_button(save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.say)
+        self.changes = look.table(
+            _changes(None), selectable=False, sizing_mode="stretch_both", min_height=80
+        )
+        csv = csv_button(
+            save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.say
+        )
         self._listing = pn.Column(
             pn.Row(*self._heads, sizing_mode="stretch_width", margin=0, height=20),
             self.pane,
             sizing_mode="stretch_both",
             margin=0,
         )
-        self._table = pn.Column(heading(look.text(), csv), self.changes, sizing_mode="stretch_both", margin=0)
+        self._table = pn.Column(
+            heading(look.text(), csv), self.changes, sizing_mode="stretch_both", margin=0
+        )
         self._table.visible = False
-        bar = pn.Row(self.a, self.b, self.what, self.short, sizing_mode="stretch_width", margin=(4, 0, 2, 0), height=32)
+        bar = pn.Row(
+            self.a,
+            self.b,
+            self.what,
+            self.short,
+            sizing_mode="stretch_width",
+            margin=(4, 0, 2, 0),
+            height=32,
+        )
         self.view = pn.Column(
             bar, self._words, self._listing, self._table, sizing_mode="stretch_both", margin=0
-        )  # fmt: skip
+        )
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
         self._making: tuple[tuple[Any, ...], Future[_Made]] | None = None
@@ -96,12 +120,27 @@ class SideBySide:
         a, b = (self.session.plan_named(str(w.value)) for w in (self.a, self.b))
         if a is None or b is None:
             return
-        shown = (a.plan.key, b.plan.key, a.name, b.name, id(a.plan), id(b.plan), a.problem, b.problem)
+        shown = (
+            a.plan.key,
+            b.plan.key,
+            a.name,
+            b.name,
+            id(a.plan),
+            id(b.plan),
+            a.problem,
+            b.problem,
+        )
         if shown == self._shown:
             return
         self._shown = shown
         for head, side, item in zip(self._heads, "AB", (a, b), strict=True):
-            head.object = h("p", h("b", f"{side}  "), text(f"{item.name}, device-local"), cls="one", title=item.name)
+            head.object = h(
+                "p",
+                h("b", f"{side}  "),
+                text(f"{item.name}, device-local"),
+                cls="one",
+                title=item.name,
+            )
         program = self.session.analysis.program
         if self._where[0] is not program:
             self._where = (program, [line_text(program.where(op)) for op in program.ops()])
@@ -138,9 +177,12 @@ class SideBySide:
         change = made.change
         if change is not None:
             words += (
-                f" · step {seconds_text(change.before.time_s)} → {seconds_text(change.after.time_s)}"
-                f" · peak {bytes_text(change.before.peak_bytes)} → {bytes_text(change.after.peak_bytes)}, estimated"
-                f" · {len(change.collectives)} kinds of collectives and {len(change.tensors)} tensors change"
+                f" · step {seconds_text(change.before.time_s)} → "
+                f"{seconds_text(change.after.time_s)}"
+                f" · peak {bytes_text(change.before.peak_bytes)} → "
+                f"{bytes_text(change.after.peak_bytes)}, estimated"
+                f" · {len(change.collectives)} kinds of collectives and {len(change.tensors)} "
+                "tensors change"
             )
         else:
             words += " · on different meshes or machines"
@@ -168,7 +210,9 @@ class SideBySide:
         """Mark the lines of the selected names."""
         analysis, names = self.session.analysis, self.session.names
         if analysis is not None:
-            self.pane.chosen = sorted({int(o) for o in analysis.dims.op[list(names)]}) if names else []
+            self.pane.chosen = (
+                sorted({int(o) for o in analysis.dims.op[list(names)]}) if names else []
+            )
 
 
 def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _Made:
@@ -185,13 +229,27 @@ def _changes(found: Difference | None) -> Any:
     if found is not None:
         for c in found.collectives:
             rows.append(
-                (f"{c.kind} {{{','.join(c.axes)}}}", line_text(c.where), str(c.before), str(c.after),
-                 seconds_text(c.before_time_s), seconds_text(c.after_time_s))
-            )  # fmt: skip
+                (
+                    f"{c.kind} {{{','.join(c.axes)}}}",
+                    line_text(c.where),
+                    str(c.before),
+                    str(c.after),
+                    seconds_text(c.before_time_s),
+                    seconds_text(c.after_time_s),
+                )
+            )
         for t in found.tensors:
             name = t.value + (f" ×{t.places}" if t.places > 1 else "")
             rows.append(
-                (name, line_text(t.where), spec_text(t.before), spec_text(t.after), bytes_text(t.before_bytes),
-                 bytes_text(t.after_bytes))
-            )  # fmt: skip
-    return pd.DataFrame(rows, columns=["collective or tensor", "line", "in A", "in B", "costs in A", "costs in B"])
+                (
+                    name,
+                    line_text(t.where),
+                    spec_text(t.before),
+                    spec_text(t.after),
+                    bytes_text(t.before_bytes),
+                    bytes_text(t.after_bytes),
+                )
+            )
+    return pd.DataFrame(
+        rows, columns=["collective or tensor", "line", "in A", "in B", "costs in A", "costs in B"]
+    )

@@ -1,4 +1,7 @@
-"""The pictures that compare plans, each with its table: time against memory, cost breakdown, memory timelines."""
+"""The pictures that compare plans, each with its table.
+
+Time against memory, cost breakdown, memory timelines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ from toast_lab.app.session import Session
 from toast_lab.text import line_text
 from toast_lab.views.breakdown import BY, Rates, breakdown_frame, breakdown_plot, shown_breakdown
 from toast_lab.views.compare_table import Entry
-from toast_lab.views.memory_timeline import held_frame, shown_held, shown_peaks, timeline_frame, timeline_plot
+from toast_lab.views.memory_timeline import (
+    held_frame,
+    shown_held,
+    shown_peaks,
+    timeline_frame,
+    timeline_plot,
+)
 from toast_lab.views.time_memory import shown_time_memory, time_memory_frame, time_memory_plot
 
 
@@ -37,11 +46,18 @@ class Picture:
 
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=110, stylesheets=[look.FILL])
-        self._words = look.text(h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2))
+        self._pane = pn.pane.Bokeh(
+            sizing_mode="stretch_both", margin=0, min_height=110, stylesheets=[look.FILL]
+        )
+        self._words = look.text(
+            h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2)
+        )
         self._frame = self.frame([])
         self.twin = look.table(
-            self.twin_frame([]), height=self.twin_height, sizing_mode="stretch_width", selectable=False
+            self.twin_frame([]),
+            height=self.twin_height,
+            sizing_mode="stretch_width",
+            selectable=False,
         )
         self.view = pn.Column(*self.parts(), sizing_mode="stretch_both", margin=0)
 
@@ -91,7 +107,9 @@ class Picture:
     def on_tap(self, figure: Any, renderers: str) -> None:
         """Select the plan whose marker is clicked."""
         tool = figure.select_one(TapTool)
-        for renderer in [r for r in figure.renderers if r.name in renderers.split()] if tool is not None else ():
+        for renderer in (
+            [r for r in figure.renderers if r.name in renderers.split()] if tool is not None else ()
+        ):
             source = renderer.data_source
 
             def chosen(_: str, __: Any, new: list[int], source: Any = source) -> None:
@@ -106,7 +124,9 @@ class TimeMemory(Picture):
 
     title = "Time & memory"
     figure = "time against memory"
-    words = "Hollow: estimated. Filled: measured. The lines join plans that no other one beats in both."
+    words = (
+        "Hollow: estimated. Filled: measured. The lines join plans that no other one beats in both."
+    )
 
     def frame(self, entries: list[Entry]) -> Any:
         """What is drawn, in SI units."""
@@ -128,14 +148,22 @@ class Breakdown(Picture):
 
     title = "Breakdown"
     figure = "cost breakdown"
-    words = "Estimated: an op counts as memory traffic if moving its bytes takes longer than its arithmetic."
+    words = (
+        "Estimated: an op counts as memory traffic if moving its bytes takes longer than its "
+        "arithmetic."
+    )
 
     def controls(self) -> Sequence[Any]:
         """Collectives by kind or by axis."""
         self.by = pn.widgets.RadioButtonGroup(
-            options=BY, value="kind", margin=(0, 6), height=28, width=200, sizing_mode="fixed",
+            options=BY,
+            value="kind",
+            margin=(0, 6),
+            height=28,
+            width=200,
+            sizing_mode="fixed",
             stylesheets=[look.BUTTON + ONE_LINE],
-        )  # fmt: skip
+        )
         self.by.param.watch(lambda _: self.refresh(None), "value")
         return (self.by,)
 
@@ -143,11 +171,15 @@ class Breakdown(Picture):
         """What is drawn, in SI units."""
         rates = {
             p.name: Rates(
-                p.problem.machine.memory_bytes_per_s, p.problem.machine.op_overhead_s, p.plan.program.trips
+                p.problem.machine.memory_bytes_per_s,
+                p.problem.machine.op_overhead_s,
+                p.plan.program.trips,
             )
             for p in self.session.plans
-        }  # fmt: skip
-        return breakdown_frame(entries, rates, str(self.by.value) if hasattr(self, "by") else "kind")
+        }
+        return breakdown_frame(
+            entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
+        )
 
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
@@ -170,16 +202,24 @@ class Timelines(Picture):
         """From top to bottom."""
         self._item: PlanItem | None = None
         self._head = look.text(margin=(5, 0, 0, 2))
-        self.held = look.table(shown_held(_no_held()), height=128, sizing_mode="stretch_width", selectable=1)
+        self.held = look.table(
+            shown_held(_no_held()), height=128, sizing_mode="stretch_width", selectable=1
+        )
         self.held.on_click(lambda e: self._pick(e.row))
         csv = csv_button(
-            self.save, lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
-            lambda: held_frame(self._item.cost) if self._item else _no_held(), self.session.say,
-        )  # fmt: skip
+            self.save,
+            lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
+            lambda: held_frame(self._item.cost) if self._item else _no_held(),
+            self.session.say,
+        )
         top, figure, twin = super().parts()
-        peaks = pn.Column(heading(look.text(h("p", "Peaks", cls="quiet"), margin=(5, 2))), twin, margin=0)
+        peaks = pn.Column(
+            heading(look.text(h("p", "Peaks", cls="quiet"), margin=(5, 2))), twin, margin=0
+        )
         peaks.sizing_mode = self.held.sizing_mode = "stretch_width"
-        held = pn.Column(heading(self._head, csv), self.held, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
+        held = pn.Column(
+            heading(self._head, csv), self.held, sizing_mode="stretch_width", margin=(0, 0, 0, 10)
+        )
         return [top, figure, pn.Row(peaks, held, sizing_mode="stretch_width", margin=0, height=160)]
 
     def _where(self) -> list[str]:
@@ -210,7 +250,8 @@ class Timelines(Picture):
             return
         self.held.value = shown_held(held_frame(item.cost))
         words = (
-            f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op {item.cost.peak_op}. "
+            f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
+            f"{item.cost.peak_op}. "
             "A click selects the value."
         )
         self._head.object = h("p", words, cls="quiet one", title=words)

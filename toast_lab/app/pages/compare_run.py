@@ -1,4 +1,7 @@
-"""The right side of the comparison: execute, compile, export, and what is known of the selected plan."""
+"""The right side of the comparison.
+
+Execute, compile, export, and what is known of the selected plan.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,11 @@ class RunPane(pn.viewable.Viewer):
         super().__init__(**params)
         self.session, self.save = session, save
         self.item: PlanItem | None = None
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [look.INPUT]}
+        common: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": (2, 0),
+            "stylesheets": [look.INPUT],
+        }
         self._head = look.text()
         self.execute = look.button("Execute the selected plan", button_type="primary")
         self.every = look.button("Execute the checked plans in turns")
@@ -49,10 +56,16 @@ class RunPane(pn.viewable.Viewer):
         self._facts = look.text()
         self.execute.on_click(lambda _: self._run([self.item] if self.item else []))
         self.every.on_click(lambda _: self._run(session.in_pictures()))
-        self.compile.on_click(lambda _: self._act(lambda name: session.start_compile(name, str(self.topology.value))))
-        self.export.on_click(lambda _: self._act(lambda name: session.start_export(name, str(self.kind.value))))
+        self.compile.on_click(
+            lambda _: self._act(lambda name: session.start_compile(name, str(self.topology.value)))
+        )
+        self.export.on_click(
+            lambda _: self._act(lambda name: session.start_export(name, str(self.kind.value)))
+        )
         self.remove.on_click(lambda _: self._act(session.remove_plan))
-        numbers = pn.Row(self.repeats, pn.Spacer(width=8), self.warmup, margin=0, sizing_mode="stretch_width")
+        numbers = pn.Row(
+            self.repeats, pn.Spacer(width=8), self.warmup, margin=0, sizing_mode="stretch_width"
+        )
         self._view = look.side(
             self._head,
             self.execute,
@@ -72,7 +85,9 @@ class RunPane(pn.viewable.Viewer):
             width=300,
         )
         session.param.watch(lambda *_: self.show_job(), "job_changes")
-        session.param.watch(lambda e: self.save.hand_over(e.new.file, e.new.text) if e.new else None, "exported")
+        session.param.watch(
+            lambda e: self.save.hand_over(e.new.file, e.new.text) if e.new else None, "exported"
+        )
         self.show_plan(None)
 
     def _act(self, what: Callable[[str], None]) -> None:
@@ -84,7 +99,7 @@ class RunPane(pn.viewable.Viewer):
         if names:
             self.session.start_runs(
                 names, str(self.devices.value), self.repeats.value or 10, self.warmup.value or 2
-            )  # fmt: skip
+            )
 
     def show_plan(self, item: PlanItem | None) -> None:
         """Show a plan: its actions, and its numbers, each with where it comes from."""
@@ -99,7 +114,9 @@ class RunPane(pn.viewable.Viewer):
             n = item.problem.mesh.n_devices
             options = topologies(n)
             if options != self.topology.options:
-                kept = self.topology.value if self.topology.value in options.values() else f"cpu:{n}"
+                kept = (
+                    self.topology.value if self.topology.value in options.values() else f"cpu:{n}"
+                )
                 self.topology.param.update(options=options, value=kept)
         self.show_job()
 
@@ -113,11 +130,15 @@ class RunPane(pn.viewable.Viewer):
         self.every.name = f"Execute the {shown} checked plans in turns"
         if job is None or job.kind not in KINDS:
             words: Safe = h(
-                "p", "Runs in processes of its own; CPU times say nothing about accelerators.", cls="quiet"
-            )  # fmt: skip
+                "p",
+                "Runs in processes of its own; CPU times say nothing about accelerators.",
+                cls="quiet",
+            )
         elif job.running:
             stage, fraction = _stage([e.data for e in job.events[-1:]])
-            bar = h("div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK)
+            bar = h(
+                "div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK
+            )
             words = join([h("p", f"{job.title}: {stage}, {job.elapsed_s:.0f} s", cls="quiet"), bar])
         else:
             words = h("p", _ended(session), cls="quiet")
@@ -153,7 +174,9 @@ def _stage(last: list[Any]) -> tuple[str, float]:
         return str(last[0])[:120], 0.0
     tried = getattr(last[0], "tried", None)
     words = f"{stage} {fraction:.0%}" if fraction else str(stage)
-    return words + (f", {last[0].units} left of {tried} sets tried" if tried is not None else ""), float(fraction or 0)
+    return words + (
+        f", {last[0].units} left of {tried} sets tried" if tried is not None else ""
+    ), float(fraction or 0)
 
 
 def _ended(session: Session) -> str:
@@ -178,23 +201,41 @@ def _plan_words(item: PlanItem) -> Safe:
     if run is not None:
         spread = run.spread_s or 0.0
         rows: list[tuple[str, object]] = [
-            ("step", f"{seconds_text(run.median_s)} ± {seconds_text(spread / 2)}, n = {len(run.step_times_s)}"),
+            (
+                "step",
+                f"{seconds_text(run.median_s)} ± {seconds_text(spread / 2)}, n = "
+                f"{len(run.step_times_s)}",
+            ),
             ("of estimate", f"{run.median_s / cost.time_s:.3g}×" if cost.time_s else "–"),
             ("compile", seconds_text(run.compile_s)),
             ("devices", f"{run.devices}, {run.device_kind}"),
         ]
         if run.allocator_peak_bytes:
             rows.insert(2, ("peak, allocator", bytes_text(run.allocator_peak_bytes)))
-        parts += [h("h2", "execution ", h("span", "measured", cls="tag measured")), facts(rows), _certificate(run)]
+        parts += [
+            h("h2", "execution ", h("span", "measured", cls="tag measured")),
+            facts(rows),
+            _certificate(run),
+        ]
     if made is not None:
         where = getattr(made, "topology", "") or made.devices
-        rows = [("for", where), ("peak", f"{bytes_text(made.peak_bytes)}, {_ratio(made.peak_bytes, cost.peak_bytes)}")]
+        rows = [
+            ("for", where),
+            ("peak", f"{bytes_text(made.peak_bytes)}, {_ratio(made.peak_bytes, cost.peak_bytes)}"),
+        ]
         if getattr(made, "compute_s", None):
-            rows.append(("compute", f"{seconds_text(made.compute_s)}, {_ratio(made.compute_s, cost.compute_s)}"))
+            rows.append(
+                (
+                    "compute",
+                    f"{seconds_text(made.compute_s)}, {_ratio(made.compute_s, cost.compute_s)}",
+                )
+            )
         parts += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
     room = cost.memory_limit_bytes - cost.peak_bytes
     fits: object = (
-        f"yes, {bytes_text(room)} free" if room >= 0 else h("span", f"no, {bytes_text(-room)} over", cls="red")
+        f"yes, {bytes_text(room)} free"
+        if room >= 0
+        else h("span", f"no, {bytes_text(-room)} over", cls="red")
     )
     estimated: list[tuple[str, object]] = [
         ("step", f"{seconds_text(cost.time_s)} ({seconds_text(cost.overlapped_s)} with overlap)"),
@@ -203,14 +244,21 @@ def _plan_words(item: PlanItem) -> Safe:
         ("peak memory", f"{bytes_text(cost.peak_bytes)} of {bytes_text(cost.memory_limit_bytes)}"),
         ("fits", fits),
         ("on", f"{item.problem.mesh} of {item.problem.machine.name}"),
-    ]  # fmt: skip
+    ]
     parts += [h("h2", "cost model ", h("span", "estimated", cls="tag estimated")), facts(estimated)]
-    predicted = Counter("collective_permute" if c.kind == "permute" else c.kind for c in cost.collectives)
-    compiled = Counter(c.kind for c in made.collectives if c.axes != ()) if made is not None else None
+    predicted = Counter(
+        "collective_permute" if c.kind == "permute" else c.kind for c in cost.collectives
+    )
+    compiled = (
+        Counter(c.kind for c in made.collectives if c.axes != ()) if made is not None else None
+    )
     kinds = sorted(set(predicted) | set(compiled or {}))
     if kinds:
         heading = "collectives: estimated" + (" / compiled" if compiled is not None else "")
-        counts = [(k, f"{predicted[k]}" + (f" / {compiled[k]}" if compiled is not None else "")) for k in kinds]
+        counts = [
+            (k, f"{predicted[k]}" + (f" / {compiled[k]}" if compiled is not None else ""))
+            for k in kinds
+        ]
         parts += [h("h2", heading), facts(counts)]
     return join(parts)
 
@@ -224,8 +272,14 @@ def _certificate(run: Any) -> Safe:
     if found is None:
         return h("p", "not compared with the unsharded program", cls="quiet")
     error = found.max_relative_error
-    words = {True: "agrees with unsharded", False: "DIFFERS from unsharded", None: "not compared"}[found.passed]
-    size = "" if error is None else f": error {error:.1e} relative to unsharded, tolerance {found.tolerance:.1e}"
+    words = {True: "agrees with unsharded", False: "DIFFERS from unsharded", None: "not compared"}[
+        found.passed
+    ]
+    size = (
+        ""
+        if error is None
+        else (f": error {error:.1e} relative to unsharded, tolerance {found.tolerance:.1e}")
+    )
     return join(
         [
             h("p", h("b", words, cls="red" if found.passed is False else ""), size),

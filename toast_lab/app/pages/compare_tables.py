@@ -29,13 +29,22 @@ class Ops:
         self._item: PlanItem | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
-            shown_ops(ops_frame(_Empty)), sizing_mode="stretch_both", min_height=120,
+            shown_ops(ops_frame(_Empty)),
+            sizing_mode="stretch_both",
+            min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
-        )  # fmt: skip
+        )
         self.table.formatters = {k: {"type": "plaintext"} for k in ("op", "value", "line")}
         self.table.on_click(lambda e: self._pick(e.row))
-        csv = csv_button(save, lambda: f"ops of {self._item.name}" if self._item else "ops", self._raw, session.say)
-        self.view = pn.Column(heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0)
+        csv = csv_button(
+            save,
+            lambda: f"ops of {self._item.name}" if self._item else "ops",
+            self._raw,
+            session.say,
+        )
+        self.view = pn.Column(
+            heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
+        )
 
     def _raw(self) -> Any:
         return ops_frame(self._item.cost if self._item is not None else _Empty)
@@ -47,7 +56,10 @@ class Ops:
             return
         frame = self._frame = ops_frame(item.cost)
         more = f", the {MAX_OPS:,} longest are shown" if len(frame) > MAX_OPS else ""
-        words = f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. Headings sort."
+        words = (
+            f"{item.name}, estimated: {len(frame):,} ops and collectives that take "
+            f"time{more}. Headings sort."
+        )
         self._words.object = h("p", words, cls="quiet one", title=words)
         self.table.value = shown_ops(frame)
 
@@ -69,9 +81,13 @@ class Runs:
         self.session = session
         self._found: list[dict[str, Any]] = []
         self._words = look.text(margin=(5, 0, 0, 2))
-        self.table = look.table(_runs([]), selectable=False, sizing_mode="stretch_both", min_height=120)
+        self.table = look.table(
+            _runs([]), selectable=False, sizing_mode="stretch_both", min_height=120
+        )
         csv = csv_button(save, lambda: "kept runs", self._raw, session.say)
-        self.view = pn.Column(heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0)
+        self.view = pn.Column(
+            heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
+        )
 
     def _raw(self) -> Any:
         import pandas as pd
@@ -89,7 +105,10 @@ class Runs:
         except ToastError as error:
             words = str(error)
         if self._found:
-            words = f"The last {len(self._found)} kept rows of {self.session.model.name}, the newest first."
+            words = (
+                f"The last {len(self._found)} kept rows of {self.session.model.name}, the "
+                "newest first."
+            )
         self._words.object = h("p", words, cls="quiet one", title=f"{words} {store.default_path()}")
         self.table.value = _runs(self._found)
 
@@ -98,17 +117,40 @@ def _runs(rows: list[dict[str, Any]]) -> Any:
     import pandas as pd
 
     def agrees(r: dict[str, Any]) -> str:
-        return "–" if r["passed"] is None else f"{'yes' if r['passed'] else 'NO'}, {r['max_relative_error'] or 0:.1e}"
+        return (
+            "–"
+            if r["passed"] is None
+            else (f"{'yes' if r['passed'] else 'NO'}, {r['max_relative_error'] or 0:.1e}")
+        )
 
     return pd.DataFrame(
         [
             (
-                r["id"], r["time_utc"][:19].replace("T", " "), r["name"], r["status"], seconds_text(r["median_s"]),
-                seconds_text(r["spread_s"]), bytes_text(r["peak_bytes"]), agrees(r), r["mesh"] or "–", r["devices"],
+                r["id"],
+                r["time_utc"][:19].replace("T", " "),
+                r["name"],
+                r["status"],
+                seconds_text(r["median_s"]),
+                seconds_text(r["spread_s"]),
+                bytes_text(r["peak_bytes"]),
+                agrees(r),
+                r["mesh"] or "–",
+                r["devices"],
                 r["device_kind"],
             )
             for r in rows
         ],
-        columns=["row", "time (UTC)", "plan", "status", "step", "spread", "compiled peak", "agrees", "mesh", "on",
-                 "device"],
-    )  # fmt: skip
+        columns=[
+            "row",
+            "time (UTC)",
+            "plan",
+            "status",
+            "step",
+            "spread",
+            "compiled peak",
+            "agrees",
+            "mesh",
+            "on",
+            "device",
+        ],
+    )

@@ -42,7 +42,9 @@ class GraphPage(pn.viewable.Viewer):
         self.left, self.right = self.controls.view, self.inspector.view
         self._note = look.text()
         self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300)
-        self.zoom, self.reset, self.whole = (_small(t) for t in ("Zoom to selection", "Reset view", "All rows"))
+        self.zoom, self.reset, self.whole = (
+            _small(t) for t in ("Zoom to selection", "Reset view", "All rows")
+        )
         self.unfold, self.fold = _small("Unfold"), _small("Fold")
         bar = pn.Row(
             self.zoom,
@@ -55,9 +57,14 @@ class GraphPage(pn.viewable.Viewer):
             height=26,
         )
         head = pn.Row(
-            self._note, figure_menu("dimension graph", "dimension graph"), sizing_mode="stretch_width", margin=0
-        )  # fmt: skip
-        self.centre = pn.Column(head, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0)
+            self._note,
+            figure_menu("dimension graph", "dimension graph"),
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self.centre = pn.Column(
+            head, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+        )
         self._watch()
         self.show_model()
 
@@ -84,7 +91,7 @@ class GraphPage(pn.viewable.Viewer):
         session.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
         session.param.watch(lambda *_: self.show_plans(), ["problem", "plans"])
 
-    # -- drawing ------------------------------------------------------------------------------------
+    # -- drawing -----------------------------------------------------------------------------------
     def show_model(self) -> None:
         """A new model: start at the level that suits it."""
         analysis = self.session.analysis
@@ -108,7 +115,10 @@ class GraphPage(pn.viewable.Viewer):
             self.controls.level.value = level
 
     def draw(self) -> None:
-        """Lay out and draw what the controls ask for; a large one in a thread, which ``tick`` takes in."""
+        """Lay out and draw what the controls ask for.
+
+        A large one in a thread, which ``tick`` takes in.
+        """
         analysis, c = self.session.analysis, self.controls
         if analysis is None or self._drawing:
             return
@@ -121,16 +131,25 @@ class GraphPage(pn.viewable.Viewer):
             "scopes": list(c.scopes.value) or None,
             "unfolded": frozenset(self._unfolded),
         }
-        if analysis.dims.n > MANY_NAMES and c.level.value == "names" and pn.state.curdoc is not None:
+        if (
+            analysis.dims.n > MANY_NAMES
+            and c.level.value == "names"
+            and pn.state.curdoc is not None
+        ):
             self._note.object = h("p", h("b", "laying out …"), cls="one")
-            self._making = (analysis, LAYOUTS.submit(graph_layout, analysis, c.level.value, **asked))
+            self._making = (
+                analysis,
+                LAYOUTS.submit(graph_layout, analysis, c.level.value, **asked),
+            )
         else:
             self._making = None
             self._take(graph_layout(analysis, c.level.value, **asked))
 
     def _take(self, layout: GraphLayout) -> None:
         shown = self._overlay(layout)
-        self.plot = GraphPlot(layout, on_select=self.session.select, on_row=self._toggle_row, overlay=shown)
+        self.plot = GraphPlot(
+            layout, on_select=self.session.select, on_row=self._toggle_row, overlay=shown
+        )
         self.plot.select(self.session.names, self.session.conflicts, self.inspector.chain())
         self.plot.figure.tags.append("page")
         self._pane.object = self.plot.figure
@@ -153,7 +172,7 @@ class GraphPage(pn.viewable.Viewer):
         if self._finding is not None and self._finding[1].done():
             self._take_found()
 
-    # -- focus, folds, view -------------------------------------------------------------------------
+    # -- focus, folds, view ------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
         c = self.controls
         if not names and not self._focus:
@@ -201,7 +220,8 @@ class GraphPage(pn.viewable.Viewer):
                 look.later(self.plot.zoom_to, names)
             else:
                 self.session.say(
-                    "Nothing that is selected is shown here: select something, or show more (level, filters, focus)."
+                    "Nothing that is selected is shown here: select something, or show more "
+                    "(level, filters, focus)."
                 )
 
     def _see(self, what: str) -> None:
@@ -220,10 +240,12 @@ class GraphPage(pn.viewable.Viewer):
         self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
         self.zoom.disabled = self.controls.focus.disabled = not self.session.names
 
-    # -- hues ---------------------------------------------------------------------------------------
+    # -- hues --------------------------------------------------------------------------------------
     def _overlay(self, layout: GraphLayout) -> Overlay | None:
         c, session = self.controls, self.session
-        item = session.plan_named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
+        item = (
+            session.plan_named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
+        )
         plan, cost = (None, None) if item is None else (item.plan, item.cost)
         return overlay(session.analysis, layout, c.hue.value, plan, cost)
 
@@ -231,7 +253,11 @@ class GraphPage(pn.viewable.Viewer):
         """The plans have changed: prices, and hues that are of a plan."""
         session, c = self.session, self.controls
         self.inspector.show_actions()
-        names = [p.name for p in session.plans if session.problem is not None and p.plan.mesh == session.problem.mesh]
+        names = [
+            p.name
+            for p in session.plans
+            if session.problem is not None and p.plan.mesh == session.problem.mesh
+        ]
         first = "manual" if "manual" in names else names[-1] if names else None
         self._drawing = True
         if names != c.plan.options:
@@ -251,7 +277,7 @@ class GraphPage(pn.viewable.Viewer):
         look.later(self.plot.colour_by, shown)
         self.inspector.show_legend(self.plot.layout.level != "names", shown)
 
-    # -- selection ----------------------------------------------------------------------------------
+    # -- selection ---------------------------------------------------------------------------------
     def show_selection(self) -> None:
         """Selected names and conflicts, in the picture and in words."""
         session = self.session
@@ -267,12 +293,17 @@ class GraphPage(pn.viewable.Viewer):
             document.add_timeout_callback(self._tell, TELL_AFTER_MS)
 
     def _tell(self) -> None:
-        """Words and prices of the selection: they make the browser lay out the page, so the picture goes first."""
+        """Words and prices of the selection.
+
+        They make the browser lay out the page, so the picture goes first.
+        """
         self._telling = False
         session = self.session
         if session.analysis is not None:
             group = session.selected_group
-            self.controls.mark_colour(session.analysis.groups[group].name if group is not None else None)
+            self.controls.mark_colour(
+                session.analysis.groups[group].name if group is not None else None
+            )
             self.inspector.show_selection()
             self._enable()
 
@@ -286,9 +317,11 @@ class GraphPage(pn.viewable.Viewer):
         if analysis is None:
             return
         group = analysis.group_index(str(self.controls.colours.value.iloc[event.row]["colour"]))
-        self.session.select(tuple(int(n) for c in analysis.groups[group].colours for n in analysis.colours[c].names))
+        self.session.select(
+            tuple(int(n) for c in analysis.groups[group].colours for n in analysis.colours[c].names)
+        )
 
-    # -- search -------------------------------------------------------------------------------------
+    # -- search ------------------------------------------------------------------------------------
     def _find(self, text: str) -> None:
         analysis, c = self.session.analysis, self.controls
         wanted = text if c.regex.value else text.strip()
@@ -310,12 +343,19 @@ class GraphPage(pn.viewable.Viewer):
             self.controls.found.object = h("p", str(error), cls="red", role="alert")
             return
         if not names:
-            words = f'Nothing is called "{wanted}". Try a value, an op such as dot_general, or a colour.'
+            words = (
+                f'Nothing is called "{wanted}". Try a value, an op such as dot_general, or a '
+                "colour."
+            )
             self.controls.found.object = h("p", words, cls="quiet", role="status")
             return
-        shown = 0 if self.plot is None else sum(1 for n in names if self.plot.layout.node_of[n] >= 0)
+        shown = (
+            0 if self.plot is None else sum(1 for n in names if self.plot.layout.node_of[n] >= 0)
+        )
         hidden = "" if shown == len(names) else f", {len(names) - shown:,} of them not shown here"
-        self.controls.found.object = h("p", f"{len(names):,} names{hidden}", cls="quiet", role="status")
+        self.controls.found.object = h(
+            "p", f"{len(names):,} names{hidden}", cls="quiet", role="status"
+        )
         self.session.select(names)
 
     def __panel__(self) -> Any:

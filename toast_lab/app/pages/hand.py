@@ -1,4 +1,7 @@
-"""Step 3: shard by hand.  The conflict board, colours to shard, and what every action does to the program."""
+"""Step 3: shard by hand.
+
+The conflict board, colours to shard, and what every action does to the program.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
 
 
 class HandPage(pn.viewable.Viewer):
-    """Colours left; the board, the listing, collectives and devices in the centre; costs and actions right."""
+    """Colours left; the board, the listing, collectives and devices in the centre; costs and
+    actions right.
+    """
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -52,8 +57,12 @@ class HandPage(pn.viewable.Viewer):
         )
         self.colours.on_click(self._colour_clicked)
         self.actions = ActionButtons(session, reasons=True)
-        self._hint = look.text(h("p", "Select a colour, or a name in the listing or the graph.", cls="quiet"))
-        self.left = look.side(look.text(h("h2", "colours")), self.colours, self._hint, self.actions, width=290)
+        self._hint = look.text(
+            h("p", "Select a colour, or a name in the listing or the graph.", cls="quiet")
+        )
+        self.left = look.side(
+            look.text(h("h2", "colours")), self.colours, self._hint, self.actions, width=290
+        )
         self.board = BoardPane(session)
         self.history = HistoryPane(session)
         self.history.param.watch(lambda _: self._show_collectives(), "at")
@@ -63,14 +72,23 @@ class HandPage(pn.viewable.Viewer):
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self._note = look.text()
         self.short = pn.widgets.Checkbox(
-            name="collectives and changes only", value=False, margin=(0, 4), width=210, stylesheets=[look.INPUT]
+            name="collectives and changes only",
+            value=False,
+            margin=(0, 4),
+            width=210,
+            stylesheets=[look.INPUT],
         )
         self.short.param.watch(lambda _: self._show_lines(), "value")
-        head = pn.Row(self._note, self.short, sizing_mode="stretch_width", margin=(3, 0, 0, 0), height=24)
+        head = pn.Row(
+            self._note, self.short, sizing_mode="stretch_width", margin=(3, 0, 0, 0), height=24
+        )
         self.collectives = look.table(_no_collectives(), selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
         self.tabs = pn.Tabs(
-            ("One device's listing", pn.Column(head, self.listing, sizing_mode="stretch_both", margin=0)),
+            (
+                "One device's listing",
+                pn.Column(head, self.listing, sizing_mode="stretch_both", margin=0),
+            ),
             ("Collectives", self.collectives),
             ("Devices", self.tiles),
             ("Beside the search", self.beside),
@@ -79,10 +97,17 @@ class HandPage(pn.viewable.Viewer):
             stylesheets=[look.TABS],
         )
         self.upper = pn.Column(
-            self.board, sizing_mode="stretch_both", scroll=True, margin=0, stylesheets=[look.CANVAS, UPPER % 62]
+            self.board,
+            sizing_mode="stretch_both",
+            scroll=True,
+            margin=0,
+            stylesheets=[look.CANVAS, UPPER % 62],
         )
         self.lower = pn.Column(
-            self.tabs, sizing_mode="stretch_both", margin=(6, 0, 0, 0), stylesheets=[look.CANVAS, LOWER]
+            self.tabs,
+            sizing_mode="stretch_both",
+            margin=(6, 0, 0, 0),
+            stylesheets=[look.CANVAS, LOWER],
         )
         self.centre = pn.Column(self.upper, self.lower, sizing_mode="stretch_both", margin=0)
         session.param.watch(lambda *_: self._changed(), ["problem", "plans", "step"])
@@ -90,9 +115,12 @@ class HandPage(pn.viewable.Viewer):
         session.param.watch(lambda *_: self._job_changed(), "job_changes")
         self._changed()
 
-    # -- showing ------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
     def _changed(self) -> None:
-        """Something about the problem or the plans changed; a page that is not shown waits until it is."""
+        """Something about the problem or the plans changed.
+
+        A page that is not shown waits until it is.
+        """
         self._stale = True
         if self.session.step == "hand":
             self.refresh()
@@ -132,7 +160,10 @@ class HandPage(pn.viewable.Viewer):
         self._mark()
 
     def _ready(self) -> bool:
-        """Is the problem that of the program?  Between the two a new model has come and its problem has not."""
+        """Is the problem that of the program?
+
+        Between the two a new model has come and its problem has not.
+        """
         session = self.session
         return session.problem is not None and session.problem.analysis is session.analysis
 
@@ -157,20 +188,31 @@ class HandPage(pn.viewable.Viewer):
 
     def _show_collectives(self) -> None:
         session, pair = self.session, self.history.pair()
-        item = session.plan_named(MANUAL) if session.manual_actions else session.plan_named("unsharded")
+        item = (
+            session.plan_named(MANUAL)
+            if session.manual_actions
+            else session.plan_named("unsharded")
+        )
         if item is None or pair is None or session.problem is None:
             return
         frame = collectives_frame(session.problem, item.cost, pair[0].sent, pair[1].sent)
         at = self.history.at
-        self.collectives.titles = {"number": "in the plan", "action": f"by action {at}" if at else "by action"}
+        self.collectives.titles = {
+            "number": "in the plan",
+            "action": f"by action {at}" if at else "by action",
+        }
         self.collectives.value = frame
 
-    # -- listing ------------------------------------------------------------------------------------
+    # -- listing -----------------------------------------------------------------------------------
     def _make_listing(self) -> None:
         session, problem = self.session, self.session.problem
         item = session.plan_named(MANUAL) if session.manual_actions else None
         plan = item.plan if item is not None else replicated(problem)
-        if self._plan is not None and plan.key == self._plan.key and (self._plan.actions == plan.actions):
+        if (
+            self._plan is not None
+            and plan.key == self._plan.key
+            and (self._plan.actions == plan.actions)
+        ):
             return
         self._plan = plan
         if problem.analysis.program.n_ops > MANY_OPS:
@@ -216,7 +258,9 @@ class HandPage(pn.viewable.Viewer):
         analysis = self.session.analysis
         if analysis is None:
             return
-        group = analysis.groups[analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))]
+        group = analysis.groups[
+            analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))
+        ]
         self.session.select(tuple(int(n) for c in group.colours for n in analysis.colours[c].names))
 
     def __panel__(self) -> Any:

@@ -20,14 +20,23 @@ from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
 from toast_lab.views.graph_plot import GraphPlot
-from toast_lab.views.report_tables import Note, coverage_frame, notes, sizes_frame, whole_arguments_frame
+from toast_lab.views.report_tables import (
+    Note,
+    coverage_frame,
+    notes,
+    sizes_frame,
+    whole_arguments_frame,
+)
 from toast_lab.views.summary import arguments_frame, program_facts
 
 SHOWN_SIZES = 14
 
 
 class Report:
-    """One table below the graph with a line above it that says what it tells; long texts wrap, so all is read."""
+    """One table below the graph with a line above it that says what it tells.
+
+    Long texts wrap, so all is read.
+    """
 
     def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
         empty = pd.DataFrame({column: pd.Series(dtype="object") for column in columns})
@@ -36,7 +45,10 @@ class Report:
         self._table.stylesheets = [look.TABLE + WRAP]
 
     def view(self) -> pn.Column:
-        """The report for a tab; a new one each time, since Panel draws a tab's title anew only with its content."""
+        """The report for a tab.
+
+        A new one each time, since Panel draws a tab's title anew only with its content.
+        """
         return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
 
     def show(self, frame: pd.DataFrame, said: str, verdict: str) -> None:
@@ -49,7 +61,9 @@ class Report:
 class LoadPage(pn.viewable.Viewer):
     """Gallery left, program in the centre, what to know about it right."""
 
-    def __init__(self, session: Session, offered: str = "", refusal: str = "", **params: Any) -> None:
+    def __init__(
+        self, session: Session, offered: str = "", refusal: str = "", **params: Any
+    ) -> None:
         super().__init__(**params)
         self.session, self.offered = session, offered
         self._which = ""
@@ -58,7 +72,9 @@ class LoadPage(pn.viewable.Viewer):
         self._solved = [self._solved_card(case) for case in SOLVED]
         own: list[Any] = [look.text(h("h2", "your own model"))]
         if offered:
-            self._cards[offered] = self._card(offered, f"{offered} — the model that this server was started with")
+            self._cards[offered] = self._card(
+                offered, f"{offered} — the model that this server was started with"
+            )
             own.append(self._cards[offered])
         else:
             own.append(look.text(h("p", refusal or OWN_HELP, cls="quiet")))
@@ -68,7 +84,9 @@ class LoadPage(pn.viewable.Viewer):
         self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
         self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
         gallery = [self._cards[name] for name in registry.MODELS]
-        tour = start_button(session, "Guided tour: the paper's figures, step by step", button_type="primary")
+        tour = start_button(
+            session, "Guided tour: the paper's figures, step by step", button_type="primary"
+        )
         self.left = look.side(
             look.text(h("h2", "new here?")),
             tour,
@@ -81,9 +99,13 @@ class LoadPage(pn.viewable.Viewer):
         )
         self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=160)
         # Hidden by its box: a figure that comes into a hidden pane would be seen.
-        self._graph_box = pn.Column(self._graph, sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
+        self._graph_box = pn.Column(
+            self._graph, sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL]
+        )
         self._title = look.text(height=24)
-        self._reports = {name: Report(columns, REPORT_WIDTHS[name]) for name, columns in REPORT_COLUMNS.items()}
+        self._reports = {
+            name: Report(columns, REPORT_WIDTHS[name]) for name, columns in REPORT_COLUMNS.items()
+        }
         self._tabs = pn.Tabs(
             *[(name, report.view()) for name, report in self._reports.items()],
             sizing_mode="stretch_both",
@@ -101,20 +123,31 @@ class LoadPage(pn.viewable.Viewer):
         self.full.stylesheets = [look.SLIM_BUTTON]
         self.full.on_click(lambda _: self.show_full(self._graph_box.visible))
         self._below = pn.Column(
-            self._tabs, self.full, sizing_mode="stretch_both", margin=0, styles={"position": "relative"},
+            self._tabs,
+            self.full,
+            sizing_mode="stretch_both",
+            margin=0,
+            styles={"position": "relative"},
             stylesheets=[BELOW],
-        )  # fmt: skip
+        )
         menu = figure_menu("dimension graph", "dimension graph")
         head = pn.Row(self._title, menu, sizing_mode="stretch_width", margin=0)
         self.centre = pn.Column(
-            head, self._graph_box, self._below, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+            head,
+            self._graph_box,
+            self._below,
+            sizing_mode="stretch_both",
+            stylesheets=[look.CANVAS],
+            margin=0,
         )
         self._facts = look.text(margin=(10, 0, 0, 0))
         go = look.button("Open the graph and its conflicts →", button_type="primary")
         go.on_click(lambda _: setattr(self.session, "step", "graph"))
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
         self.problem = ProblemPane(session)
-        self.right = look.side(go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300)
+        self.right = look.side(
+            go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300
+        )
         self._busy_shown, self._note, self._drawn = "", "", None
         session.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
         session.param.watch(lambda *_: self.tick(), ["job_changes", "job"])
@@ -126,7 +159,7 @@ class LoadPage(pn.viewable.Viewer):
         self.full.name = "Back to the graph" if full else "Reports in full"
         self._below.stylesheets = [look.FILL if full else BELOW]
 
-    # -- files --------------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------
     def _dropped(self, name: str, content: bytes) -> None:
         if name.casefold().endswith(".toml"):
             self.problem.drop(name, content)
@@ -137,7 +170,7 @@ class LoadPage(pn.viewable.Viewer):
         with self.session.guarded():
             refuse_file(name, nbytes)
 
-    # -- progress -----------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------
     def tick(self) -> None:
         """What a loading job is at, with seconds; the title comes back when it is over."""
         job = self.session.job
@@ -145,12 +178,16 @@ class LoadPage(pn.viewable.Viewer):
         if text != self._busy_shown:
             self._busy_shown = text
             if text:
-                self._title.object = h("p", h("b", job.title), h("span", f"  {text}"), cls="one", role="status")
+                self._title.object = h(
+                    "p", h("b", job.title), h("span", f"  {text}"), cls="one", role="status"
+                )
             else:
                 self._show_title()
 
     def _solved_card(self, case: Solved) -> pn.widgets.Button:
-        card = look.button(f"Solved: {case.words}", left=True, button_style="outline", button_type="default")
+        card = look.button(
+            f"Solved: {case.words}", left=True, button_style="outline", button_type="default"
+        )
         card.on_click(lambda _: self._open(case))
         return card
 
@@ -189,7 +226,9 @@ class LoadPage(pn.viewable.Viewer):
                 "stylesheets": [look.INPUT],
             }
             if key in known:
-                self._inputs[key] = pn.widgets.Select(value=value, options=list(known[key]), **common)
+                self._inputs[key] = pn.widgets.Select(
+                    value=value, options=list(known[key]), **common
+                )
             elif isinstance(value, bool):  # before whole numbers, since Python counts it among them
                 self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
             elif isinstance(value, int):
@@ -199,13 +238,19 @@ class LoadPage(pn.viewable.Viewer):
             else:
                 self._inputs[key] = pn.widgets.TextInput(value=str(value), **common)
         widgets = list(self._inputs.values())
-        rows = [pn.Row(*widgets[i : i + 2], margin=0, sizing_mode="stretch_width") for i in range(0, len(widgets), 2)]
+        rows = [
+            pn.Row(*widgets[i : i + 2], margin=0, sizing_mode="stretch_width")
+            for i in range(0, len(widgets), 2)
+        ]
         self._sizes.objects = [look.text(h("h2", f"sizes of {name}")), *rows]
         self._apply.visible = True
 
     def chosen_sizes(self) -> dict[str, Any]:
         """What the size fields say."""
-        return {key: w.numbers() if isinstance(w, _Numbers) else w.value for key, w in self._inputs.items()}
+        return {
+            key: w.numbers() if isinstance(w, _Numbers) else w.value
+            for key, w in self._inputs.items()
+        }
 
     def refresh(self) -> None:
         """Show what is loaded."""
@@ -227,23 +272,36 @@ class LoadPage(pn.viewable.Viewer):
             self._graph.object = GraphPlot(layout).figure
         self._show_title()
         self._show_reports()
-        self._facts.object = join([h("h2", "program"), facts(program_facts(analysis, model.source))])
+        self._facts.object = join(
+            [h("h2", "program"), facts(program_facts(analysis, model.source))]
+        )
         self._worth_knowing.object = self._notes()
 
     def _show_title(self) -> None:
         model = self.session.model
         if model is not None and not self._busy_shown:
-            self._title.object = h("p", h("b", model.name), h("span", self._note, cls="quiet"), cls="one")
+            self._title.object = h(
+                "p", h("b", model.name), h("span", self._note, cls="quiet"), cls="one"
+            )
 
     def _show_reports(self) -> None:
-        """Fill the tables below the graph; a tab counts its rows, and an empty table says that all is well."""
+        """Fill the tables below the graph.
+
+        A tab counts its rows, and an empty table says that all is well.
+        """
         analysis, problem = self.session.analysis, self.session.problem
         verdicts = {"Coverage": _verdict(analysis.coverage)}
-        frames = {"Arguments": arguments_frame(analysis), "Coverage": coverage_frame(analysis.coverage)}
+        frames = {
+            "Arguments": arguments_frame(analysis),
+            "Coverage": coverage_frame(analysis.coverage),
+        }
         if problem is not None:
             divisibility = problem.divisibility()
             verdicts |= {"Sizes": _verdict(divisibility), "Whole arguments": ""}
-            frames |= {"Sizes": sizes_frame(divisibility), "Whole arguments": whole_arguments_frame(divisibility)}
+            frames |= {
+                "Sizes": sizes_frame(divisibility),
+                "Whole arguments": whole_arguments_frame(divisibility),
+            }
         for i, (name, report) in enumerate(self._reports.items()):
             if name in frames:
                 said = REPORT_HELP[name] if len(frames[name]) else REPORT_EMPTY[name]
@@ -257,7 +315,12 @@ class LoadPage(pn.viewable.Viewer):
             return h("p")
         found = [Note(text) for text in getattr(self.session.model, "notes", ())]
         found += notes(analysis.coverage, problem.divisibility() if problem is not None else None)
-        return join([h("h2", "worth knowing"), h("ul", *[h("li", n.text, cls=n.level) for n in found], cls="log")])
+        return join(
+            [
+                h("h2", "worth knowing"),
+                h("ul", *[h("li", n.text, cls=n.level) for n in found], cls="log"),
+            ]
+        )
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)
@@ -269,11 +332,18 @@ class _Numbers(pn.widgets.TextInput):
     def numbers(self) -> tuple[int, ...] | str:
         """The numbers, or the text as it is if it is something else, for the model to refuse."""
         words = str(self.value).replace(",", " ").split()
-        return tuple(map(int, words)) if words and all(w.isdecimal() for w in words) else str(self.value)
+        return (
+            tuple(map(int, words))
+            if words and all(w.isdecimal() for w in words)
+            else str(self.value)
+        )
 
 
 def stages_text(job: Any) -> str:
-    """``starting 1.2 s · tracing 0.8 s · lowering …``: the stages so far, and how long the last one has been on."""
+    """``starting 1.2 s · tracing 0.8 s · lowering …``.
+
+    The stages so far, and how long the last one has been on.
+    """
     told = [e for e in job.events if isinstance(e.data, str)]
     begins = [("starting a process", 0.0), *((str(e.data), e.at_s) for e in told)]
     ends = [at for _, at in begins[1:]] + [job.elapsed_s]
@@ -290,13 +360,20 @@ WRAP = """
 .tabulator .tabulator-row .tabulator-cell { white-space: normal !important; height: auto !important;
   overflow-wrap: anywhere; vertical-align: top; }
 """
-BELOW = ":host { flex: 0 0 auto !important; height: clamp(170px, 30vh, 320px) !important; overflow: hidden; }"
+BELOW = (
+    ":host { flex: 0 0 auto !important; height: clamp(170px, 30vh, 320px) !important; "
+    "overflow: hidden; }"
+)
 UPLOAD_HELP = (
-    "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export artefact, up to "
-    f"{MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and never run. A machine file (.toml) "
+    "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export "
+    "artefact, up to "
+    f"{MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and never run. A "
+    "machine file (.toml) "
     "goes to the field on the right."
 )
-OWN_HELP = "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."
+OWN_HELP = (
+    "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."
+)
 
 
 REPORT_COLUMNS = {

@@ -26,7 +26,10 @@ VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
 
 
 class SearchPage(pn.viewable.Viewer):
-    """Settings and controls left; curves, the tree or a race in the centre; what was found right."""
+    """Settings and controls left.
+
+    Curves, the tree or a race in the centre; what was found right.
+    """
 
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
@@ -36,9 +39,13 @@ class SearchPage(pn.viewable.Viewer):
         self.pause = look.button("Pause", disabled=True)
         self.step = look.button("Step", description=keys.tip("step"))
         self.round = look.button("Round", description="one round of simulations, then stand still")
-        self.stop = look.button("Stop and keep the best", disabled=True, description=keys.tip("stop"))
+        self.stop = look.button(
+            "Stop and keep the best", disabled=True, description=keys.tip("stop")
+        )
         self.resume = look.button(
-            "Resume", disabled=True, description="go on where the last search ended, for another budget"
+            "Resume",
+            disabled=True,
+            description="go on where the last search ended, for another budget",
         )
         self.run.on_click(lambda _: self._run())
         self.pause.on_click(lambda _: session.pause_search())
@@ -47,15 +54,29 @@ class SearchPage(pn.viewable.Viewer):
         self.stop.on_click(lambda _: session.stop_search())
         self.resume.on_click(lambda _: self._resume())
         self.save = pn.widgets.FileDownload(
-            callback=self._trace, filename="search.npz", label="Save its trace", button_type="default", disabled=True,
-            sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.BUTTON],
-        )  # fmt: skip
+            callback=self._trace,
+            filename="search.npz",
+            label="Save its trace",
+            button_type="default",
+            disabled=True,
+            sizing_mode="stretch_width",
+            margin=(2, 0),
+            stylesheets=[look.BUTTON],
+        )
         self.file = pn.widgets.FileInput(
             accept=".npz", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
         )
         self.file.param.watch(lambda e: self._resume_saved(e.new), "value")
         gap = pn.Spacer(width=6)
-        holds = pn.Row(self.pause, gap, self.step, gap.clone(), self.round, margin=0, sizing_mode="stretch_width")
+        holds = pn.Row(
+            self.pause,
+            gap,
+            self.step,
+            gap.clone(),
+            self.round,
+            margin=0,
+            sizing_mode="stretch_width",
+        )
         ends = pn.Row(self.resume, gap.clone(), self.save, margin=0, sizing_mode="stretch_width")
         self.tree_state = TreeState(session)
         self.tree = TreePane(session, self.tree_state)
@@ -75,26 +96,49 @@ class SearchPage(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             margin=0,
         )
-        self.left = look.side(self.settings.problem_box, self._settings_box, self.race.left, width=290)
+        self.left = look.side(
+            self.settings.problem_box, self._settings_box, self.race.left, width=290
+        )
         self.view = pn.widgets.RadioButtonGroup(
-            options=VIEWS, value="curves", button_type="default", margin=(0, 10, 0, 0), width=210, height=30,
-            sizing_mode="fixed", stylesheets=[look.BUTTON],
-        )  # fmt: skip
+            options=VIEWS,
+            value="curves",
+            button_type="default",
+            margin=(0, 10, 0, 0),
+            width=210,
+            height=30,
+            sizing_mode="fixed",
+            stylesheets=[look.BUTTON],
+        )
         self.scrub = pn.widgets.IntSlider(
-            name="as of simulation", start=0, end=1, value=1, sizing_mode="stretch_width", margin=(0, 10, 0, 0),
-            disabled=True, stylesheets=[look.INPUT],
-        )  # fmt: skip
-        self.live = look.button("Live", sizing_mode="fixed", width=64, height=30, margin=(2, 0), disabled=True)
+            name="as of simulation",
+            start=0,
+            end=1,
+            value=1,
+            sizing_mode="stretch_width",
+            margin=(0, 10, 0, 0),
+            disabled=True,
+            stylesheets=[look.INPUT],
+        )
+        self.live = look.button(
+            "Live", sizing_mode="fixed", width=64, height=30, margin=(2, 0), disabled=True
+        )
         self._scrubbing = False  #: the slider is being set by us
         self.scrub.param.watch(lambda e: self._scrub(e.new), "value")
         self.live.on_click(lambda _: self._scrub(None))
         self.view.param.watch(lambda _: self._show_view(), "value")
         self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
-        self._curves_pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL])
+        self._curves_pane = pn.pane.Bokeh(
+            sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL]
+        )
         self._title = look.text()
         self._curves_box = pn.Column(
             self._curves_pane,
-            pn.Row(pn.HSpacer(), figure_menu("search curves", "search curves"), sizing_mode="stretch_width", margin=0),
+            pn.Row(
+                pn.HSpacer(),
+                figure_menu("search curves", "search curves"),
+                sizing_mode="stretch_width",
+                margin=0,
+            ),
             self.trajectories.centre,
             sizing_mode="stretch_both",
             stylesheets=[look.FILL],
@@ -102,12 +146,19 @@ class SearchPage(pn.viewable.Viewer):
         )
         self.centre = pn.Column(
             self._title,
-            pn.Row(self.view, self._scrubber, sizing_mode="stretch_width", margin=(0, 0, 4, 0), height=42),
+            pn.Row(
+                self.view,
+                self._scrubber,
+                sizing_mode="stretch_width",
+                margin=(0, 0, 4, 0),
+                height=42,
+            ),
             self._curves_box,
             self.tree.centre,
             self.race.centre,
             sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],  # Panel adds up hidden ones
+            # Panel adds up hidden ones
+            stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
             margin=0,
         )
         self._facts = look.text()
@@ -116,7 +167,7 @@ class SearchPage(pn.viewable.Viewer):
         self._facts_box = pn.Column(self._facts, go, sizing_mode="stretch_width", margin=0)
         self.right = look.side(
             self.trajectories.right, self._facts_box, self.tree.right, self.race.right, width=300
-        )  # fmt: skip
+        )
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
         self._scrub_shown_at = 0.0
@@ -159,21 +210,30 @@ class SearchPage(pn.viewable.Viewer):
         self._scrubbing = True
         try:
             self.scrub.disabled = n < 2
-            self.scrub.param.update(start=min(1, n), end=max(n, 1), value=max(state.shown, min(1, n)))
+            self.scrub.param.update(
+                start=min(1, n), end=max(n, 1), value=max(state.shown, min(1, n))
+            )
         finally:
             self._scrubbing = False
         self.live.disabled = state.at is None
         self.live.button_type = "success" if state.at is None and n else "default"
 
     def _changed(self) -> None:
-        """Something about the job changed: show it, but words no more than twice a second while a search runs.
+        """Something about the job changed.
 
-        Every word that changes makes the browser lay the page out anew, on cores that the search wants.
+        Show it, but words no more than twice a second while a search runs.
+
+        Every word that changes makes the browser lay the page out anew, on cores that the search
+        wants.
         """
         job = self.session.job
         state = (self.session.busy, job.state if job is not None else None)
         running = state == (True, JobState.RUNNING)
-        self._stale = running and state == self._state and time.monotonic() - self._refreshed_at < WORDS_EVERY_S
+        self._stale = (
+            running
+            and state == self._state
+            and time.monotonic() - self._refreshed_at < WORDS_EVERY_S
+        )
         if not self._stale:
             self._state = state
             self.refresh()
@@ -186,7 +246,9 @@ class SearchPage(pn.viewable.Viewer):
         job = self.session.job
         live = job is not None and job.running and job.state is JobState.RUNNING
         if (state.there, state.at) != self._scrub_shown and not (
-            live and state.at == self._scrub_shown[1] and time.monotonic() - self._scrub_shown_at < WORDS_EVERY_S
+            live
+            and state.at == self._scrub_shown[1]
+            and time.monotonic() - self._scrub_shown_at < WORDS_EVERY_S
         ):
             self._scrub_shown_at = time.monotonic()
             self._scrub_shown = (state.there, state.at)
@@ -207,14 +269,19 @@ class SearchPage(pn.viewable.Viewer):
     def _new_problem(self) -> None:
         problem = self.session.problem
         self.curves = (
-            SearchCurves(problem.memory_limit_bytes, *problem.baseline) if problem is not None else SearchCurves()
+            SearchCurves(problem.memory_limit_bytes, *problem.baseline)
+            if problem is not None
+            else SearchCurves()
         )
         self.curves.append(self.session.points)
         self._curves_pane.object = self.curves.root
         self.refresh()
 
     def _checked(self) -> None:
-        """Something was typed: say what is wrong with it, and let nothing start before it is right."""
+        """Something was typed.
+
+        Say what is wrong with it, and let nothing start before it is right.
+        """
         if hasattr(self, "_facts_box"):
             self.refresh()
 
@@ -280,7 +347,9 @@ class SearchPage(pn.viewable.Viewer):
         errors = self.settings.errors
         self.run.disabled = session.busy or bool(errors)
         self.pause.disabled = self.stop.disabled = not searching
-        self.step.disabled = self.round.disabled = (session.busy and not searching) or (not searching and bool(errors))
+        self.step.disabled = self.round.disabled = (session.busy and not searching) or (
+            not searching and bool(errors)
+        )
         last = session.search_job
         left = last is not None and last.left_trace
         self.resume.disabled = session.busy or not left
@@ -317,7 +386,10 @@ class SearchPage(pn.viewable.Viewer):
             return join([h("h2", "search"), h("p", state, cls="quiet")])
         seen = self.tree_state.best() if self.tree_state.at is not None else None
         last = session.points[-1]
-        best_s, best_bytes, best_score, actions = last.best_s, last.best_bytes, last.best_score, session.best_actions
+        best_s = last.best_s
+        best_bytes = last.best_bytes
+        best_score = last.best_score
+        actions = session.best_actions
         if seen is not None:
             best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score
             actions = seen.actions
@@ -329,13 +401,21 @@ class SearchPage(pn.viewable.Viewer):
             ("best C(s)", f"{best_score:.4f}"),
             (
                 "best step",
-                f"{seconds_text(best_s)}, {base[0] / best_s:.2f}× unsharded speed" if best_s else "–",
+                f"{seconds_text(best_s)}, {base[0] / best_s:.2f}× unsharded speed"
+                if best_s
+                else "–",
             ),
             ("best peak", f"{bytes_text(best_bytes)} of {bytes_text(problem.memory_limit_bytes)}"),
             ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
         ]
         if seen is not None:
-            rows.insert(0, ("as of", f"simulation {self.tree_state.shown:,}, best found by number {seen.index:,}"))
+            rows.insert(
+                0,
+                (
+                    "as of",
+                    f"simulation {self.tree_state.shown:,}, best found by number {seen.index:,}",
+                ),
+            )
         elif session.search_gap is not None:
             rows.insert(1, ("proof", gap_text(session.search_gap)))
         return join(

@@ -1,4 +1,7 @@
-"""Race methods on one problem: the chart and its table in the centre, settings on the left, the winner on the right."""
+"""Race methods on one problem.
+
+The chart and its table in the centre, settings on the left, the winner on the right.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
 HELP = (
-    "One method after the other, each in a process of its own with the same budget, so that none takes "
-    "another's cores. Preparing comes before its clock starts. A method that runs cannot stand still, since its "
+    "One method after the other, each in a process of its own with the same budget, so that none "
+    "takes "
+    "another's cores. Preparing comes before its clock starts. A method that runs cannot stand "
+    "still, since its "
     "clock would run on: Hold lets it end and stands still before the next one."
 )
 FIRST = ["mcts", "beam", "random"]
@@ -35,17 +40,26 @@ class RacePane(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": (3, 0), "stylesheets": [look.INPUT]}
+        common: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": (3, 0),
+            "stylesheets": [look.INPUT],
+        }
         self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **common)
         self.methods.param.watch(lambda _: self._checked(), "value")
         self.seconds = Checked(
-            "seconds each", "10", number(0.5, 86_400, unit=" seconds"), on_check=self._checked,
+            "seconds each",
+            "10",
+            number(0.5, 86_400, unit=" seconds"),
+            on_check=self._checked,
             description="Budget of each method, counted from the start of its own search.",
-        )  # fmt: skip
+        )
         self.seed = Checked("seed", "0", number(0, 2**63 - 1, whole=True), on_check=self._checked)
         self._why_not = look.text(visible=False)
         self.run = look.button("Run the race", button_type="primary")
-        self.hold = look.button("Hold after this", disabled=True, description="stand still before the next method")
+        self.hold = look.button(
+            "Hold after this", disabled=True, description="stand still before the next method"
+        )
         self.stop = look.button("Stop and keep", disabled=True)
         self.run.on_click(lambda _: self._run())
         self.hold.on_click(lambda _: session.pause_search())
@@ -64,16 +78,27 @@ class RacePane(pn.viewable.Viewer):
             margin=0,
         )
         self.kind = pn.widgets.RadioButtonGroup(
-            options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0), stylesheets=[look.BUTTON]
+            options={v: k for k, v in SHOWN.items()},
+            value="score",
+            margin=(0, 0, 4, 0),
+            stylesheets=[look.BUTTON],
         )
         self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL])
-        self.table = look.table(race_frame([]), height=190, sizing_mode="stretch_width", selectable=False)
+        self._pane = pn.pane.Bokeh(
+            sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL]
+        )
+        self.table = look.table(
+            race_frame([]), height=190, sizing_mode="stretch_width", selectable=False
+        )
         self.centre = pn.Column(
-            pn.Row(self.kind, figure_menu("race curves", "race"), margin=0), self._pane,
-            look.text(h("h2", "the race as a table")), self.table,
-            sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL],
-        )  # fmt: skip
+            pn.Row(self.kind, figure_menu("race curves", "race"), margin=0),
+            self._pane,
+            look.text(h("h2", "the race as a table")),
+            self.table,
+            sizing_mode="stretch_both",
+            margin=0,
+            stylesheets=[look.FILL],
+        )
         self._facts = look.text()
         self.compare = look.button("Compare the plans of the race →", disabled=True)
         self.compare.on_click(lambda _: race_to_compare(session))
@@ -82,7 +107,9 @@ class RacePane(pn.viewable.Viewer):
         self._new_chart()
 
     def _run(self) -> None:
-        self.session.start_race(list(self.methods.value or []), float(self.seconds.value), int(self.seed.value))
+        self.session.start_race(
+            list(self.methods.value or []), float(self.seconds.value), int(self.seed.value)
+        )
         self._new_chart()
 
     @property
@@ -115,15 +142,26 @@ class RacePane(pn.viewable.Viewer):
         self._why_not.visible = bool(errors)
         self._why_not.object = h("p", f"Not yet: {errors[0]}.", cls="red") if errors else ""
         self.hold.disabled = self.stop.disabled = not racing
-        self.hold.name = "Go on" if racing and job is not None and job.state is JobState.PAUSED else "Hold after this"
+        self.hold.name = (
+            "Go on"
+            if racing and job is not None and job.state is JobState.PAUSED
+            else ("Hold after this")
+        )
         self.compare.disabled = race.found is None or not race.found.costs
-        shown = (race.changes, race.found is not None, racing, job.state if racing and job is not None else None)
+        shown = (
+            race.changes,
+            race.found is not None,
+            racing,
+            job.state if racing and job is not None else None,
+        )
         if shown == self._shown:
             return
         self._shown = shown
         rows = race.rows
         look.later(
-            self.curves.show, {m: list(p) for m, p in race.points.items()}, {r.method: r.elapsed_s for r in rows}
+            self.curves.show,
+            {m: list(p) for m, p in race.points.items()},
+            {r.method: r.elapsed_s for r in rows},
         )
         self.table.value = race_frame(rows)
         self._facts.object = self._words(racing)
@@ -131,23 +169,43 @@ class RacePane(pn.viewable.Viewer):
     def _words(self, racing: bool) -> Safe:
         session, race = self.session, self.session.race
         if race.problem is None:
-            return join([h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")])
+            return join(
+                [h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")]
+            )
         job = session.job
         held = racing and job is not None and job.state is JobState.PAUSED
         between = not race.running or race.running in race.outcomes
-        state = ("held" if between else f"held after {race.running}") if held else "racing" if racing else "over"
+        state = (
+            ("held" if between else f"held after {race.running}")
+            if held
+            else "racing"
+            if racing
+            else "over"
+        )
         through = f"{len(race.outcomes)} of {len(race.methods)} through"
-        rows: list[tuple[str, object]] = [("state", f"{state}, {through}"), ("on", race.problem.describe())]
+        rows: list[tuple[str, object]] = [
+            ("state", f"{state}, {through}"),
+            ("on", race.problem.describe()),
+        ]
         found = [r for r in race.rows if r.score is not None]
-        parts: list[Any] = [h("h2", "race ", h("span", "estimated", cls="tag estimated")), facts(rows)]
+        parts: list[Any] = [
+            h("h2", "race ", h("span", "estimated", cls="tag estimated")),
+            facts(rows),
+        ]
         if found:
             best = min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
             after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
             parts += [
                 h("h2", "best so far" if racing else "best of all"),
-                facts([("method", best.method), ("step", seconds_text(best.time_s)),
-                       ("peak", bytes_text(best.peak_bytes)), ("found", after)]),
-            ]  # fmt: skip
+                facts(
+                    [
+                        ("method", best.method),
+                        ("step", seconds_text(best.time_s)),
+                        ("peak", bytes_text(best.peak_bytes)),
+                        ("found", after),
+                    ]
+                ),
+            ]
         for m, outcome in race.outcomes.items():
             if outcome.status in ("CRASHED", "FAILED"):
                 parts.append(h("p", f"{m}: {outcome.message}", cls="red"))

@@ -1,4 +1,7 @@
-"""What a search is given: problem, method, budget, seed and options, checked while they are typed."""
+"""What a search is given.
+
+Problem, method, budget, seed and options, checked while they are typed.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,17 @@ def parse_mesh(text: str) -> Mesh:
     """A mesh of at most 4096 devices.  Raises ToastError or ValueError with what to write."""
     mesh = make_mesh(text)
     if mesh.n_devices > MOST_DEVICES:
-        raise ValueError(f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; make an axis smaller")
+        raise ValueError(
+            f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; "
+            "make an axis smaller"
+        )
     return mesh
 
 
 def parse_options(method: str, text: str) -> dict[str, Any]:
-    """``exploration=0.5, depth=20`` as a dict.  Raises ValueError for what the method does not take.
+    """``exploration=0.5, depth=20`` as a dict.
+
+    Raises ValueError for what the method does not take.
 
     >>> parse_options("mcts", "depth=20, solve=False")
     {'depth': 20, 'solve': False}
@@ -45,13 +53,17 @@ def parse_options(method: str, text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, sep, value = (word.strip() for word in part.partition("="))
         if not sep or not value:
-            raise ValueError(f"cannot read {part.strip()!r}; write name=value, for instance depth=20, patience=2")
+            raise ValueError(
+                f"cannot read {part.strip()!r}; write name=value, for instance depth=20, patience=2"
+            )
         if unknown := cls.unknown([name]):
             raise ValueError(unknown)
         try:
             options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            raise ValueError(f"{name}={value}: cannot read {value!r}; give a number, True, False or None") from None
+            raise ValueError(
+                f"{name}={value}: cannot read {value!r}; give a number, True, False or None"
+            ) from None
         if not isinstance(options[name], bool | int | float | str | None):
             raise ValueError(f"{name}={value}: give a number, True, False or None")
     try:
@@ -70,62 +82,104 @@ def options_help(method: str) -> Safe:
 
 
 class SearchSettings(pn.viewable.Viewer):
-    """The fields.  ``apply`` writes them into the session; ``errors`` are what is wrong with them."""
+    """The fields.
+
+    ``apply`` writes them into the session; ``errors`` are what is wrong with them.
+    """
 
     def __init__(self, session: Session, on_check: Callable[[], None], **params: Any) -> None:
         super().__init__(**params)
         self.session = session
         watch: dict[str, Any] = {"on_check": on_check}
         self.mesh = Checked(
-            "mesh (axis=size, ...)", session.mesh, parse_mesh, lambda m: self._problem(mesh=str(m)), **watch
+            "mesh (axis=size, ...)",
+            session.mesh,
+            parse_mesh,
+            lambda m: self._problem(mesh=str(m)),
+            **watch,
         )
         self.machine = pn.widgets.Select(
-            name="machine", options=[*MACHINES, *session.own_machines], value=session.machine,
-            sizing_mode="stretch_width", margin=(3, 0), stylesheets=[look.INPUT],
-        )  # fmt: skip
+            name="machine",
+            options=[*MACHINES, *session.own_machines],
+            value=session.machine,
+            sizing_mode="stretch_width",
+            margin=(3, 0),
+            stylesheets=[look.INPUT],
+        )
         self.machine.param.watch(lambda e: self._problem(machine=e.new), "value")
         self.memory = Checked(
-            "memory limit, GiB", f"{session.memory_gib:g}" if session.memory_gib else "",
-            number(1e-6, 1e6, unit=" GiB", empty="the machine's"), lambda v: self._problem(memory_gib=v),
-            placeholder="the machine's", **watch,
-        )  # fmt: skip
+            "memory limit, GiB",
+            f"{session.memory_gib:g}" if session.memory_gib else "",
+            number(1e-6, 1e6, unit=" GiB", empty="the machine's"),
+            lambda v: self._problem(memory_gib=v),
+            placeholder="the machine's",
+            **watch,
+        )
         self.method = pn.widgets.Select(
-            name="method", options=list(METHODS), value=session.method, sizing_mode="stretch_width", margin=(3, 0),
+            name="method",
+            options=list(METHODS),
+            value=session.method,
+            sizing_mode="stretch_width",
+            margin=(3, 0),
             stylesheets=[look.INPUT],
-        )  # fmt: skip
+        )
         self._sentence = look.text()
         self.seconds = Checked(
-            "seconds", _text(session.seconds), number(0.5, MOST_SECONDS, unit=" seconds", empty="no limit"),
-            placeholder="no limit", **watch,
-        )  # fmt: skip
+            "seconds",
+            _text(session.seconds),
+            number(0.5, MOST_SECONDS, unit=" seconds", empty="no limit"),
+            placeholder="no limit",
+            **watch,
+        )
         self.evaluations = Checked(
-            "plans", _text(session.evaluations), number(1, 1e9, whole=True, unit=" plans", empty="no limit"),
-            placeholder="no limit", description="Distinct shardings that may be priced; empty: no limit.", **watch,
-        )  # fmt: skip
+            "plans",
+            _text(session.evaluations),
+            number(1, 1e9, whole=True, unit=" plans", empty="no limit"),
+            placeholder="no limit",
+            description="Distinct shardings that may be priced; empty: no limit.",
+            **watch,
+        )
         self.seed = Checked("seed", str(session.seed), number(0, 2**63 - 1, whole=True), **watch)
         self.options = Checked(
-            "options", ", ".join(f"{k}={v}" for k, v in session.options.items()),
-            lambda text: parse_options(str(self.method.value), text), placeholder="name=value, ...", **watch,
-        )  # fmt: skip
+            "options",
+            ", ".join(f"{k}={v}" for k, v in session.options.items()),
+            lambda text: parse_options(str(self.method.value), text),
+            placeholder="name=value, ...",
+            **watch,
+        )
         self.method.param.watch(lambda *_: self._describe(), "value")
         self._describe()
         gap = pn.Spacer(width=8)
         budget = pn.Row(
-            self.seconds, gap, self.evaluations, gap.clone(), self.seed, margin=0, sizing_mode="stretch_width"
+            self.seconds,
+            gap,
+            self.evaluations,
+            gap.clone(),
+            self.seed,
+            margin=0,
+            sizing_mode="stretch_width",
         )
         self.problem_box = pn.Column(
             look.text(h("h2", "problem")),
             self.mesh,
-            pn.Row(self.machine, pn.Spacer(width=8), self.memory, margin=0, sizing_mode="stretch_width"),
+            pn.Row(
+                self.machine, pn.Spacer(width=8), self.memory, margin=0, sizing_mode="stretch_width"
+            ),
             sizing_mode="stretch_width",
             margin=0,
         )
         self.search_box = pn.Column(
-            look.text(h("h2", "search")), self.method, self._sentence, budget,
+            look.text(h("h2", "search")),
+            self.method,
+            self._sentence,
+            budget,
             self.options,
-            sizing_mode="stretch_width", margin=0,
-        )  # fmt: skip
-        session.param.watch(lambda *_: self._follow(), ["mesh", "machine", "own_machines", "memory_gib"])
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        session.param.watch(
+            lambda *_: self._follow(), ["mesh", "machine", "own_machines", "memory_gib"]
+        )
 
     def _problem(self, **values: Any) -> None:
         self.session.set_problem(**values)
@@ -153,7 +207,9 @@ class SearchSettings(pn.viewable.Viewer):
     @property
     def errors(self) -> list[str]:
         """What keeps a search from being started."""
-        found = [f.error for f in (self.seconds, self.evaluations, self.seed, self.options) if f.error]
+        found = [
+            f.error for f in (self.seconds, self.evaluations, self.seed, self.options) if f.error
+        ]
         if not found and self.seconds.value is None and self.evaluations.value is None:
             found = ["give seconds or plans, or the search never ends"]
         return self.problem_errors + found
@@ -161,9 +217,12 @@ class SearchSettings(pn.viewable.Viewer):
     def apply(self) -> None:
         """Give the session what the fields say."""
         self.session.param.update(
-            method=self.method.value, seconds=self.seconds.value, evaluations=self.evaluations.value,
-            seed=int(self.seed.value), options=dict(self.options.value),
-        )  # fmt: skip
+            method=self.method.value,
+            seconds=self.seconds.value,
+            evaluations=self.evaluations.value,
+            seed=int(self.seed.value),
+            options=dict(self.options.value),
+        )
 
     def apply_budget(self) -> None:
         """Only the budget: what is resumed keeps its method, seed and options."""

@@ -1,4 +1,7 @@
-"""Trajectories of a search as a table, and the one that is looked at: its actions with the price after each."""
+"""Trajectories of a search as a table, and the one that is looked at.
+
+Its actions with the price after each.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ WIDTHS = {"number": 92, "after": 76, "C(s)": 66, "step": 74, "peak": 84, "fits":
 class TrajectoryPane(pn.viewable.Viewer):
     """The table under the curves, and what is right of it for the row that is selected."""
 
-    def __init__(self, session: Session, state: TreeState, on_pick: Callable[[], None], **params: Any) -> None:
+    def __init__(
+        self, session: Session, state: TreeState, on_pick: Callable[[], None], **params: Any
+    ) -> None:
         super().__init__(**params)
         self.session, self.state, self._on_pick = session, state, on_pick
         self.picked: Simulation | None = None
@@ -33,18 +38,30 @@ class TrajectoryPane(pn.viewable.Viewer):
         self._at = 0.0
         self._waiting = False
         self.kind = pn.widgets.RadioButtonGroup(
-            options=KINDS, value="improvements", button_type="default", margin=(4, 0, 2, 0), height=28, width=420,
-            sizing_mode="fixed", stylesheets=[look.BUTTON],
-        )  # fmt: skip
+            options=KINDS,
+            value="improvements",
+            button_type="default",
+            margin=(4, 0, 2, 0),
+            height=28,
+            width=420,
+            sizing_mode="fixed",
+            stylesheets=[look.BUTTON],
+        )
         self.kind.param.watch(lambda _: self.refresh(now=True), "value")
         self.table = look.table(
-            trajectory_frame([]), height=150, sizing_mode="stretch_width", widths=WIDTHS,
+            trajectory_frame([]),
+            height=150,
+            sizing_mode="stretch_width",
+            widths=WIDTHS,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 50}},
-        )  # fmt: skip
+        )
         self.table.on_click(lambda e: self._pick(e.row))
         tag = look.text(h("span", "estimated", cls="tag estimated"), margin=(8, 0, 0, 8))
         self.centre = pn.Column(
-            pn.Row(self.kind, tag, margin=0, height=34), self.table, sizing_mode="stretch_width", margin=0
+            pn.Row(self.kind, tag, margin=0, height=34),
+            self.table,
+            sizing_mode="stretch_width",
+            margin=0,
         )
         self._facts = look.text()
         self.tree = look.button("Show it in the tree →")
@@ -53,7 +70,13 @@ class TrajectoryPane(pn.viewable.Viewer):
         self.compare.on_click(lambda _: self._compare())
         self.back.on_click(lambda _: self._forget())
         self.right = pn.Column(
-            self._facts, self.tree, self.compare, self.back, sizing_mode="stretch_width", margin=0, visible=False
+            self._facts,
+            self.tree,
+            self.compare,
+            self.back,
+            sizing_mode="stretch_width",
+            margin=0,
+            visible=False,
         )
 
     def _pick(self, row: int) -> None:
@@ -77,12 +100,17 @@ class TrajectoryPane(pn.viewable.Viewer):
         state = self.state
         best = state.best() if state.shown else None
         shown = (
-            id(state.mirror), self.kind.value,
-            (None if best is None else best.index) if self.kind.value == "improvements" else state.shown,
-        )  # fmt: skip
+            id(state.mirror),
+            self.kind.value,
+            (None if best is None else best.index)
+            if self.kind.value == "improvements"
+            else state.shown,
+        )
         if self.picked is not None and self._shown and self._shown[0] != shown[0]:
             self._forget()  # of another search
-        if shown != self._shown and (now or time.monotonic() - self._at > EVERY_S or not state.shown):
+        if shown != self._shown and (
+            now or time.monotonic() - self._at > EVERY_S or not state.shown
+        ):
             self._shown, self._at = shown, time.monotonic()
             self._rows = state.trajectories(str(self.kind.value))
             self.table.selection = []
@@ -112,12 +140,14 @@ def _words(picked: Simulation, known: Any) -> Safe:
         ("step", seconds_text(picked.time_s)),
         ("peak", bytes_text(picked.peak_bytes) + ("" if picked.fits else ", does not fit")),
     ]
-    return join([
-        h("h2", f"trajectory {picked.index:,} ", h("span", "estimated", cls="tag estimated")),
-        facts(rows),
-        h("h2", "its actions"),
-        steps_list(picked.actions, known),
-    ])  # fmt: skip
+    return join(
+        [
+            h("h2", f"trajectory {picked.index:,} ", h("span", "estimated", cls="tag estimated")),
+            facts(rows),
+            h("h2", "its actions"),
+            steps_list(picked.actions, known),
+        ]
+    )
 
 
 def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
@@ -131,7 +161,8 @@ def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
         if steps:
             over = "" if steps[i].fits else " over"
             after = (
-                f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, {bytes_text(steps[i].peak_bytes)}{over}"
+                f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, "
+                f"{bytes_text(steps[i].peak_bytes)}{over}"
             )
         items.append(h("li", text, h("span", after, cls="quiet")))
     parts = [h("ol", *items, cls="chain mono")]

@@ -20,11 +20,13 @@ from toast_lab.views.icicle import TINTS, IciclePlot, Scene
 
 TABLE_EVERY_S = 3.0
 TABLE_HELP = (
-    "N: simulations through the action here. Q: their mean C(s). P: what the action brought wherever it was taken, "
+    "N: simulations through the action here. Q: their mean C(s). P: what the action brought "
+    "wherever it was taken, "
     "1 for the best. UCT: the upper confidence bound of the tree search, worked out from these."
 )
 HELP = (
-    "Click a block to select it, click it again to begin the picture with it; click a grey block to unfold it. "
+    "Click a block to select it, click it again to begin the picture with it; click a grey block "
+    "to unfold it. "
     "Visits are simulations that went through a step or ended in it."
 )
 
@@ -38,13 +40,28 @@ class TreePane(pn.viewable.Viewer):
         self.plot = IciclePlot(self._tapped)
         common: dict[str, Any] = {"margin": (0, 8, 0, 0), "stylesheets": [look.INPUT]}
         self.tint = pn.widgets.Select(
-            name="tint", options={v: k for k, v in TINTS.items()}, width=140, description=HELP, **common
+            name="tint",
+            options={v: k for k, v in TINTS.items()},
+            width=140,
+            description=HELP,
+            **common,
         )
         self.widest = pn.widgets.IntInput(
-            name="blocks a step", value=8, start=1, end=40, width=96,
-            description="Children drawn of each step, the most visited first; the others are one grey block.", **common,
-        )  # fmt: skip
-        small: dict[str, Any] = {"sizing_mode": "fixed", "width": 118, "height": 30, "margin": (18, 6, 0, 0)}
+            name="blocks a step",
+            value=8,
+            start=1,
+            end=40,
+            width=96,
+            description="Children drawn of each step, the most visited first; the others are one "
+            "grey block.",
+            **common,
+        )
+        small: dict[str, Any] = {
+            "sizing_mode": "fixed",
+            "width": 118,
+            "height": 30,
+            "margin": (18, 6, 0, 0),
+        }
         self.zoom = look.button("Zoom in", **small)
         self.up = look.button("Up one level", **small)
         self.top = look.button("Whole tree", **small)
@@ -55,9 +72,11 @@ class TreePane(pn.viewable.Viewer):
         self.widest.param.watch(lambda _: self.draw(), "value")
         self._way = look.text(height=22)
         self.table = look.table(
-            action_frame([]), height=180, sizing_mode="stretch_width",
+            action_frame([]),
+            height=180,
+            sizing_mode="stretch_width",
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 70}},
-        )  # fmt: skip
+        )
         self.table.on_click(self._row)
         self._heading = look.text()
         self._children: list[int] = []
@@ -66,7 +85,11 @@ class TreePane(pn.viewable.Viewer):
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
             pn.Row(self._way, menu, sizing_mode="stretch_width", margin=0, height=28),
             pn.pane.Bokeh(
-                self.plot.figure, sizing_mode="stretch_both", margin=0, min_height=160, stylesheets=[look.FILL]
+                self.plot.figure,
+                sizing_mode="stretch_both",
+                margin=0,
+                min_height=160,
+                stylesheets=[look.FILL],
             ),
             self._heading,
             self.table,
@@ -77,14 +100,18 @@ class TreePane(pn.viewable.Viewer):
         self._facts = look.text()
         self.compare = look.button("Compare this plan →")
         self.graph = look.button("Go on by hand in the graph →")
-        self.compare.on_click(lambda _: path_to_compare(session, self._plan, f"{session.method} step"))
+        self.compare.on_click(
+            lambda _: path_to_compare(session, self._plan, f"{session.method} step")
+        )
         self.graph.on_click(lambda _: path_to_graph(session, self._plan))
-        self.right = pn.Column(self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0)
+        self.right = pn.Column(
+            self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0
+        )
         self._plan: tuple[str, ...] = ()
         self._table_at, self._drawn, self._waiting, self._listed = 0.0, (0, 0), False, False
         self.draw()
 
-    # -- moving -------------------------------------------------------------------------------------
+    # -- moving ------------------------------------------------------------------------------------
     def _tapped(self, block: int) -> None:
         if self.plot.scene is not None:
             self.state.tap(self.plot.scene, block)
@@ -95,11 +122,12 @@ class TreePane(pn.viewable.Viewer):
         self.draw()
 
     def _row(self, event: Any) -> None:
-        if event.row < len(self._children) and self._children[event.row] >= 0:  # else it was never tried
+        # Else it was never tried
+        if event.row < len(self._children) and self._children[event.row] >= 0:
             self.state.selected = self._children[event.row]
             self.draw()
 
-    # -- showing ------------------------------------------------------------------------------------
+    # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
         """Count and draw if there is more to be seen; bring the price in once it is known."""
         self.state.count()
@@ -124,7 +152,10 @@ class TreePane(pn.viewable.Viewer):
         self._show_place()
 
     def _fill(self) -> None:
-        """The actions at the selected step; those that nobody tried come once they are worked out."""
+        """The actions at the selected step.
+
+        Those that nobody tried come once they are worked out.
+        """
         place = self.state.place()
         known = None if place is None else self.state.facts(place.plan)
         self._listed = known is not None
@@ -133,7 +164,9 @@ class TreePane(pn.viewable.Viewer):
 
     def _words_of_way(self, scene: Scene | None) -> Safe:
         if scene is None:
-            return h("p", "The tree grows while a search runs. Run one, or step it.", cls="quiet one")
+            return h(
+                "p", "The tree grows while a search runs. Run one, or step it.", cls="quiet one"
+            )
         mirror, state = self.state.mirror, self.state
         assert mirror is not None
         with mirror.lock:
@@ -141,7 +174,13 @@ class TreePane(pn.viewable.Viewer):
         n = f"{state.shown:,} simulations"
         if mirror.n < self.session.simulations and state.at is None and mirror.n == state.shown:
             n = f"the first {n}"
-        return h("p", h("b", " › ".join(way)), h("span", f"  {n}", cls="quiet"), cls="one", title=" › ".join(way))
+        return h(
+            "p",
+            h("b", " › ".join(way)),
+            h("span", f"  {n}", cls="quiet"),
+            cls="one",
+            title=" › ".join(way),
+        )
 
     def _show_place(self) -> None:
         place = self.state.place()
@@ -151,12 +190,18 @@ class TreePane(pn.viewable.Viewer):
         price = None if known is None else known.cost
         if known is not None and not self._listed:
             self._fill()
-        self.compare.disabled = place is None or not place.plan or isinstance(price, str) or price is None
+        self.compare.disabled = (
+            place is None or not place.plan or isinstance(price, str) or price is None
+        )
         problem, mine = self.session.problem, self.session.search_problem
-        self.graph.disabled = self.compare.disabled or problem is None or mine is None or problem.mesh != mine.mesh
+        self.graph.disabled = (
+            self.compare.disabled or problem is None or mine is None or problem.mesh != mine.mesh
+        )
         self._facts.object = _place_words(place, known)
         label = "unsharded" if place is None else place.label
-        self._heading.object = h("h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP)
+        self._heading.object = h(
+            "h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP
+        )
 
     def __panel__(self) -> Any:
         return pn.Row(self.centre, self.right)
@@ -173,7 +218,13 @@ def _place_words(place: Place | None, known: Any) -> Safe:
         ("best C(s)", f"{place.best_score:.4f}"),
     ]
     if place.prior is not None:
-        rows.append(("prior", f"C(s) {place.prior[1]:.4f}, mean of the action wherever taken ({place.prior[0]:,}×)"))
+        rows.append(
+            (
+                "prior",
+                f"C(s) {place.prior[1]:.4f}, mean of the action wherever taken "
+                f"({place.prior[0]:,}×)",
+            )
+        )
     if place.own is not None and math.isfinite(place.own[1]):
         rows.append(("its own count", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
     parts: list[Any] = [

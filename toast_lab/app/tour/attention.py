@@ -8,7 +8,19 @@ from __future__ import annotations
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import identified_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Scene, Step, Task
-from toast_lab.app.tour.words import begin, carriers, count, dims, factors, listed, moved, price, sent, take, taken
+from toast_lab.app.tour.words import (
+    begin,
+    carriers,
+    count,
+    dims,
+    factors,
+    listed,
+    moved,
+    price,
+    sent,
+    take,
+    taken,
+)
 from toast_lab.views.graph_layout import place_text
 from toast_lab.views.inspect import boxed_with
 
@@ -20,7 +32,11 @@ SIDES = ("S@0->s", "S@1->s")
 
 def sequence_side(s: Session) -> int:
     """The side with the figure's reduce_scatter."""
-    return next(i for i, side in enumerate(SIDES) if any(k == "reduce_scatter" for k, *_ in taken(s, (side,)).sent))
+    return next(
+        i
+        for i, side in enumerate(SIDES)
+        if any(k == "reduce_scatter" for k, *_ in taken(s, (side,)).sent)
+    )
 
 
 def _choose(s: Session, side: int) -> None:
@@ -34,8 +50,10 @@ def _program(s: Session) -> str:
     a = s.analysis
     twice = carriers(a, "S", 2)
     return (
-        "Attention with an average in place of the softmax, as in the paper. Keys and queries both come from `x`, so "
-        f"that the scores `a` are `{dims(s, 'a')}`: conflicts on {listed(twice)}. The reduction leaves `b` with "
+        "Attention with an average in place of the softmax, as in the paper. Keys and queries "
+        "both come from `x`, so "
+        f"that the scores `a` are `{dims(s, 'a')}`: conflicts on {listed(twice)}. The reduction "
+        "leaves `b` with "
         f"`{dims(s, 'b')}` and the last matmul `z` with `{dims(s, 'z')}`: there the conflict ends."
     )
 
@@ -43,9 +61,11 @@ def _program(s: Session) -> str:
 def _names(s: Session) -> str:
     a = s.analysis
     return (
-        "The same program with I applied only. Every op has names of its own, written beside the text and drawn as "
+        "The same program with I applied only. Every op has names of its own, written beside the "
+        "text and drawn as "
         f"markers: {count(a.dims.n, 'name')}, of which colour `S` has "
-        f"{a.groups[a.group_index('S')].n_names}. Where a tensor has two of them, at its definition or at a use, they "
+        f"{a.groups[a.group_index('S')].n_names}. Where a tensor has two of them, at its "
+        "definition or at a use, they "
         "are in conflict."
     )
 
@@ -54,8 +74,10 @@ def _graph(s: Session) -> str:
     a, n = s.analysis, len(s.analysis.conflicts)
     return (
         f"The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(n, 'conflict')}, on {listed(place_text(a, k) for k in range(n))}. Each could be settled in two ways, "
-        f"which makes {2**n} resolutions of this small program alone. Most of them move data for nothing."
+        f"{count(n, 'conflict')}, on {listed(place_text(a, k) for k in range(n))}. Each could be "
+        "settled in two ways, "
+        f"which makes {2**n} resolutions of this small program alone. Most of them move data for "
+        "nothing."
     )
 
 
@@ -64,20 +86,27 @@ def _box(s: Session) -> str:
     (n, o), other = a.conflicts[0].sides, boxed_with(a, 0)[0]
     left, right = a.conflicts[other].sides
     return (
-        f"Two conflicts are selected: on the definition of `a`, `{text[n]}` and `{text[o]}`, and on a use of it, "
-        f"`{text[left]}` and `{text[right]}`. M leads straight down both sides, and no path goes across: the paper's "
-        "box. Settled alike they cost nothing; settled differently, `a` would have to be moved by an all_to_all."
+        f"Two conflicts are selected: on the definition of `a`, `{text[n]}` and `{text[o]}`, and "
+        "on a use of it, "
+        f"`{text[left]}` and `{text[right]}`. M leads straight down both sides, and no path goes "
+        "across: the paper's "
+        "box. Settled alike they cost nothing; settled differently, `a` would have to be moved "
+        "by an all_to_all."
     )
 
 
 def _one_path(s: Session) -> str:
     a = s.analysis
     return (
-        f"Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by way of the sums `s` "
+        "Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by "
+        "way of the sums `s` "
         f"it "
-        f"also reaches dim 1 of that use: a path across the box. Such conflicts are not compatible, and the "
-        f"{count(len(a.conflicts), 'conflict')} fall into {count(len(a.compatibility_sets), 'set')}. "
-        f"{begin(count(len(a.compatibility_sets), 'bit'))} settle them, {2 ** len(a.compatibility_sets)} ways instead "
+        "also reaches dim 1 of that use: a path across the box. Such conflicts are not "
+        "compatible, and the "
+        f"{count(len(a.conflicts), 'conflict')} fall into "
+        f"{count(len(a.compatibility_sets), 'set')}. "
+        f"{begin(count(len(a.compatibility_sets), 'bit'))} settle them, "
+        f"{2 ** len(a.compatibility_sets)} ways instead "
         f"of 2, and where the two differ an all_to_all may be due."
     )
 
@@ -86,9 +115,12 @@ def _two_paths(s: Session) -> str:
     a = s.analysis
     rows = [taken(s, (side,)) for side in SIDES]
     return (
-        "With `w = z + transpose(z)` both dims reach the other side too. The definition of `z` and its use in the sum "
-        f"make no box. By way of the transpose they are still in {count(len(a.compatibility_sets), 'set')}, the other "
-        f"way round. Whatever side is taken, `z` has to move: side 0 needs {sent(rows[0])}, side 1 {sent(rows[1])}."
+        "With `w = z + transpose(z)` both dims reach the other side too. The definition of `z` "
+        "and its use in the sum "
+        "make no box. By way of the transpose they are still in "
+        f"{count(len(a.compatibility_sets), 'set')}, the other "
+        f"way round. Whatever side is taken, `z` has to move: side 0 needs {sent(rows[0])}, side "
+        f"1 {sent(rows[1])}."
     )
 
 
@@ -96,21 +128,26 @@ def _set(s: Session) -> str:
     a, n = s.analysis, len(s.analysis.conflicts)
     return (
         f"Boxes chain the conflicts together. What they join is a compatibility set; here "
-        f"{count(len(a.compatibility_sets), 'set')} holds all {n}. One bit settles it, so that of {2**n} resolutions "
+        f"{count(len(a.compatibility_sets), 'set')} holds all {n}. One bit settles it, so that "
+        f"of {2**n} resolutions "
         f"{s.analysis.n_resolutions} are left: all side 0 or all side 1, the two rows of the board."
     )
 
 
 def _whole_set(s: Session) -> bool:
-    return s.analysis is not None and set(s.conflicts) == set(s.analysis.compatibility_sets[0].conflicts)
+    return s.analysis is not None and set(s.conflicts) == set(
+        s.analysis.compatibility_sets[0].conflicts
+    )
 
 
 def _sequence(s: Session) -> str:
     side = sequence_side(s)
     d = 1 if side else 0
     return (
-        f"Side {side} cuts dim {d} of {listed(carriers(s.analysis, 'S', 2))}: sequence sharding, which lets "
-        "a Transformer read texts that no single device could hold. Choose it on axis `s` and compare the listing with "
+        f"Side {side} cuts dim {d} of {listed(carriers(s.analysis, 'S', 2))}: sequence sharding, "
+        "which lets "
+        "a Transformer read texts that no single device could hold. Choose it on axis `s` and "
+        "compare the listing with "
         "the figure."
     )
 
@@ -120,16 +157,19 @@ def _sequence_done(s: Session) -> str:
     kinds = ("all_gather", "reduce_scatter", "all_reduce")
     where = [f"{kind} of {listed(moved(s, kind, plan))}" for kind in kinds if moved(s, kind, plan)]
     return (
-        f"`a` is `{dims(s, 'a', plan)}` and `z` `{dims(s, 'z', plan)}`, with {' and '.join(where)}. "
+        f"`a` is `{dims(s, 'a', plan)}` and `z` `{dims(s, 'z', plan)}`, with "
+        f"{' and '.join(where)}. "
         f"A step takes {price(taken(s, plan))}."
     )
 
 
 def _gathered(s: Session) -> str:
     return (
-        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in cut along the "
+        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in "
+        "cut along the "
         f"sequence, and so are "
-        f"`k`, `v` and `q`. The scores `a` need every row of one operand and the device's own columns of the other."
+        "`k`, `v` and `q`. The scores `a` need every row of one operand and the device's own "
+        "columns of the other."
     )
 
 
@@ -144,53 +184,114 @@ def _other_done(s: Session) -> str:
     plan = (SIDES[1 - sequence_side(s)],)
     mine, other = taken(s, (SIDES[sequence_side(s)],)), taken(s, plan)
     return (
-        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the paper's text. The sum over "
+        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the "
+        "paper's text. The sum over "
         f"the rows "
-        f"of `a` is partial as well, hence the all_reduce of {listed(moved(s, 'all_reduce', plan))}, which the text "
+        "of `a` is partial as well, hence the all_reduce of "
+        f"{listed(moved(s, 'all_reduce', plan))}, which the text "
         f"does not "
         f"mention. {price(other)} against {price(mine)}."
-    )  # fmt: skip
+    )
 
 
 CHAPTER = Chapter(
     "Attention",
     (
         Step(
-            "attention.program", "Attention has conflicts", "Figure 5a", ATTENTION, "graph", ("drawer",), _program,
-            actions=(), level="names", drawer=True, select=lambda s: ((), ()),
+            "attention.program",
+            "Attention has conflicts",
+            "Figure 5a",
+            ATTENTION,
+            "graph",
+            ("drawer",),
+            _program,
+            actions=(),
+            level="names",
+            drawer=True,
+            select=lambda s: ((), ()),
             quiz=Quiz(
                 "Which op ends the conflict for the result of the program?",
                 lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
                 lambda s: "z = matmul",
-                lambda s: f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes "
-                f"`{dims(s, 'z')}`.",
+                lambda s: (
+                    f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` "
+                    "becomes "
+                    f"`{dims(s, 'z')}`."
+                ),
             ),
         ),
         Step(
-            "attention.names", "Names of every op", "Figure 5c", ATTENTION, "graph", ("code", "graph"), _names,
-            actions=(), level="names", select=lambda s: (factors(s, "a"), ()),
+            "attention.names",
+            "Names of every op",
+            "Figure 5c",
+            ATTENTION,
+            "graph",
+            ("code", "graph"),
+            _names,
+            actions=(),
+            level="names",
+            select=lambda s: (factors(s, "a"), ()),
             code=lambda s: identified_lines(s.analysis),
         ),
         Step(
-            "attention.graph", "The dimension graph", "Figure 5d", ATTENTION, "graph", ("graph",), _graph, actions=(),
-            level="names", select=lambda s: ((), ()),
+            "attention.graph",
+            "The dimension graph",
+            "Figure 5d",
+            ATTENTION,
+            "graph",
+            ("graph",),
+            _graph,
+            actions=(),
+            level="names",
+            select=lambda s: ((), ()),
         ),
         Step(
-            "attention.box", "Compatible conflicts: the box", "Figure 6, left", ATTENTION, "graph",
-            ("graph", "inspector"), _box, actions=(), level="names",
+            "attention.box",
+            "Compatible conflicts: the box",
+            "Figure 6, left",
+            ATTENTION,
+            "graph",
+            ("graph", "inspector"),
+            _box,
+            actions=(),
+            level="names",
             select=lambda s: ((), (0, boxed_with(s.analysis, 0)[0])),
         ),
         Step(
-            "attention.one_path", "A path across", "Figure 6, middle", ONE_PATH, "graph", ("graph",), _one_path,
-            actions=(), level="names", select=lambda s: ((), ()),
+            "attention.one_path",
+            "A path across",
+            "Figure 6, middle",
+            ONE_PATH,
+            "graph",
+            ("graph",),
+            _one_path,
+            actions=(),
+            level="names",
+            select=lambda s: ((), ()),
         ),
         Step(
-            "attention.two_paths", "Two paths across", "Figure 6, right", TWO_PATHS, "graph", ("graph",), _two_paths,
-            actions=(), level="names", select=lambda s: ((), ()),
+            "attention.two_paths",
+            "Two paths across",
+            "Figure 6, right",
+            TWO_PATHS,
+            "graph",
+            ("graph",),
+            _two_paths,
+            actions=(),
+            level="names",
+            select=lambda s: ((), ()),
         ),
         Step(
-            "attention.set", "The compatibility set", "section 3.5", ATTENTION, "hand", ("board",), _set, actions=(),
-            tab="listing", select=lambda s: ((), ()),
+            "attention.set",
+            "The compatibility set",
+            "section 3.5",
+            ATTENTION,
+            "hand",
+            ("board",),
+            _set,
+            actions=(),
+            tab="listing",
+            select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Select the set: click a row of the board.",
                 _whole_set,
@@ -199,8 +300,16 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "attention.sequence", "Sequence sharding", "Figure 5b", ATTENTION, "hand", ("board", "lower"), _sequence,
-            actions=(), tab="listing", select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            "attention.sequence",
+            "Sequence sharding",
+            "Figure 5b",
+            ATTENTION,
+            "hand",
+            ("board", "lower"),
+            _sequence,
+            actions=(),
+            tab="listing",
+            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
             task=Task(
                 lambda s: f"Choose side {sequence_side(s)} on `s`.",
                 lambda s: SIDES[sequence_side(s)] in s.manual_actions,
@@ -209,19 +318,38 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "attention.gathered", "Read the listing", "Figure 5b", ATTENTION, "hand", ("lower",), _gathered,
-            actions=SIDES[1:], tab="listing", select=lambda s: ((), ()),
+            "attention.gathered",
+            "Read the listing",
+            "Figure 5b",
+            ATTENTION,
+            "hand",
+            ("lower",),
+            _gathered,
+            actions=SIDES[1:],
+            tab="listing",
+            select=lambda s: ((), ()),
             quiz=Quiz(
                 "Which tensor must be gathered?",
                 lambda s: ["x", "k", "v", "q", "qt"],
                 lambda s: moved(s, "all_gather", SIDES[1:])[0],
-                lambda s: f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a partial sum, is "
-                f"then scattered.",
+                lambda s: (
+                    f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, "
+                    "a partial sum, is "
+                    f"then scattered."
+                ),
             ),
         ),
         Step(
-            "attention.other", "The other resolution", "section 3.5", ATTENTION, "hand", ("board", "lower"), _other,
-            actions=SIDES[1:], tab="listing", select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            "attention.other",
+            "The other resolution",
+            "section 3.5",
+            ATTENTION,
+            "hand",
+            ("board", "lower"),
+            _other,
+            actions=SIDES[1:],
+            tab="listing",
+            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
             task=Task(
                 lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
                 lambda s: SIDES[1 - sequence_side(s)] in s.manual_actions,
@@ -230,4 +358,4 @@ CHAPTER = Chapter(
             ),
         ),
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,7 @@
-"""First chapter: names, colours, and what sharding a colour does.  Reference: TOAST section 2.1, figures 2 to 4, 7."""
+"""First chapter: names, colours, and what sharding a colour does.
+
+Reference: TOAST section 2.1, figures 2 to 4, 7.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,15 @@ BATCH, MODEL = "B->b", "U->m"
 def _system(s: Session) -> str:
     p, a = s.analysis.program, s.analysis
     return (
-        "The paper's Figure 7 is the row of pages above. **Load** reads a program, here StableHLO of JAX, "
-        f"{count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it finds {a.dims.n} dimension "
+        "The paper's Figure 7 is the row of pages above. **Load** reads a program, here "
+        "StableHLO of JAX, "
+        f"{count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it finds "
+        f"{a.dims.n} dimension "
         f"names "
-        f"and sorts them into colours. **By hand** and **Search** pick colours to shard, priced by one cost model for "
-        f"`{s.problem.machine.name}` on the mesh `{s.problem.mesh}`. **Compare** lowers plans to device-local "
+        "and sorts them into colours. **By hand** and **Search** pick colours to shard, priced "
+        "by one cost model for "
+        f"`{s.problem.machine.name}` on the mesh `{s.problem.mesh}`. **Compare** lowers plans to "
+        "device-local "
         "code, compiles and runs them."
     )
 
@@ -42,10 +49,14 @@ def _system(s: Session) -> str:
 def _program(s: Session) -> str:
     a = s.analysis
     names = [g.name for g in a.groups if g.n_names > 1]
-    yellow, green = (f"`{c}` ({a.groups[a.group_index(c)].size}) on {listed(carriers(a, c))}" for c in ("B", "U"))
+    yellow, green = (
+        f"`{c}` ({a.groups[a.group_index(c)].size}) on {listed(carriers(a, c))}" for c in ("B", "U")
+    )
     return (
-        f"Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims of one colour "
-        f"should be cut alike. There are {count(len(names), 'colour')}. The paper's yellow is {yellow}, its green "
+        "Two matmuls with a ReLU between them. In the listing below every dim has its colour: "
+        "dims of one colour "
+        f"should be cut alike. There are {count(len(names), 'colour')}. The paper's yellow is "
+        f"{yellow}, its green "
         f"{green}. "
         "Nobody wrote these colours down: they come out of what each op does."
     )
@@ -56,27 +67,35 @@ def _rules(s: Session) -> str:
     classes = s.analysis.program.factor_class
     summed = [s.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
     return (
-        f"Every op has a rule, the figure's, that says which dims of its operands and results are cut together. The "
+        "Every op has a rule, the figure's, that says which dims of its operands and results "
+        "are cut together. The "
         f"selected markers are all there is to `y = matmul(x, w1)`: {count(len(y), 'name')}, "
-        f"{count(len(y), 'way')} to cut it. Cutting along {listed(summed)} leaves partial sums, which an "
-        "`all_reduce` has to add up. Beside the text every dim is fresh, with the identities I of the rule below."
+        f"{count(len(y), 'way')} to cut it. Cutting along {listed(summed)} leaves partial sums, "
+        "which an "
+        "`all_reduce` has to add up. Beside the text every dim is fresh, with the identities I "
+        "of the rule below."
     )
 
 
 def _fresh(s: Session) -> str:
     text = fresh_lines(s.analysis)
     return (
-        "The analysis gives a fresh name to each dim of each definition and each use; `x.0'` is dim 0 of the first use "
-        f"of x. M leads from definitions to uses, {count(text.count('→'), 'entry', 'entries')} here. I holds the "
-        f"{count(text.count('≐'), 'identity', 'identities')} of the ops' rules. The marked line of the graph is one op "
+        "The analysis gives a fresh name to each dim of each definition and each use; `x.0'` is "
+        "dim 0 of the first use "
+        f"of x. M leads from definitions to uses, {count(text.count('→'), 'entry', 'entries')} "
+        "here. I holds the "
+        f"{count(text.count('≐'), 'identity', 'identities')} of the ops' rules. The marked line "
+        "of the graph is one op "
         "of these."
     )
 
 
 def _identified(s: Session) -> str:
     return (
-        f"I applied: each name left is one way to cut one op. These {s.analysis.dims.n} names are the graph's markers, "
-        "with the same numbers, and M is the thin lines between them. Each op could still be cut in a way of its own: "
+        f"I applied: each name left is one way to cut one op. These {s.analysis.dims.n} names "
+        "are the graph's markers, "
+        "with the same numbers, and M is the thin lines between them. Each op could still be cut "
+        "in a way of its own: "
         "where neighbours along M are cut differently, data has to move between devices."
     )
 
@@ -85,8 +104,10 @@ def _colours(s: Session) -> str:
     a = s.analysis
     u = a.groups[a.group_index("U")]
     return (
-        "Now read M as identities too. What hangs together becomes one colour, a lane of the graph: "
-        f"`U` joins {count(u.n_names, 'name')}, on {listed(carriers(a, 'U'))}. A plan no longer cuts tensors one by "
+        "Now read M as identities too. What hangs together becomes one colour, a lane of the "
+        "graph: "
+        f"`U` joins {count(u.n_names, 'name')}, on {listed(carriers(a, 'U'))}. A plan no longer "
+        "cuts tensors one by "
         "one: it puts a colour on a mesh axis, and every tensor with that colour follows."
     )
 
@@ -98,7 +119,8 @@ def _contracted(s: Session) -> str:
 
 def _batch(s: Session) -> str:
     return (
-        f"The mesh `{s.problem.mesh}` has {s.problem.mesh.n_devices} devices. To cut the batch, colour `B` goes on "
+        f"The mesh `{s.problem.mesh}` has {s.problem.mesh.n_devices} devices. To cut the batch, "
+        "colour `B` goes on "
         f"axis "
         f"`b`: select it left, then take the offer for `b`. Unsharded, a step takes "
         f"{price(taken(s, ()))} by the cost model."
@@ -108,7 +130,8 @@ def _batch(s: Session) -> str:
 def _batch_done(s: Session) -> str:
     row = taken(s, (BATCH,))
     return (
-        f"`x` is now `{dims(s, 'x', [BATCH])}`, cut along `b`, and so are {listed(carriers(s.analysis, 'B')[1:])}. "
+        f"`x` is now `{dims(s, 'x', [BATCH])}`, cut along `b`, and so are "
+        f"{listed(carriers(s.analysis, 'B')[1:])}. "
         f"Every device works on its own rows: {sent(row)}. A step takes {price(row)}."
     )
 
@@ -121,16 +144,21 @@ def _whole(s: Session) -> list[str]:
 
 def _tiles(s: Session) -> str:
     return (
-        "Each box is a device and the filled part is what it holds of `x`. Devices that share a hue hold the same "
-        f"rows: axis `b` has {s.problem.mesh.sizes[0]} parts, and the {s.problem.mesh.sizes[1]} devices along `m` are "
-        f"copies. {listed(_whole(s))} are whole everywhere, which is the price of cutting only the batch."
+        "Each box is a device and the filled part is what it holds of `x`. Devices that share a "
+        "hue hold the same "
+        f"rows: axis `b` has {s.problem.mesh.sizes[0]} parts, and the {s.problem.mesh.sizes[1]} "
+        "devices along `m` are "
+        f"copies. {listed(_whole(s))} are whole everywhere, which is the price of cutting only "
+        "the batch."
     )
 
 
 def _megatron(s: Session) -> str:
     return (
-        f"To cut {listed(_whole(s))} as well, put colour `U` on axis `m`. The first matmul and the ReLU then work on "
-        "their own columns. The second matmul sums over `U`, so that each device has a part of the sum only."
+        f"To cut {listed(_whole(s))} as well, put colour `U` on axis `m`. The first matmul and "
+        "the ReLU then work on "
+        "their own columns. The second matmul sums over `U`, so that each device has a part of "
+        "the sum only."
     )
 
 
@@ -139,7 +167,8 @@ def _megatron_done(s: Session) -> str:
     row = taken(s, both)
     lines = [f"`{c.kind} {{{','.join(c.axes)}}}` on `{c.value}`" for c in cost(s, both).collectives]
     return (
-        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is `{dims(s, 'w1', both)}` and `w2` "
+        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is "
+        f"`{dims(s, 'w1', both)}` and `w2` "
         f"`{dims(s, 'w2', both)}`. This is Megatron's way: {sent(row)}, {price(row)}."
     )
 
@@ -148,47 +177,113 @@ def _back_and_forth(s: Session) -> str:
     first, both = taken(s, (BATCH,)), taken(s, (BATCH, MODEL))
     better = "slower" if both.time_s > first.time_s else "faster"
     return (
-        f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are {better} than "
-        f"{price(first)} before. The cost model adds up compute, {seconds_text(both.compute_s)}, and collectives, "
-        f"{seconds_text(both.comm_s)}, along the critical path, and the memory that is alive at the peak."
+        f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are "
+        f"{better} than "
+        f"{price(first)} before. The cost model adds up compute, {seconds_text(both.compute_s)}, "
+        "and collectives, "
+        f"{seconds_text(both.comm_s)}, along the critical path, and the memory that is alive at "
+        "the peak."
     )
 
 
 CHAPTER = Chapter(
     "The MLP",
     (
-        Step("mlp.system", "The whole system", "Figure 7", MLP, "load", ("pages",), _system, actions=()),
         Step(
-            "mlp.program", "A program and its colours", "Figure 2a", MLP, "graph", ("drawer",), _program, actions=(),
-            level="names", drawer=True,
+            "mlp.system",
+            "The whole system",
+            "Figure 7",
+            MLP,
+            "load",
+            ("pages",),
+            _system,
+            actions=(),
         ),
         Step(
-            "mlp.rules", "What one op allows", "Figure 3", MLP, "graph", ("graph",), _rules, actions=(), level="names",
-            select=lambda s: (factors(s, "y"), ()), code=lambda s: fresh_lines(s.analysis, "y"),
+            "mlp.program",
+            "A program and its colours",
+            "Figure 2a",
+            MLP,
+            "graph",
+            ("drawer",),
+            _program,
+            actions=(),
+            level="names",
+            drawer=True,
         ),
         Step(
-            "mlp.fresh", "Fresh names everywhere", "Figure 4a", MLP, "graph", ("code", "graph"), _fresh, actions=(),
-            level="names", select=lambda s: (factors(s, "z"), ()), code=lambda s: fresh_lines(s.analysis),
+            "mlp.rules",
+            "What one op allows",
+            "Figure 3",
+            MLP,
+            "graph",
+            ("graph",),
+            _rules,
+            actions=(),
+            level="names",
+            select=lambda s: (factors(s, "y"), ()),
+            code=lambda s: fresh_lines(s.analysis, "y"),
         ),
         Step(
-            "mlp.identified", "One name, one way to cut one op", "Figure 4b", MLP, "graph", ("code", "graph"),
-            _identified, actions=(), level="names", select=lambda s: ((), ()),
+            "mlp.fresh",
+            "Fresh names everywhere",
+            "Figure 4a",
+            MLP,
+            "graph",
+            ("code", "graph"),
+            _fresh,
+            actions=(),
+            level="names",
+            select=lambda s: (factors(s, "z"), ()),
+            code=lambda s: fresh_lines(s.analysis),
+        ),
+        Step(
+            "mlp.identified",
+            "One name, one way to cut one op",
+            "Figure 4b",
+            MLP,
+            "graph",
+            ("code", "graph"),
+            _identified,
+            actions=(),
+            level="names",
+            select=lambda s: ((), ()),
             code=lambda s: identified_lines(s.analysis),
         ),
         Step(
-            "mlp.colours", "Colours", "Figure 4c", MLP, "graph", ("graph",), _colours, actions=(), level="names",
-            select=lambda s: colour_names(s, "U"), drawer=True,
+            "mlp.colours",
+            "Colours",
+            "Figure 4c",
+            MLP,
+            "graph",
+            ("graph",),
+            _colours,
+            actions=(),
+            level="names",
+            select=lambda s: colour_names(s, "U"),
+            drawer=True,
             quiz=Quiz(
                 "Along which colour does the second matmul sum?",
                 lambda s: [g.name for g in s.analysis.groups if g.n_names > 1],
                 _contracted,
-                lambda s: f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` and `w2` "
-                f"`{dims(s, 'w2')}` is gone from it.",
+                lambda s: (
+                    f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` "
+                    "and `w2` "
+                    f"`{dims(s, 'w2')}` is gone from it."
+                ),
             ),
         ),
         Step(
-            "mlp.batch", "Batch partitioning", "Figure 2b", MLP, "hand", ("colours",), _batch, actions=(),
-            tab="listing", select=lambda s: ((), ()),
+            "mlp.batch",
+            "Batch partitioning",
+            "Figure 2b",
+            MLP,
+            "hand",
+            ("colours",),
+            _batch,
+            actions=(),
+            tab="listing",
+            select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `B` on axis `b`.",
                 lambda s: BATCH in s.manual_actions,
@@ -197,12 +292,29 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "mlp.tiles", "What each device holds", "section 2.1", MLP, "hand", ("lower",), _tiles, actions=(BATCH,),
-            tab="devices", tensor=lambda s: "x", select=lambda s: (factors(s, "x"), ()),
+            "mlp.tiles",
+            "What each device holds",
+            "section 2.1",
+            MLP,
+            "hand",
+            ("lower",),
+            _tiles,
+            actions=(BATCH,),
+            tab="devices",
+            tensor=lambda s: "x",
+            select=lambda s: (factors(s, "x"), ()),
         ),
         Step(
-            "mlp.megatron", "Batch and model partitioning", "Figure 2c", MLP, "hand", ("colours",), _megatron,
-            actions=(BATCH,), tab="listing", select=lambda s: ((), ()),
+            "mlp.megatron",
+            "Batch and model partitioning",
+            "Figure 2c",
+            MLP,
+            "hand",
+            ("colours",),
+            _megatron,
+            actions=(BATCH,),
+            tab="listing",
+            select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `U` on axis `m`.",
                 lambda s: {BATCH, MODEL} <= set(s.manual_actions),
@@ -211,15 +323,26 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "mlp.cost", "What it costs", "section 4.5", MLP, "hand", ("history", "lower"), _back_and_forth,
-            actions=(BATCH, MODEL), tab="collectives", select=lambda s: ((), ()),
+            "mlp.cost",
+            "What it costs",
+            "section 4.5",
+            MLP,
+            "hand",
+            ("history", "lower"),
+            _back_and_forth,
+            actions=(BATCH, MODEL),
+            tab="collectives",
+            select=lambda s: ((), ()),
             quiz=Quiz(
                 "Which value is only a partial sum until the all_reduce?",
                 lambda s: ["y", "z", "w"],
                 lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
-                lambda s: f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; the table has "
-                f"its bytes and time.",
+                lambda s: (
+                    "The collective stands on "
+                    f"{listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; the table has "
+                    f"its bytes and time."
+                ),
             ),
         ),
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,9 @@
-"""The analysis written out as the paper's figure 4 does: every name fresh, and after the identities of the ops.
+"""The analysis written out as the paper's figure 4 does.
 
-Fresh names say where they are: ``x.0`` is dim 0 of the definition of x, ``x.0'`` that of its first use, ``x.0''``
-of its second.  Reference: TOAST section 3.1.
+Every name fresh, and after the identities of the ops.
+
+Fresh names say where they are: ``x.0`` is dim 0 of the definition of x, ``x.0'`` that of its first
+use, ``x.0''`` of its second.  Reference: TOAST section 3.1.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from toast_lab.conflicts.listing import op_text, shown_ops, value_text
 
 
 def fresh_lines(analysis: Analysis, only: str = "") -> str:
-    """Every op with fresh names, then the entries of M and of I that it adds; or the op of ``only`` alone."""
+    """Every op with fresh names, then the entries of M and of I that it adds.
+
+    Or the op of ``only`` alone.
+    """
     program, found = analysis.program, []
     uses: Counter[int] = Counter()
     for op in shown_ops(program):
@@ -56,7 +61,9 @@ def identified_lines(analysis: Analysis) -> str:
                 continue
             names = program.use_names(use)
             operands.append(f"{program.value_name[v]} : [{', '.join(text[n] for n in names)}]")
-            maps += [f"{text[a]} → {text[b]}" for a, b in zip(program.def_names(v), names, strict=True)]
+            maps += [
+                f"{text[a]} → {text[b]}" for a, b in zip(program.def_names(v), names, strict=True)
+            ]
         made = [
             f"{program.value_name[v]} : [{', '.join(text[n] for n in program.def_names(v))}]"
             for v in program.results(op)
@@ -68,4 +75,7 @@ def identified_lines(analysis: Analysis) -> str:
 
 def _uses(analysis: Analysis, op: int) -> list[tuple[int, int]]:
     program = analysis.program
-    return [(u, int(program.use_value[u])) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))]
+    return [
+        (u, int(program.use_value[u]))
+        for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
+    ]

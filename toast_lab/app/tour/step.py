@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from toast_lab.app.session import Session
 
-Words = Callable[[Session], str]  #: computed from the session's state; `code` stands between backticks
+#: computed from the session's state; `code` stands between backticks
+Words = Callable[[Session], str]
 
 
 class Scene(NamedTuple):
@@ -40,7 +41,10 @@ class Quiz(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step.  Public fields are what ``Tour.establish`` brings about and what the strip shows."""
+    """One step.
+
+    Public fields are what ``Tour.establish`` brings about and what the strip shows.
+    """
 
     key: str
     title: str
@@ -52,8 +56,10 @@ class Step:
     task: Task | None = None
     quiz: Quiz | None = None
     code: Words | None = None  #: lines shown beside the text
-    actions: tuple[str, ...] | None = None  #: the plan by hand that it begins with; None leaves it as it is
-    select: Callable[[Session], tuple[tuple[int, ...], tuple[int, ...]]] | None = None  #: names, conflicts
+    #: the plan by hand that it begins with; None leaves it as it is
+    actions: tuple[str, ...] | None = None
+    #: names, conflicts
+    select: Callable[[Session], tuple[tuple[int, ...], tuple[int, ...]]] | None = None
     level: str = ""  #: of the graph
     tab: str = ""  #: of the lower pane by hand: listing, collectives, devices
     tensor: Words | None = None  #: value whose devices are shown

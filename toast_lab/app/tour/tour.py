@@ -1,8 +1,8 @@
 """The tour: where it stands, what each step needs, and what was done.
 
-The session's parameter ``tour`` holds the key of the step, so that a page that is loaded anew goes on there; setting it
-from anywhere moves the tour.  Nothing is locked: whoever wanders off is brought back by ``establish``, and leaving
-keeps everything as it is.
+The session's parameter ``tour`` holds the key of the step, so that a page that is loaded anew goes
+on there; setting it from anywhere moves the tour.  Nothing is locked: whoever wanders off is
+brought back by ``establish``, and leaving keeps everything as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ BY_KEY: dict[str, Step] = {step.key: step for step in STEPS}
 
 
 class Tour(param.Parameterized):
-    """Moves a session through the steps; ``changes`` counts up with all that a view has to show anew."""
+    """Moves a session through the steps.
+
+    ``changes`` counts up with all that a view has to show anew.
+    """
 
     changes = param.Integer(default=0)
     _ahead: threading.Thread | None = None  # of the process
@@ -36,15 +39,18 @@ class Tour(param.Parameterized):
         self._moving = False
         self.preparing = False  #: the step's program is about to be loaded
         self._known: tuple[object, str] = (None, "")
-        self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}  #: digest of the program of each scene
+        #: digest of the program of each scene
+        self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}
         session.param.watch(lambda e: self._moved(), "tour")
         if self.step is not None:  # a page that was loaded anew
             scene = self.step.scene
-            self._loaded[scene.model, scene.sizes] = load_ahead(scene.model, scene.sizes).analysis.program.digest()
+            self._loaded[scene.model, scene.sizes] = load_ahead(
+                scene.model, scene.sizes
+            ).analysis.program.digest()
         watched = ["step", "analysis", "problem", "plans", "names", "conflicts", "job_changes"]
         session.param.watch(lambda *_: None if self._moving else self._changed(), watched)
 
-    # -- reading ------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
     @property
     def step(self) -> Step | None:
         """The step that is shown; None off the tour."""
@@ -60,7 +66,12 @@ class Tour(param.Parameterized):
         """(chapter, of how many, step within it, of how many), counted from one."""
         chapter = self.chapter
         assert self.step is not None
-        return CHAPTERS.index(chapter) + 1, len(CHAPTERS), chapter.steps.index(self.step) + 1, len(chapter.steps)
+        return (
+            CHAPTERS.index(chapter) + 1,
+            len(CHAPTERS),
+            chapter.steps.index(self.step) + 1,
+            len(chapter.steps),
+        )
 
     @property
     def there(self) -> bool:
@@ -75,7 +86,10 @@ class Tour(param.Parameterized):
             return ""
         if not self.there:
             scene = step.scene
-            return f"This step is about {scene.model} on the mesh {scene.mesh}; something else is loaded."
+            return (
+                f"This step is about {scene.model} on the mesh {scene.mesh}; something else "
+                "is loaded."
+            )
         return "" if session.step == step.page else "This step is on another page."
 
     @property
@@ -85,7 +99,10 @@ class Tour(param.Parameterized):
 
     @property
     def done(self) -> bool:
-        """Is the step's task done, its question answered?  Steps that only show something are done when shown."""
+        """Is the step's task done, its question answered?
+
+        Steps that only show something are done when shown.
+        """
         step = self.step
         if step is None or not self.there:
             return False
@@ -105,17 +122,22 @@ class Tour(param.Parameterized):
             return step.task.after(self.session) if self.done else ""
         if step.quiz is not None and self.answer:
             return (
-                step.quiz.why(self.session) if self.done else f"Not `{self.answer}`. Look again where the outline is."
+                step.quiz.why(self.session)
+                if self.done
+                else f"Not `{self.answer}`. Look again where the outline is."
             )
         return ""
 
-    # -- moving -------------------------------------------------------------------------------------
+    # -- moving ------------------------------------------------------------------------------------
     def start(self, key: str = "") -> None:
         """Go to a step, or to the first one."""
         self.go(key or STEPS[0].key)
 
     def go(self, key: str) -> None:
-        """Go to a step by its key, and bring about what it needs; stays where a running job forbids that."""
+        """Go to a step by its key, and bring about what it needs.
+
+        Stays where a running job forbids that.
+        """
         step = BY_KEY[key]
         if self._may(step.scene):
             if self.session.tour == key:
@@ -206,21 +228,25 @@ class Tour(param.Parameterized):
         """Trace the models of the steps to come while the first one is read."""
         if Tour._ahead is None:
             scenes = list(dict.fromkeys((s.scene.model, s.scene.sizes) for s in STEPS))
-            Tour._ahead = threading.Thread(target=lambda: [load_ahead(*scene) for scene in scenes], daemon=True)
+            Tour._ahead = threading.Thread(
+                target=lambda: [load_ahead(*scene) for scene in scenes], daemon=True
+            )
             Tour._ahead.start()
 
-    # -- bringing about -----------------------------------------------------------------------------
+    # -- bringing about ----------------------------------------------------------------------------
     def _may(self, scene: Scene) -> bool:
         if self.session.busy and not self._scene_is(scene):
             self.session.say(
-                f"{self.session.job.title} is still running; wait for it or cancel it, then go on.", "error"
+                f"{self.session.job.title} is still running; wait for it or cancel it, then go on.",
+                "error",
             )
             return False
         return True
 
     def _digest(self) -> str:
         program = self.session.analysis.program
-        if self._known[0] is not program:  # 15 ms for thousands of ops, and it is asked for at every turn
+        # 15 ms for thousands of ops, and it is asked for at every turn
+        if self._known[0] is not program:
             self._known = (program, program.digest())
         return self._known[1]
 
@@ -240,7 +266,8 @@ class Tour(param.Parameterized):
         session, scene = self.session, step.scene
         known = (scene.model, scene.sizes)
         if session.analysis is None or self._loaded.get(known) != self._digest():
-            session.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)  # or it is priced twice
+            # Or it is priced twice
+            session.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
             self._loaded[known] = self._digest()
         if not self._scene_is(scene):

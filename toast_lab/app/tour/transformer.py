@@ -1,4 +1,6 @@
-"""Fourth chapter: a whole training step; repeated layers, three kinds of parallelism, and the search.
+"""Fourth chapter.
+
+A whole training step; repeated layers, three kinds of parallelism, and the search.
 
 Reference: TOAST sections 3.6, 4 and 5, figures 1 and 8 to 10.
 """
@@ -9,10 +11,27 @@ from collections import Counter
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.step import Chapter, Scene, Step, Task
-from toast_lab.app.tour.words import begin, colour_names, count, dims, listed, price, sent, take, taken
+from toast_lab.app.tour.words import (
+    begin,
+    colour_names,
+    count,
+    dims,
+    listed,
+    price,
+    sent,
+    take,
+    taken,
+)
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-SIZES = {"layers": 2, "mode": "train", "batch": 16, "sequence": 2048, "d_model": 1024, "hidden": 4096}
+SIZES = {
+    "layers": 2,
+    "mode": "train",
+    "batch": 16,
+    "sequence": 2048,
+    "d_model": 1024,
+    "hidden": 4096,
+}
 BLOCKS = Scene("transformer", "data=4,model=4", tuple(SIZES.items()))
 DATA = ("batch->data",)
 FSDP = (*DATA, "d_model->data")
@@ -43,8 +62,10 @@ def _program(s: Session) -> str:
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
         f"{p.n_ops - p.n_arguments:,} "
-        f"ops and {a.dims.n:,} dimension names, yet only {sum(1 for g in a.groups if g.n_names > 1)} colours to shard. "
-        "Each lane is a colour, each row a source line; layers run through the same lines, so they lie on top of each "
+        f"ops and {a.dims.n:,} dimension names, yet only "
+        f"{sum(1 for g in a.groups if g.n_names > 1)} colours to shard. "
+        "Each lane is a colour, each row a source line; layers run through the same lines, so "
+        "they lie on top of each "
         f"other and ×{SIZES['layers']} stands beside them."
     )
 
@@ -54,10 +75,13 @@ def _sets(s: Session) -> str:
     alike = Counter(x.resolution for x in a.compatibility_sets)
     each = len(a.conflicts) // max(1, len(a.compatibility_sets))
     return (
-        f"{begin(count(len(a.conflicts), 'conflict'))}, but {count(len(a.compatibility_sets), 'compatibility set')}: "
+        f"{begin(count(len(a.conflicts), 'conflict'))}, but "
+        f"{count(len(a.compatibility_sets), 'compatibility set')}: "
         f"one a layer, of {each} conflicts. Their graphs are isomorphic, so one bit settles "
-        f"{max(alike.values())} of them alike and {a.n_resolutions} resolutions are left, however many layers there "
-        "are. The paper counts 4, a forward and a backward set each; here the saved softmax ties the two."
+        f"{max(alike.values())} of them alike and {a.n_resolutions} resolutions are left, "
+        "however many layers there "
+        "are. The paper counts 4, a forward and a backward set each; here the saved softmax ties "
+        "the two."
     )
 
 
@@ -66,8 +90,10 @@ def _data(s: Session) -> str:
     limit = bytes_text(s.problem.memory_limit_bytes)
     fits = "which fits" if row.fits else f"more than the {limit} of a device"
     return (
-        f"On one device a step needs {bytes_text(row.peak_bytes)}, {fits}. Data parallelism is one action: the "
-        f"colour `batch`, {s.analysis.groups[s.analysis.group_index('batch')].n_names} names in all, on axis `data`. "
+        f"On one device a step needs {bytes_text(row.peak_bytes)}, {fits}. Data parallelism is "
+        "one action: the "
+        f"colour `batch`, {s.analysis.groups[s.analysis.group_index('batch')].n_names} names in "
+        "all, on axis `data`. "
         "No strategy is coded anywhere; watch what it becomes."
     )
 
@@ -80,17 +106,22 @@ def _data_done(s: Session) -> str:
 def _left(s: Session) -> str:
     name = hidden_value(s)
     return (
-        f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan `{dims(s, name, DATA)}`. "
-        f"As on the left of the figure it is cut along one axis: {s.problem.mesh.sizes[0]} different shards, each on "
-        f"the {s.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which two dims are drawn."
+        f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan "
+        f"`{dims(s, name, DATA)}`. "
+        f"As on the left of the figure it is cut along one axis: {s.problem.mesh.sizes[0]} "
+        "different shards, each on "
+        f"the {s.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which "
+        "two dims are drawn."
     )
 
 
 def _fsdp(s: Session) -> str:
     return (
-        "The batch has taken axis `data` wherever a tensor has it; parameters and the optimiser's state do not. "
+        "The batch has taken axis `data` wherever a tensor has it; parameters and the "
+        "optimiser's state do not. "
         "Putting "
-        "`d_model` on the same axis cuts just those. That is fully sharded data parallelism, FSDP: earlier actions "
+        "`d_model` on the same axis cuts just those. That is fully sharded data parallelism, "
+        "FSDP: earlier actions "
         "keep "
         "what they have, and order is what makes the difference."
     )
@@ -106,8 +137,10 @@ def _fsdp_done(s: Session) -> str:
 
 def _model(s: Session) -> str:
     return (
-        "Model parallelism: `hidden` cuts the MLPs, `heads` the attention and `vocab` the embedding, each along "
-        "`model`. It is the MLP chapter's Figure 2c again, in every layer at once: one action is mirrored to the "
+        "Model parallelism: `hidden` cuts the MLPs, `heads` the attention and `vocab` the "
+        "embedding, each along "
+        "`model`. It is the MLP chapter's Figure 2c again, in every layer at once: one action is "
+        "mirrored to the "
         "colours of all layers, since their arguments are used alike."
     )
 
@@ -120,17 +153,25 @@ def _model_done(s: Session) -> str:
 def _right(s: Session) -> str:
     name = hidden_value(s)
     return (
-        f"The same activation, now `{dims(s, name, MEGATRON)}`: cut along both axes, as on the right of the figure. "
-        f"Each of the {s.problem.mesh.n_devices} devices holds a part of its own, and every hue stands once."
+        f"The same activation, now `{dims(s, name, MEGATRON)}`: cut along both axes, as on the "
+        "right of the figure. "
+        f"Each of the {s.problem.mesh.n_devices} devices holds a part of its own, and every hue "
+        "stands once."
     )
 
 
 def _sequence(s: Session) -> str:
-    n = sum(k for (kind, axes, _), k in taken(s, MEGATRON).sent.items() if kind == "all_reduce" and axes == ("model",))
+    n = sum(
+        k
+        for (kind, axes, _), k in taken(s, MEGATRON).sent.items()
+        if kind == "all_reduce" and axes == ("model",)
+    )
     return (
-        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. Put `sequence` on "
+        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. "
+        "Put `sequence` on "
         f"`model` as well: "
-        "what has neither heads nor hidden is cut along the text. This colour has the conflict, so the action "
+        "what has neither heads nor hidden is cut along the text. This colour has the conflict, "
+        "so the action "
         "says which side: `sequence` side 1."
     )
 
@@ -142,16 +183,20 @@ def _sequenced(s: Session) -> bool:
 def _sequence_done(s: Session) -> str:
     before, row = taken(s, MEGATRON), taken(s)
     return (
-        f"Sequence parallelism, as experts do it by hand: an all_reduce became a reduce_scatter and an all_gather "
+        "Sequence parallelism, as experts do it by hand: an all_reduce became a reduce_scatter "
+        "and an all_gather "
         f"with less kept in between. {price(row)}, after {price(before)}. Now {sent(row)}."
     )
 
 
 def _search(s: Session) -> str:
     return (
-        f"By hand it took {count(len(s.manual_actions), 'action')} and an expert. Monte Carlo tree search tries "
-        f"sequences of the same actions, guided by the cost model. Run it: the curves show the best "
-        "cost, time and memory so far. Reordered actions that end in one sharding are one node of its tree."
+        f"By hand it took {count(len(s.manual_actions), 'action')} and an expert. Monte Carlo "
+        "tree search tries "
+        "sequences of the same actions, guided by the cost model. Run it: the curves show the "
+        "best "
+        "cost, time and memory so far. Reordered actions that end in one sharding are one node "
+        "of its tree."
     )
 
 
@@ -159,10 +204,15 @@ def _search_done(s: Session) -> str:
     best = s.adviser()
     assert best is not None
     mine = taken(s)
-    hand = f"{seconds_text(mine.time_s)} by hand" if s.manual_actions else f"{seconds_text(mine.time_s)} unsharded"
+    hand = (
+        f"{seconds_text(mine.time_s)} by hand"
+        if s.manual_actions
+        else f"{seconds_text(mine.time_s)} unsharded"
+    )
     actions = listed(a for a in best.plan.actions if "->" in a)
     return (
-        f"{best.name}: {seconds_text(best.cost.time_s)} a step and {bytes_text(best.cost.peak_bytes)} a device, "
+        f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
+        f"{bytes_text(best.cost.peak_bytes)} a device, "
         f"against {hand}. Its actions: {actions}. No strategy was told to it."
     )
 
@@ -170,12 +220,16 @@ def _search_done(s: Session) -> str:
 def _beside(s: Session) -> str:
     best = s.adviser()
     if best is None:
-        return "The search's plan stands beside yours here as soon as there is one. Press the button to run one."
+        return (
+            "The search's plan stands beside yours here as soon as there is one. Press the "
+            "button to run one."
+        )
     row = taken(s)
     return (
         f"The plan by hand is back at its first action. Beside it stands what the search would do: "
         f"{seconds_text(best.cost.time_s)} against "
-        f"{seconds_text(row.time_s)}. The list shows which of its actions you have and which you lack; take over "
+        f"{seconds_text(row.time_s)}. The list shows which of its actions you have and which you "
+        "lack; take over "
         "its next one, one at a time, and undo it if you like."
     )
 
@@ -184,7 +238,9 @@ def _stepped(s: Session) -> bool:
     best = s.adviser()
     if best is None:
         return False
-    return s.next_of(best) is None or any(a in best.plan.actions for a in s.manual_actions if a not in MEGATRON[:1])
+    return s.next_of(best) is None or any(
+        a in best.plan.actions for a in s.manual_actions if a not in MEGATRON[:1]
+    )
 
 
 def _take_next(s: Session) -> None:
@@ -197,33 +253,45 @@ def _take_next(s: Session) -> None:
 
 def _evaluation(s: Session) -> str:
     return (
-        "Figures 8 and 9 compare step times and search times of four methods on five models. The whole rerun is in "
-        f"docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on this program, {RACE_S:.0f} s each, "
-        "priced by the one cost model. The curve is the best plan against search time, the table has both of the "
+        "Figures 8 and 9 compare step times and search times of four methods on five models. The "
+        "whole rerun is in "
+        f"docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on this program, "
+        f"{RACE_S:.0f} s each, "
+        "priced by the one cost model. The curve is the best plan against search time, the table "
+        "has both of the "
         "figures' numbers."
     )
 
 
 def _raced(s: Session) -> str:
-    found = [f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s" for r in s.race.rows if r.score]
+    found = [
+        f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s"
+        for r in s.race.rows
+        if r.score
+    ]
     return f"{begin(s.race.verdict())} Step time and when it was found: {'; '.join(found)}."
 
 
 def _scaling(s: Session) -> str:
     a = s.analysis
     return (
-        "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the rerun, \"Scaling devices "
+        "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the "
+        'rerun, "Scaling devices '
         "and "
-        'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and search again: '
-        f"the plan by hand has {count(len(s.manual_actions), 'action')} on `{s.problem.mesh}`, the sequence is "
+        'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and '
+        "search again: "
+        f"the plan by hand has {count(len(s.manual_actions), 'action')} on `{s.problem.mesh}`, "
+        "the sequence is "
         f"{a.groups[a.group_index('sequence')].size} now."
     )
 
 
 def _end(s: Session) -> str:
     return (
-        f"That is the whole method. All {len(s.plans)} plans of this program are in the table: price them on other "
-        "machines, compile or execute them on virtual devices, and export PartitionSpecs for your own code. Your own "
+        f"That is the whole method. All {len(s.plans)} plans of this program are in the table: "
+        "price them on other "
+        "machines, compile or execute them on virtual devices, and export PartitionSpecs for "
+        "your own code. Your own "
         "model loads on the first page. Leaving the tour keeps all that you see."
     )
 
@@ -232,65 +300,193 @@ CHAPTER = Chapter(
     "A Transformer",
     (
         Step(
-            "transformer.program", "Layers, folded", "section 3.6", BLOCKS, "graph", ("graph",), _program, actions=(),
-            level="lines", select=lambda s: ((), ()),
+            "transformer.program",
+            "Layers, folded",
+            "section 3.6",
+            BLOCKS,
+            "graph",
+            ("graph",),
+            _program,
+            actions=(),
+            level="lines",
+            select=lambda s: ((), ()),
         ),
         Step(
-            "transformer.sets", "One set a layer, one bit for all", "section 3.6", BLOCKS, "hand", ("board",), _sets,
-            actions=(), tab="listing", select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            "transformer.sets",
+            "One set a layer, one bit for all",
+            "section 3.6",
+            BLOCKS,
+            "hand",
+            ("board",),
+            _sets,
+            actions=(),
+            tab="listing",
+            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
-            "transformer.data", "Data parallelism", "section 5.1", BLOCKS, "hand", ("colours",), _data,
-            actions=(), tab="listing", select=lambda s: colour_names(s, "batch"),
-            task=Task(lambda s: "Put `batch` on `data`.", lambda s: DATA[0] in s.manual_actions,
-                      lambda s: take(s, *DATA), _data_done),
+            "transformer.data",
+            "Data parallelism",
+            "section 5.1",
+            BLOCKS,
+            "hand",
+            ("colours",),
+            _data,
+            actions=(),
+            tab="listing",
+            select=lambda s: colour_names(s, "batch"),
+            task=Task(
+                lambda s: "Put `batch` on `data`.",
+                lambda s: DATA[0] in s.manual_actions,
+                lambda s: take(s, *DATA),
+                _data_done,
+            ),
         ),
         Step(
-            "transformer.left", "Shards along one axis", "Figure 1, left", BLOCKS, "hand", ("lower",), _left,
-            actions=DATA, tab="devices", tensor=hidden_value, select=_hidden_names,
+            "transformer.left",
+            "Shards along one axis",
+            "Figure 1, left",
+            BLOCKS,
+            "hand",
+            ("lower",),
+            _left,
+            actions=DATA,
+            tab="devices",
+            tensor=hidden_value,
+            select=_hidden_names,
         ),
         Step(
-            "transformer.fsdp", "Parameters too", "section 5.1", BLOCKS, "hand", ("colours",), _fsdp,
-            actions=DATA, tab="collectives", select=lambda s: colour_names(s, "d_model"),
-            task=Task(lambda s: "Put `d_model` on `data`.", lambda s: set(FSDP) <= set(s.manual_actions),
-                      lambda s: take(s, *FSDP), _fsdp_done),
+            "transformer.fsdp",
+            "Parameters too",
+            "section 5.1",
+            BLOCKS,
+            "hand",
+            ("colours",),
+            _fsdp,
+            actions=DATA,
+            tab="collectives",
+            select=lambda s: colour_names(s, "d_model"),
+            task=Task(
+                lambda s: "Put `d_model` on `data`.",
+                lambda s: set(FSDP) <= set(s.manual_actions),
+                lambda s: take(s, *FSDP),
+                _fsdp_done,
+            ),
         ),
         Step(
-            "transformer.model", "Model parallelism", "sections 4.4 and 5.1", BLOCKS, "hand", ("colours",),
-            _model, actions=FSDP, tab="collectives", select=lambda s: colour_names(s, "hidden"),
-            task=Task(lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
-                      lambda s: set(MEGATRON) <= set(s.manual_actions), lambda s: take(s, *MEGATRON), _model_done),
+            "transformer.model",
+            "Model parallelism",
+            "sections 4.4 and 5.1",
+            BLOCKS,
+            "hand",
+            ("colours",),
+            _model,
+            actions=FSDP,
+            tab="collectives",
+            select=lambda s: colour_names(s, "hidden"),
+            task=Task(
+                lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
+                lambda s: set(MEGATRON) <= set(s.manual_actions),
+                lambda s: take(s, *MEGATRON),
+                _model_done,
+            ),
         ),
         Step(
-            "transformer.right", "Shards along two axes", "Figure 1, right", BLOCKS, "hand", ("lower",), _right,
-            actions=MEGATRON, tab="devices", tensor=hidden_value, select=_hidden_names,
+            "transformer.right",
+            "Shards along two axes",
+            "Figure 1, right",
+            BLOCKS,
+            "hand",
+            ("lower",),
+            _right,
+            actions=MEGATRON,
+            tab="devices",
+            tensor=hidden_value,
+            select=_hidden_names,
         ),
         Step(
-            "transformer.sequence", "Sequence parallelism", "section 5.1", BLOCKS, "hand", ("board", "actions"),
-            _sequence, actions=MEGATRON, tab="collectives", select=lambda s: colour_names(s, "sequence"),
-            task=Task(lambda s: "Put `sequence` on `model`, side 1.", _sequenced,
-                      lambda s: take(s, "sequence@1->model"), _sequence_done),
+            "transformer.sequence",
+            "Sequence parallelism",
+            "section 5.1",
+            BLOCKS,
+            "hand",
+            ("board", "actions"),
+            _sequence,
+            actions=MEGATRON,
+            tab="collectives",
+            select=lambda s: colour_names(s, "sequence"),
+            task=Task(
+                lambda s: "Put `sequence` on `model`, side 1.",
+                _sequenced,
+                lambda s: take(s, "sequence@1->model"),
+                _sequence_done,
+            ),
         ),
         Step(
-            "transformer.search", "The search finds it", "section 4.1", BLOCKS, "search", ("search", "curves"), _search,
-            task=Task(lambda s: "Run the search.", lambda s: s.adviser() is not None and not s.busy,
-                      lambda s: s.ask_search(), _search_done),
+            "transformer.search",
+            "The search finds it",
+            "section 4.1",
+            BLOCKS,
+            "search",
+            ("search", "curves"),
+            _search,
+            task=Task(
+                lambda s: "Run the search.",
+                lambda s: s.adviser() is not None and not s.busy,
+                lambda s: s.ask_search(),
+                _search_done,
+            ),
         ),
         Step(
-            "transformer.beside", "Your plan and the search's", "section 4.2", BLOCKS, "hand", ("lower",), _beside,
-            actions=DATA, tab="beside", select=lambda s: ((), ()),
-            task=Task(lambda s: "Take the search's next step.", _stepped, _take_next,
-                      lambda s: f"The plan by hand: {listed(s.manual_actions)}, {price(taken(s))}."),
+            "transformer.beside",
+            "Your plan and the search's",
+            "section 4.2",
+            BLOCKS,
+            "hand",
+            ("lower",),
+            _beside,
+            actions=DATA,
+            tab="beside",
+            select=lambda s: ((), ()),
+            task=Task(
+                lambda s: "Take the search's next step.",
+                _stepped,
+                _take_next,
+                lambda s: f"The plan by hand: {listed(s.manual_actions)}, {price(taken(s))}.",
+            ),
         ),
         Step(
-            "transformer.race", "Methods in a race", "Figures 8 and 9", BLOCKS, "search", ("curves",), _evaluation,
-            task=Task(lambda s: "Race the methods.", lambda s: s.race.found is not None and not s.busy,
-                      lambda s: s.start_race(RIVALS, RACE_S, 0), _raced),
+            "transformer.race",
+            "Methods in a race",
+            "Figures 8 and 9",
+            BLOCKS,
+            "search",
+            ("curves",),
+            _evaluation,
+            task=Task(
+                lambda s: "Race the methods.",
+                lambda s: s.race.found is not None and not s.busy,
+                lambda s: s.start_race(RIVALS, RACE_S, 0),
+                _raced,
+            ),
             tab="race",
         ),
         Step(
-            "transformer.scaling", "Longer texts, more devices", "Figure 10", BLOCKS, "load", ("sizes",), _scaling,
+            "transformer.scaling",
+            "Longer texts, more devices",
+            "Figure 10",
+            BLOCKS,
+            "load",
+            ("sizes",),
+            _scaling,
         ),
-        Step("transformer.end", "Go on by yourself", "section 5", BLOCKS, "compare", ("compare",), _end),
+        Step(
+            "transformer.end",
+            "Go on by yourself",
+            "section 5",
+            BLOCKS,
+            "compare",
+            ("compare",),
+            _end,
+        ),
     ),
-)  # fmt: skip
+)

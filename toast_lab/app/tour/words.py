@@ -1,4 +1,6 @@
-"""Numbers and pieces of sentences for the tour, all read off the session's program, problem and plan."""
+"""Numbers and pieces of sentences for the tour, all read off the session's program, problem and
+plan.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def count(n: int, noun: str, plural: str = "") -> str:
     >>> count(1, "conflict"), count(5, "conflict"), count(40, "box", "boxes")
     ('one conflict', 'five conflicts', '40 boxes')
     """
-    return f"{NUMBERS[n] if n < len(NUMBERS) else f'{n:,}'} {noun if n == 1 else plural or noun + 's'}"
+    return (
+        f"{NUMBERS[n] if n < len(NUMBERS) else f'{n:,}'} {noun if n == 1 else plural or noun + 's'}"
+    )
 
 
 def listed(items: Iterable[str]) -> str:
@@ -71,7 +75,13 @@ def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> s
     sizes = analysis.program.dims(v)
     plan = plan_of(session, actions)
     cut = plan.spec(int(plan.kept_layouts()[v]), len(sizes))
-    return "[" + ", ".join(f"{n}{{{','.join(a)}}}" if a else str(n) for n, a in zip(sizes, cut, strict=True)) + "]"
+    return (
+        "["
+        + ", ".join(
+            f"{n}{{{','.join(a)}}}" if a else str(n) for n, a in zip(sizes, cut, strict=True)
+        )
+        + "]"
+    )
 
 
 def plan_of(session: Session, actions: Sequence[str]) -> ShardingPlan:
@@ -104,7 +114,9 @@ def sent(row: Taken) -> str:
     found: Counter[tuple[str, str]] = Counter()
     for (kind, axes, _), n in row.sent.items():
         found[kind, ",".join(axes)] += n
-    return ", ".join(f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(found.items())) or "nothing is sent"
+    return ", ".join(
+        f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(found.items())
+    ) or ("nothing is sent")
 
 
 def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
@@ -122,4 +134,6 @@ def colour_names(session: Session, colour: str) -> tuple[tuple[int, ...], tuple[
 def take(session: Session, *actions: str) -> None:
     """Add what is missing to the plan by hand."""
     with session.guarded():
-        session.take_by_hand([*session.manual_actions, *[a for a in actions if a not in session.manual_actions]])
+        session.take_by_hand(
+            [*session.manual_actions, *[a for a in actions if a not in session.manual_actions]]
+        )

@@ -5,7 +5,18 @@ from __future__ import annotations
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Scene, Step, Task
-from toast_lab.app.tour.words import carriers, count, dims, factors, listed, moved, price, sent, take, taken
+from toast_lab.app.tour.words import (
+    carriers,
+    count,
+    dims,
+    factors,
+    listed,
+    moved,
+    price,
+    sent,
+    take,
+    taken,
+)
 from toast_lab.views.inspect import chain
 
 XXT = Scene("xxt", "s=4")
@@ -15,9 +26,12 @@ SIDES = ("S@0->s", "S@1->s")
 def _program(s: Session) -> str:
     a = s.analysis
     return (
-        f"`x` flows into the matmul along two paths: as it is, and transposed as `y`. So `y` is `{dims(s, 'y')}`, and "
-        f"the result `z` is `{dims(s, 'z')}`: {listed(carriers(a, 'S', 2))} has colour `S` on both dims. "
-        "One mesh axis cannot cut two dims of one tensor. That is a sharding conflict, the red line of the graph: "
+        "`x` flows into the matmul along two paths: as it is, and transposed as `y`. So `y` is "
+        f"`{dims(s, 'y')}`, and "
+        f"the result `z` is `{dims(s, 'z')}`: {listed(carriers(a, 'S', 2))} has colour `S` on "
+        "both dims. "
+        "One mesh axis cannot cut two dims of one tensor. That is a sharding conflict, the red "
+        "line of the graph: "
         f"this program has {count(len(a.conflicts), 'conflict')}."
     )
 
@@ -27,8 +41,10 @@ def _chain(s: Session) -> str:
     way = [a.name_text[n] for n in chain(a, 0)]
     sides = [a.name_text[n] for n in a.conflicts[0].sides]
     return (
-        f"Names tell the two uses apart: before M is read as identities, `z` has the names {listed(sides)}. "
-        f"They get one colour since a chain of M joins them: {' – '.join(f'`{n}`' for n in way)}. The right pane has "
+        "Names tell the two uses apart: before M is read as identities, `z` has the names "
+        f"{listed(sides)}. "
+        "They get one colour since a chain of M joins them: "
+        f"{' – '.join(f'`{n}`' for n in way)}. The right pane has "
         "that chain with its ops."
     )
 
@@ -36,8 +52,10 @@ def _chain(s: Session) -> str:
 def _board(s: Session) -> str:
     rows = [taken(s, (side,)) for side in SIDES]
     return (
-        "The conflict board has a row for each way out and a column for each mesh axis. Side 0 cuts the rows of `z`, "
-        f"side 1 its columns. Alone on `s`, side 0 takes {price(rows[0])} and side 1 {price(rows[1])}. "
+        "The conflict board has a row for each way out and a column for each mesh axis. Side 0 "
+        "cuts the rows of `z`, "
+        f"side 1 its columns. Alone on `s`, side 0 takes {price(rows[0])} and side 1 "
+        f"{price(rows[1])}. "
         "Choose a side with the switch below the table."
     )
 
@@ -49,15 +67,18 @@ def _chosen(s: Session) -> str:
 
 def _gathered(s: Session) -> str:
     return (
-        f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it needs its own rows of "
+        f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it "
+        "needs its own rows of "
         f"one "
-        f"operand, and all of the other one, though both came in cut. Read the listing: {sent(taken(s, SIDES[:1]))}."
+        "operand, and all of the other one, though both came in cut. Read the listing: "
+        f"{sent(taken(s, SIDES[:1]))}."
     )
 
 
 def _flip(s: Session) -> str:
     return (
-        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} that every device "
+        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} "
+        "that every device "
         f"needs whole. "
         "Flip the switch to side 1 and see which operand is gathered instead."
     )
@@ -66,9 +87,11 @@ def _flip(s: Session) -> str:
 def _flipped(s: Session) -> str:
     zero, one = (taken(s, (side,)) for side in SIDES)
     return (
-        f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is gathered. Time and "
+        f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is "
+        "gathered. Time and "
         f"memory: "
-        f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on sizes and on what comes "
+        f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on "
+        "sizes and on what comes "
         "after. So the search has to choose, and the analysis tells it where."
     )
 
@@ -77,12 +100,29 @@ CHAPTER = Chapter(
     "x @ x.T",
     (
         Step(
-            "xxt.program", "One tensor, two paths", "listing in section 2.2", XXT, "graph", ("graph",), _program,
-            actions=(), level="names", drawer=True, select=lambda s: ((), ()),
+            "xxt.program",
+            "One tensor, two paths",
+            "listing in section 2.2",
+            XXT,
+            "graph",
+            ("graph",),
+            _program,
+            actions=(),
+            level="names",
+            drawer=True,
+            select=lambda s: ((), ()),
         ),
         Step(
-            "xxt.conflict", "Why both dims have one colour", "listing in section 3.3", XXT, "graph",
-            ("graph", "inspector"), _chain, actions=(), level="names", select=lambda s: ((), ()),
+            "xxt.conflict",
+            "Why both dims have one colour",
+            "listing in section 3.3",
+            XXT,
+            "graph",
+            ("graph", "inspector"),
+            _chain,
+            actions=(),
+            level="names",
+            select=lambda s: ((), ()),
             code=lambda s: fresh_lines(s.analysis),
             task=Task(
                 lambda s: "Click the red line of the graph.",
@@ -92,7 +132,15 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "xxt.board", "Two ways out", "section 3.4", XXT, "hand", ("board",), _board, actions=(), tab="listing",
+            "xxt.board",
+            "Two ways out",
+            "section 3.4",
+            XXT,
+            "hand",
+            ("board",),
+            _board,
+            actions=(),
+            tab="listing",
             select=lambda s: ((), (0,)),
             task=Task(
                 lambda s: "Choose side 0 on `s`.",
@@ -102,25 +150,46 @@ CHAPTER = Chapter(
             ),
         ),
         Step(
-            "xxt.gathered", "What has to move", "section 3.4", XXT, "hand", ("lower",), _gathered, actions=SIDES[:1],
-            tab="listing", select=lambda s: (factors(s, "z"), (0,)),
+            "xxt.gathered",
+            "What has to move",
+            "section 3.4",
+            XXT,
+            "hand",
+            ("lower",),
+            _gathered,
+            actions=SIDES[:1],
+            tab="listing",
+            select=lambda s: (factors(s, "z"), (0,)),
             quiz=Quiz(
                 "Which tensor must be gathered?",
                 lambda s: ["x", "y", "z"],
                 lambda s: moved(s, "all_gather", SIDES[:1])[0],
-                lambda s: f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, on every "
-                f"device.",
+                lambda s: (
+                    f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the "
+                    "whole of it, on every "
+                    f"device."
+                ),
             ),
         ),
         Step(
-            "xxt.flip", "The other side", "section 3.4", XXT, "hand", ("board", "lower"), _flip, actions=SIDES[:1],
-            tab="listing", select=lambda s: ((), (0,)),
+            "xxt.flip",
+            "The other side",
+            "section 3.4",
+            XXT,
+            "hand",
+            ("board", "lower"),
+            _flip,
+            actions=SIDES[:1],
+            tab="listing",
+            select=lambda s: ((), (0,)),
             task=Task(
                 lambda s: "Choose side 1 on `s`.",
                 lambda s: SIDES[1] in s.manual_actions,
-                lambda s: s.choose_side(0, "s", 1) if SIDES[0] in s.manual_actions else take(s, SIDES[1]),
+                lambda s: (
+                    s.choose_side(0, "s", 1) if SIDES[0] in s.manual_actions else take(s, SIDES[1])
+                ),
                 _flipped,
             ),
         ),
     ),
-)  # fmt: skip
+)
