@@ -66,7 +66,10 @@ def pair_texts(analysis: Analysis) -> list[tuple[str, str]]:
 
 
 def from_python(helper: Any) -> Any:
-    """A function that Python can call, of one that only kernels can (``toast_lab.kernels.helper``)."""
+    """A function that Python can call, of one that only kernels can.
+
+    The latter is a ``toast_lab.kernels.helper``.
+    """
     import numba
 
     @numba.njit

@@ -198,8 +198,9 @@ _EXPORTED = "mhlo.frontend_attributes"
 
 
 def meshes(module: ir.Module) -> dict[str, MeshAxes]:
-    """Axes and sizes of every ``sdy.mesh`` of a module, and of those that jax.export keeps in an
-    attribute.
+    """Axes and sizes of every ``sdy.mesh`` that a module declares.
+
+    Those that jax.export keeps in an attribute are included.
     """
     found = {}
     for op in module.body.operations:
@@ -269,8 +270,9 @@ def result_shardings(op: Any) -> list[Any]:
 def sharding_parts(
     attribute: Any, known: dict[str, MeshAxes], rank: int
 ) -> tuple[MeshAxes, tuple[Axes, ...], Axes, str]:
-    """(mesh, axes per dim with ``"*"`` behind open ones, replicated axes, what no plan can say) of
-    a sharding.
+    """Read a sharding attribute of a value with ``rank`` dims.
+
+    Gives (mesh, axes per dim with ``"*"`` behind open ones, replicated axes, what no plan can say).
     """
     whole: tuple[Axes, ...] = ((),) * rank
     try:
@@ -349,8 +351,9 @@ def lower_with_shardy(module: ir.Module) -> None:
 
 
 def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
-    """The sdy collectives in a function that ``lower_with_shardy`` went over, those inside regions
-    included.
+    """The sdy collectives in a function that ``lower_with_shardy`` went over.
+
+    Those inside regions are included.
 
     Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1,
     2, ...
@@ -408,7 +411,10 @@ def argument_axes(main: Any) -> list[tuple[Axes, ...]]:
 
 
 def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
-    """Axes per dim of the results of every op that carries its number as integer attribute ``key``."""
+    """Axes per dim of the results of every op that carries a number.
+
+    The number is the op's integer attribute ``key``.
+    """
     return {
         (number, i): _dim_axes(_result_sharding(operation, i), _rank(result))
         for number, operation in _numbered(main, key)
@@ -417,8 +423,9 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
 
 
 def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
-    """Axes per dim in which every op that carries its number as integer attribute ``key`` reads its
-    operands.
+    """Axes per dim in which every op that carries a number reads its operands.
+
+    The number is the op's integer attribute ``key``.
     """
     return {
         (number, i): _dim_axes(_sharding_of(operand, main), _rank(operand))

@@ -21,7 +21,10 @@ MOST_SECONDS = 1e9  #: thirty years; clocks and timers of the system end not far
 
 
 def whole_offence(value: Any, least: int | None = None, most: int | None = None) -> str:
-    """What is wrong with a whole number ("must be a whole number, got 'x'"), empty if nothing is."""
+    """What is wrong with a whole number, empty if nothing is.
+
+    An example is "must be a whole number, got 'x'".
+    """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         return f"must be a whole number, got {_shown(value)}"
     return _range_offence(int(value), least, most)
@@ -30,8 +33,9 @@ def whole_offence(value: Any, least: int | None = None, most: int | None = None)
 def number_offence(
     value: Any, least: float | None = None, most: float | None = None, *, above: float | None = None
 ) -> str:
-    """What is wrong with a finite number from ``least`` (or above ``above``) to ``most``, empty if
-    nothing is.
+    """What is wrong with a finite number, empty if nothing is.
+
+    It has to lie from ``least`` (or above ``above``) to ``most``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return f"must be a number, got {_shown(value)}"

@@ -46,9 +46,7 @@ class InvalidProblem(ToastError):
 
 
 class InvalidInput(ToastError):
-    """A function was given something of another kind than it takes, or something that it does not
-    have.
-    """
+    """A function was given the wrong kind of thing, or something that it does not have."""
 
 
 class RunFailed(ToastError):
@@ -56,7 +54,10 @@ class RunFailed(ToastError):
 
 
 class StoreError(ToastError):
-    """The file of kept results cannot be opened, read or written, or somebody else is writing it."""
+    """The file of kept results cannot be used.
+
+    It cannot be opened, read or written, or somebody else is writing it.
+    """
 
 
 class NotSaved(ToastError):

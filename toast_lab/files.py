@@ -46,8 +46,9 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes, what: str = 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], what: str = "the file") -> Iterator[BinaryIO]:
-    """Gives a file to write to that becomes ``path`` when the block ends, and vanishes if the block
-    raises.
+    """Gives a file to write to that becomes ``path`` when the block ends.
+
+    If the block raises, the file vanishes.
 
     Args:
         path: the target.  Links are followed, and a file that is there keeps its permissions.  Into

@@ -64,7 +64,10 @@ def says_what_it_does() -> bool:
 
 @contextlib.contextmanager
 def meanwhile() -> Iterator[None]:
-    """Whatever is reported inside, afterwards that is being done again which was reported before."""
+    """After the block, reports again what was being done before it.
+
+    Whatever is reported inside stands until then.
+    """
     before = list(_DOING)
     yield
     for text in before:
@@ -234,8 +237,9 @@ class Worker:
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment in which a child finds this package even where only the parent's ``sys.path``
-    leads to it.
+    """Environment in which a child finds this package.
+
+    It does even where only the parent's ``sys.path`` leads to it.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), home) if p)
@@ -296,8 +300,9 @@ def _receive(pipe: Any) -> Any:
 
 
 def end_with(parent: int) -> None:
-    """In a child: end when the parent is gone, however it ended, since nobody is left to stop the
-    child.
+    """In a child: end when the parent is gone, however it ended.
+
+    Nobody would be left to stop the child.
     """
 
     def watch() -> None:

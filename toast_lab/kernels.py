@@ -52,8 +52,9 @@ _SCALARS = {
 
 
 class _Helper(CPUDispatcher):  # type: ignore[misc]
-    """Refuses calls from Python, which would jump to the address of a wrapper that was not
-    compiled.
+    """Refuses calls from Python.
+
+    They would jump to the address of a wrapper that was not compiled.
     """
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -71,8 +72,9 @@ def helper(function: Any) -> Any:
 
 
 def compiled(function: Any) -> Any:
-    """Compile a function that Python calls, at its first call or by ``make_ready``, and keep it on
-    disk.
+    """Compile a function that Python calls, and keep it on disk.
+
+    It is compiled at its first call or by ``make_ready``.
     """
     kernel = _once(numba.njit(**_OPTIONS)(function))
     kernel._cache = _Kept(kernel)
@@ -340,8 +342,9 @@ def _files_of(pack: type) -> Iterator[Path]:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """What the globals are that a function names, those reached through modules included
-    (``st.ways``).
+    """The values of the globals that a function names.
+
+    Those reached through modules (``st.ways``) are included.
     """
     names = function.__code__.co_names
     for name in names:

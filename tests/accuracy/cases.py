@@ -151,7 +151,10 @@ def model_of(name: str) -> Model:
 
 @functools.cache
 def digest(name: str) -> str:
-    """Digest of a case's StableHLO without its locations, which change with every line above them."""
+    """Digest of a case's StableHLO without its locations.
+
+    They change with every line above them.
+    """
     bare = without_locations(model_of(name).stablehlo)
     return hashlib.sha256(bare.encode()).hexdigest()[:16]
 

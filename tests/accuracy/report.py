@@ -174,7 +174,7 @@ def _gib(size: float) -> str:
 
 
 def worst(judged: list[Judged]) -> list[str]:
-    """The plans that are furthest off in time and in memory, with what their numbers are made of."""
+    """The plans furthest off in time and in memory, with what their numbers are made of."""
     timed = [one for one in judged if one.time_s]
     ratio = {id(one): one.cost.time_s / (one.time_s or 1.0) for one in timed}
     middle = {}

@@ -51,7 +51,10 @@ def ask(
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server on all interfaces that is also called lab.test (any port of it, and behind https)."""
+    """A server on all interfaces that is also called lab.test.
+
+    That name counts with any port, and behind https.
+    """
     number = free_port()
     words = [
         sys.executable,

@@ -70,7 +70,7 @@ def total(row: dict[str, Any]) -> float:
 
 
 def measure(layers: int) -> dict[str, Any]:
-    """Trace ``layers`` layers in one child process and measure the analysis of the text in another."""
+    """Trace ``layers`` layers in one child, and measure the analysis of the text in another."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "module.mlir")
         _child("trace", path, str(layers))
@@ -224,7 +224,7 @@ def _analyse(path: str) -> dict[str, Any]:
 
 
 def _compile_kernels() -> None:
-    """Compile or load the numba kernels before the clock runs, as the package's own warm-up does."""
+    """Compile or load the numba kernels before the clock runs, as the package's warm-up does."""
     from toast_lab.conflicts import analysis
     from toast_lab.ir import read
     from toast_lab.sharding import space

@@ -138,7 +138,7 @@ def test_actions_are_undone_redone_branched_and_compared(
 
 
 def _batch_and_inner(problem: Problem) -> tuple[str, str]:
-    """A colour that needs no collective on data, and one that then brings one all_reduce on model."""
+    """A colour that needs no collective on data, and one that brings one all_reduce on model."""
     from toast_lab.cost.problem import price
 
     groups = [g.name for g in problem.analysis.groups if g.shardable and g.n_names > 1]

@@ -45,7 +45,10 @@ def transformer(served: Callable[..., str], strict_page: Page) -> Page:
 
 
 def drawn(page: Page, nodes: int) -> None:
-    """Wait until so many markers are in the picture of this page (that of the first page has gone)."""
+    """Wait until so many markers are in this page's picture.
+
+    The picture of the first page has gone by then.
+    """
     expect(page.get_by_text(f"{nodes:,} nodes")).to_be_visible(timeout=SLOW)
     page.wait_for_function(
         """(nodes) => {

@@ -25,7 +25,10 @@ FIELD = {
 
 
 def contrast(page: Page, target: Locator) -> float:
-    """Contrast of an element's text against the first background behind it, through shadow roots."""
+    """Contrast of an element's text against the first background behind it.
+
+    The background is looked for through shadow roots.
+    """
     return target.evaluate(
         """(element) => {
           const parse = (text) => text.match(/[\\d.]+/g).map(Number)

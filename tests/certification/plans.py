@@ -354,7 +354,10 @@ def _batches(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:
 
 
 def run_all(works: list[tuple[Work, int]]) -> None:
-    """Execute every plan of ``works`` from its start index on, reporting an ``Outcome`` for each."""
+    """Execute every plan of ``works`` from its start index on.
+
+    An ``Outcome`` is reported for each.
+    """
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -229,7 +229,10 @@ def product_scattered_over_batch() -> float:
 
 
 def scattered(problem: tl.Problem, batch: str, summed: list[str]) -> ShardingPlan:
-    """The product summed over two axes, one of which then splits a batch dim that was split before."""
+    """The product summed over two axes, one of which then splits a batch dim.
+
+    That dim was split before.
+    """
     plan = ShardingPlan.from_actions(problem, [f"x.0->{batch}", *(f"x.2->{a}" for a in summed)])
     program = plan.program
     values = plan.value_axis.copy()

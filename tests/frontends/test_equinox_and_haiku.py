@@ -1,4 +1,4 @@
-"""Equinox modules as pytrees whose leaves are not all arrays, and haiku's pairs of init and apply."""
+"""Equinox modules as pytrees with leaves that are no arrays, and haiku's init and apply."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_modes(mode: str) -> None:
 
 
 def test_channels_are_named_as_the_skip_connections_tie_them() -> None:
-    """What ``streams`` foretells from the blocks alone is what the analysis finds in the program."""
+    """What ``streams`` foretells from the blocks alone is what the analysis finds."""
     analysis = analysed("unet", **PAPER_SHAPE)
     foretold = set(unet.streams(unet.Config(8, (1, 2, 3), 3, 4, 4, 4, 8)).values())
     assert foretold == {f"channels{k}" for k in range(8)}

@@ -25,7 +25,7 @@ def test_left_a_plain_use_is_compatible():
 
 
 def row_sums_as_columns(x):
-    """The row name of z reaches the column name of the sum through the reduction and the broadcast."""
+    """The row name of z reaches the sum's column name through reduction and broadcast."""
     z = x @ x.T
     return z + jnp.sum(z, axis=1)[None, :]
 

@@ -66,7 +66,7 @@ def test_memory_and_collectives_are_those_of_a_run(made: tuple[Compiled, Path]) 
 
 
 def test_every_collective_leads_to_the_op_that_wants_it(made: tuple[Compiled, Path]) -> None:
-    """The weights are gathered for the first product, the gradient is summed behind the last one."""
+    """The weights are gathered before the first product, the gradient summed after the last."""
     program = small_step().program
     products = [op for op in program.ops() if program.kind[op] == "dot_general"]
     ops = {(c.kind, c.op) for c in made[0].collectives if c.bytes > 4}

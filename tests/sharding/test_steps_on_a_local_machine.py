@@ -1,4 +1,4 @@
-"""Our own device-local steps compute the same function, run by a machine that knows nothing of XLA."""
+"""Our own device-local steps compute the same function on a machine without XLA."""
 
 import jax
 import jax.numpy as jnp

@@ -65,8 +65,9 @@ class ByHand:
         return self.trail.now
 
     def taken(self, actions: Actions | None = None) -> tuple[Taken, ...]:
-        """The unsharded program and each action of the plan by hand (or of another list) with what
-        it made of it.
+        """The unsharded program, then each action with what it made of it.
+
+        The actions are those of the plan by hand, or of another list.
         """
         if self.problem is None:
             return ()
@@ -93,8 +94,9 @@ class ByHand:
         ]
 
     def next_of(self, item: PlanItem) -> str | None:
-        """The first action of another plan that the plan by hand lacks and that would change it, if
-        there is one.
+        """The next action of another plan that the plan by hand could take, if any.
+
+        That is the other plan's first action that the plan by hand lacks and that would change it.
         """
         have = self.manual_actions
         for text in item.plan.actions:
@@ -229,8 +231,9 @@ class ByHand:
         self._move(self.trail.redo())
 
     def branch(self, name: str = "", at: int | None = None) -> None:
-        """Keep the plan by hand under a name, and go on from its first ``at`` actions (None: from
-        all of them).
+        """Keep the plan by hand under a name, and go on from its first ``at`` actions.
+
+        ``at`` None: from all of them.
         """
         actions, problem = self.manual_actions, self.problem
         with self.guarded():

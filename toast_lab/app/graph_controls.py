@@ -83,8 +83,9 @@ class GraphControls(pn.viewable.Viewer):
         )
 
     def fill(self, analysis: Analysis, level: str = "") -> None:
-        """A new model: everything that there is to choose from, nothing chosen but a level that
-        there is.
+        """Take a new model: offer all its choices and choose nothing.
+
+        Only the level is always one that there is.
         """
         self.level.value = level if level in LEVELS else start_level(analysis)
         self.only.value = self.singles.value = False

@@ -174,8 +174,9 @@ class Registry:
         about: Any = None,
         **kwargs: Any,
     ) -> Job:
-        """Run ``package.module:function`` in a child, or a function that makes its own child in a
-        thread.
+        """Run ``package.module:function`` in a child, as a job that people see.
+
+        A function that makes its own child may be given as well; it runs in a thread.
 
         Args:
             kind: "load", "search", "race" or "run".
@@ -252,8 +253,9 @@ class Registry:
         return job
 
     def keep_file(self, name: str) -> Path:
-        """Path of a new file that lives as long as the server, or until ``MAX_TRACES`` newer ones
-        are there.
+        """Path of a new file that lives as long as the server.
+
+        It goes earlier once ``MAX_TRACES`` newer ones are there.
         """
         if self._kept is None:
             self._kept = tempfile.TemporaryDirectory(prefix="toast-lab-traces-")

@@ -33,7 +33,10 @@ def load_ahead(which: str, sizes: tuple[tuple[str, Any], ...] = ()) -> worker.Lo
 
 
 def loads_at_once(which: str, sizes: dict[str, Any]) -> bool:
-    """Is a built-in model small enough to be traced without a child, which takes seconds to start?"""
+    """Is a built-in model small enough to be traced without a child?
+
+    A child takes seconds to start.
+    """
     if which == "transformer":
         layers = sizes.get("layers", 2)
         return isinstance(layers, int) and layers <= 2

@@ -1,6 +1,4 @@
-"""Mesh and machine, checked with every key that is pressed, before anything is asked to work with
-them.
-"""
+"""Mesh and machine, checked at every keystroke, before anything has to work with them."""
 
 from __future__ import annotations
 

@@ -114,7 +114,10 @@ class Running(param.Parameterized):
 
     # -- compile -----------------------------------------------------------------------------------
     def start_compile(self, name: str, topology: str = "") -> None:
-        """Compile a plan for virtual devices, attached GPUs, or a TPU slice that need not be there."""
+        """Compile a plan for virtual devices, attached GPUs or a TPU slice.
+
+        The TPU slice need not be there.
+        """
         with self.guarded():
             item = self._named([name])[0]
             topology = topology or f"cpu:{item.problem.mesh.n_devices}"

@@ -53,8 +53,9 @@ def tensors_of(
 
 
 class TilesPane(pn.viewable.Viewer):
-    """The picture left, its table twin right, above them the tensor and the two dims that are
-    drawn.
+    """The picture left, its table twin right.
+
+    Above them stand the tensor and the two dims that are drawn.
     """
 
     def __init__(self, session: Session, **params: Any) -> None:

@@ -146,8 +146,9 @@ class TreeState:
         return Steering(**{k: float(v) for k, v in options.items() if k in Steering._fields})
 
     def action_rows(self, legal: tuple[str, ...] = ()) -> tuple[list[int], list[ActionRow]]:
-        """The actions at the selected place and the place each leads to, -1 for those of ``legal``
-        that were not tried.
+        """The actions at the selected place, and the place that each leads to.
+
+        The place is -1 for those of ``legal`` that were not tried.
 
         The scores are the tree search's formula on what is counted here: the mean over the widths
         of reward that its walks take in turn.  Trajectories that vary the best ones do not walk the
@@ -251,8 +252,9 @@ class TreeState:
 
     # -- trajectories ------------------------------------------------------------------------------
     def trajectories(self, kind: str, most: int = 100) -> list[Simulation]:
-        """The "improvements", the "last" or the "best" ones of what is shown, the best or newest
-        first.
+        """The "improvements", the "last" or the "best" of what is shown.
+
+        The best or newest come first.
         """
         mirror, n = self.mirror, self.shown
         if mirror is None or not n:

@@ -22,7 +22,9 @@ MAX_NAME = 120
 
 
 class Upload(JSComponent):
-    """``on_file(name, content)`` gets a whole file, ``on_refused(name, size)`` one that is empty or
+    """A drop zone for one file that hands on its content.
+
+    ``on_file(name, content)`` gets a whole file, ``on_refused(name, size)`` one that is empty or
     too large.
     """
 

@@ -148,8 +148,9 @@ class Control:
         self._stand_still(None)
 
     def _stand_still(self, coming: Any) -> None:
-        """Wait until ``coming`` may be shown, or until the search may go on if nothing is there to
-        be shown.
+        """Wait until ``coming`` may be shown.
+
+        If nothing is there to be shown, wait until the search may go on.
         """
         if self._allowed(coming, force=self.words[0] in ("pause", "round")):
             return

@@ -206,8 +206,9 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
 
 
 def different(plan: ShardingPlan, model: Model) -> str:
-    """How the program of a function differs from the plan's, as far as arguments and results show
-    it.
+    """How the program of a function differs from the plan's.
+
+    Only what arguments and results show of it is compared.
     """
     ours, theirs = plan.program, model.program
     text = (

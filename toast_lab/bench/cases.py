@@ -1,5 +1,4 @@
-"""What is searched for each table and figure of section 5, at which sizes and meshes, and why
-these.
+"""The searches behind each table and figure of section 5, their sizes and meshes, and why.
 
 The paper gives neither batch sizes nor meshes.  Its hardware is a "set of" A100, P100 and TPU v3.
 All three get one mesh of 32 devices, 8 (data) by 4 (model): on TPU v3 a slice of 4x4 chips with two

@@ -245,8 +245,9 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
 
 
 def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
-    """Search time of ours against layers and against devices, a panel each, with the line of a
-    square root.
+    """Search time of ours against layers and against devices, a panel each.
+
+    Both have the line of a square root.
     """
     with _figure() as plt:
         groups = {k: v for k, v in groups.items() if v}
@@ -275,8 +276,9 @@ def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
 
 
 def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
-    """Best score so far over that of the best method, against seconds (log), a panel for each
-    problem.
+    """Best score so far over that of the best method, against seconds, a panel per problem.
+
+    The seconds are on a log scale.
 
     Curves begin where a plan first fits, or at once where none ever does; along the upper edge they
     are farther away.  ``ends`` are search_times: how long each search went on.

@@ -105,8 +105,9 @@ def step_times(found: Iterable[Found]) -> list[dict[str, Any]]:
 
 
 def outcome(one: Found) -> str:
-    """Of a search: "ok", "OOM" where its plan exceeds the device's memory, or its status where it
-    has no plan.
+    """Status of a search: "ok", "OOM" or why it has no plan.
+
+    "OOM" is a plan that exceeds the device's memory; without a plan it is the search's own status.
     """
     if not one.has_plan:
         return str(one.row["status"])

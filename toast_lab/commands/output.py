@@ -116,9 +116,7 @@ class Out(Console):
 
 
 def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
-    """Print ``data`` as one JSON object if ``--json`` asks for it, else let ``show`` print for
-    people.
-    """
+    """Print ``data`` as one JSON object with ``--json``, else let ``show`` print for people."""
     try:
         if args.json:
             print(json.dumps(_plain(data), indent=1))

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Race; one that was interrupted ends like any other, with what the methods have found so far."""
+    """Race the methods and print how far each came.
+
+    An interrupted race ends like any other, with what the methods have found so far.
+    """
     from toast_lab.search import race as racing
     from toast_lab.search.contract import Budget
     from toast_lab.sweep import worker

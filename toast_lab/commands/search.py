@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search; a search that was interrupted or terminated ends like any other, with the best plan
-    so far.
+    """Search, and print the best plan.
+
+    A search that was interrupted or terminated ends like any other, with the best plan so far.
     """
     common.check_early(args)
     model = common.load_model(args)

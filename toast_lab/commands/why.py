@@ -17,8 +17,9 @@ def number_or_text(question: str) -> int | str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer for the collectives that the question names, of a plan given or of the one that a
-    search finds.
+    """Explain the collectives that the question names.
+
+    They are those of a plan given, or of the one that a search finds.
     """
     common.check_early(args)
     from toast_lab.explain.why import to_json, why

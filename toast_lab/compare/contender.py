@@ -97,8 +97,9 @@ class Contender:
     def start(
         self, non_negative: bool, warmup: int, expected: str | None, keep: str | None
     ) -> Started:
-        """Run once, compare with the results in file ``expected`` or write them to ``keep``, and
-        warm up.
+        """Run once, check or keep the results, and warm up.
+
+        The results are compared with those in file ``expected``, or written to ``keep``.
         """
         request = self.request
         self.arrays = request.arrays or inputs.draw(

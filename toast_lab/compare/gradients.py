@@ -1,5 +1,6 @@
-"""Loss, gradients and one step of plain gradient descent of a model's function, with a plan and
-without.
+"""Loss, gradients and one step of plain gradient descent, with a plan and without.
+
+The function is a model's.
 
 The programs are traced here and travel as StableHLO, so the user's function stays where it is.
 With a plan it is ``plan.jit`` that is differentiated: the loss comes from the planned program, the
@@ -147,8 +148,9 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
 
 
 class _Step:
-    """Traces ``(loss, gradients, arguments after a step)`` of something that is called like the
-    user's function.
+    """Traces ``(loss, gradients, arguments after a step)``.
+
+    What is traced is called like the user's function.
     """
 
     def __init__(

@@ -90,8 +90,9 @@ class Replay:
 
     @property
     def divided_otherwise(self) -> bool:
-        """Has XLA divided some matrix product otherwise than the plan says, with other work for
-        this device?
+        """Has XLA divided some matrix product otherwise than the plan says?
+
+        If so, this device has other work to do.
         """
         return self.product_flops != self.planned_product_flops
 

@@ -173,8 +173,9 @@ class Comparison:
 
     @property
     def fastest(self) -> Row | None:
-        """The row with the least median among those that are ok and do not differ from the
-        unsharded program.
+        """The row with the least median among those that are ok.
+
+        Rows that differ from the unsharded program are left out.
         """
         good = [
             r

@@ -38,8 +38,9 @@ class Place(NamedTuple):
 
 
 def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[Place]]:
-    """Unordered pairs of different names of one colour on one definition or one use, with their
-    places.
+    """Pairs of different names of one colour on one definition or one use, with their places.
+
+    The pairs are unordered.
 
     Names of size 1 never conflict.  The pairs are in program order, the smaller name first.
     """

@@ -115,7 +115,10 @@ class Memory(NamedTuple):
 def make_static(
     program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu"
 ) -> tuple[Facts, Memory]:
-    """Work out fusion (in the style of a ``compiler``), aliases and live ranges once per program."""
+    """Work out fusion, aliases and live ranges, once per program.
+
+    Fusion is in the style of a ``compiler``.
+    """
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
     constant_op = np.asarray(

@@ -203,8 +203,9 @@ def _sets(ptr: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> Ragged:
 
 
 def _earlier(t: Tables, want: np.ndarray) -> Ragged:
-    """For each use: wants of the uses of its value before it that it may share a copy with,
-    ascending.
+    """For each use, the wants of earlier uses that it may share a copy with.
+
+    Those are uses of its own value before it; their wants are ascending.
     """
     length, data = _earlier_sets(
         t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, np.array(t.value_constant)

@@ -261,8 +261,9 @@ class Problem:
         return self._with(read_all(self.analysis, self.mesh, *given))
 
     def keep_annotations(self, *, strict: bool = True) -> Problem:
-        """This problem with the shardings that the user wrote into the program as pins
-        (``tl.annotations``).
+        """This problem with the shardings that the user wrote into the program as pins.
+
+        They are the program's ``tl.annotations``.
 
         Those that name axes which this mesh does not have, or that do not divide or go together,
         cannot be kept.

@@ -115,7 +115,10 @@ class ProgramPrices:
         return totals.time_s, totals.peak_bytes
 
     def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
-        """Price a sharding given by its arrays over the whole program, every op and step by itself."""
+        """Price a sharding, given by its arrays, over the whole program.
+
+        Every op and every step is priced by itself.
+        """
         tables, axis_size = self.tables, self.mesh.array()
         facts, memory = self.static
         # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled

@@ -182,7 +182,10 @@ def reprice(
 
 @helper
 def changed_ops(f: Facts, t: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray) -> int:
-    """Fill ``ops`` with those that see a difference between two snapshots, and give their number."""
+    """Fill ``ops`` with those that see a difference between two snapshots.
+
+    Gives their number.
+    """
     n_rows, n_axes = after.op_axis.shape
     row = np.zeros(n_rows, np.bool_)
     for i in range(n_rows):

@@ -155,8 +155,9 @@ class Board:
 
 
 def conflicts(problem: Problem) -> Board:
-    """Every resolution of a problem with the predicted time and memory of its sides on each axis,
-    before any search.
+    """Every resolution of a problem with predicted time and memory, before any search.
+
+    The predictions are those of its sides, on each axis.
 
     Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
     """
@@ -212,8 +213,9 @@ def _user(analysis: Analysis, use: int) -> int:
 def _option(
     problem: Problem, pricer: Pricer, group: int, place: int, axis: int, bit: int
 ) -> Option:
-    """Side ``bit`` of the resolution at ``place`` of a group on an axis, the group's other bits
-    being 0 if they can.
+    """One side of a resolution of a group on an axis.
+
+    That is side ``bit`` of the resolution at ``place``, the group's other bits being 0 if they can.
     """
     space, n = problem.space, len(problem.analysis.groups[group].resolutions)
     offered = [

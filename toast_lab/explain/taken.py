@@ -49,7 +49,9 @@ class SideOption(NamedTuple):
 
 
 def replay(problem: Problem, actions: Iterable[object]) -> tuple[State, list[Action], list[str]]:
-    """(the state that actions lead to, those that change something, why each of the others does
+    """Apply actions in order, and tell those that change something from the others.
+
+    Gives (the state that they lead to, those that change something, why each of the others does
     not).
     """
     state, kept, left_out = State(problem.space), [], []
@@ -140,8 +142,9 @@ def side_on(problem: Problem, actions: Iterable[object], resolution: int, axis: 
 def with_side(
     problem: Problem, actions: Iterable[object], resolution: int, axis: str, side: int | None
 ) -> list[Action]:
-    """The list with one side of a conflict sharded on an axis, instead of the other one if that
-    stood there.
+    """The list with one side of a conflict sharded on an axis.
+
+    It takes the place of the other side if that stood there.
 
     An action that is there already keeps its place and its other bits; a new one comes last, with
     the other bits of the colour on other axes.  Of colours with more bits than all settings of

@@ -285,8 +285,9 @@ class _Asker:
                 yield self.analysis.dim_text(int(self.plan.op_axis[row.op, a]))
 
     def _conflict(self, row: CollectiveRow, value: int) -> str:
-        """The first conflict on the value, or on a tensor of the op, and the bit that the plan's
-        actions give it.
+        """The first conflict on the value or on a tensor of the op, and its bit.
+
+        The bit is the one that the plan's actions give it.
         """
         analysis, program = self.analysis, self.program
         around = {value, *program.operands(row.op), *program.results(row.op)}

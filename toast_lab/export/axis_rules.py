@@ -25,8 +25,9 @@ Rules = tuple[tuple[str, Any], ...]
 
 
 class AxisRules(NamedTuple):
-    """Rules for ``flax.linen.logical_axis_rules``, and the tensors for which they give something
-    else than the plan.
+    """Rules for ``flax.linen.logical_axis_rules``, and the tensors where they fail.
+
+    Those are the tensors for which the rules give something else than the plan.
     """
 
     rules: Rules

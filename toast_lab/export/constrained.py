@@ -1,5 +1,4 @@
-"""Put sharding constraints into a JAX function at places of its source, without touching the
-source.
+"""Put sharding constraints at places of a JAX function, without touching its source.
 
 A place is an equation of the function's jaxpr, known by the source lines that lead to it, its
 primitive, whether it is part of a derivative's backward pass, and its shape; so one place is one

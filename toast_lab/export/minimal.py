@@ -304,8 +304,9 @@ def _row(
 
 
 def _which(some: Sequence[Equation]) -> Which | None:
-    """How to tell these equations of one place from the others, in words that hold for more layers
-    if they can.
+    """How to tell these equations of one place from the others.
+
+    If it can be said in words that hold for more layers, it is.
     """
     if len(some) == some[0].of:
         return None

@@ -138,8 +138,9 @@ class _Finder:
         )
 
     def expression(self, value: int, wanted: set[int]) -> Range | None:
-        """The innermost expression of the user's that makes ``value``, and otherwise only such as
-        are wanted alike.
+        """The user's innermost expression that makes ``value``.
+
+        It may make other values only if they are wanted alike.
         """
         made_by = self.of_op[int(self.program.value_op[value])]
         for at in made_by.frames:

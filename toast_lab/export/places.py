@@ -273,8 +273,10 @@ def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
 
 
 def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...]:
-    """Per result the last value of its shape that the equation's ops make and no other op of it
-    reads.
+    """Per result of an equation, the value of the program that stands for it.
+
+    It is the last one of its shape that the equation's ops make and no other op of it reads, -1 if
+    there is none.
     """
     inside = {
         int(program.use_value[u])

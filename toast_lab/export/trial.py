@@ -158,8 +158,9 @@ class _Trials:
         self.best = self.without(self.best, self.no_worse)
 
     def propagated(self, allowed: frozenset[int]) -> frozenset[int]:
-        """Few of the allowed units with which propagation agrees as far as it does with all of
-        them.
+        """A few of the allowed units that do as well as all of them.
+
+        With them, propagation agrees as far as it does with every allowed unit.
         """
         enough = self.enough(allowed)
         most = self.gap(enough)

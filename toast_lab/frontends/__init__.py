@@ -1,5 +1,6 @@
-"""Frontends: a JAX function, a torch module, a StableHLO file or a ``module:make`` becomes a
-``Model``.
+"""Frontends: a JAX function, a torch module or a file becomes a ``Model``.
+
+A file holds StableHLO; ``module:make`` names a function that makes the model.
 
 Takes: what users have: functions and pytrees, modules, files, bytes.  Gives: a ``Model``: the
 Program with argument paths, source lines and donated arguments, and its StableHLO text.  Nothing is

@@ -200,8 +200,9 @@ def is_nnx_jitted(fn: Any) -> bool:
 
 
 def numbers_kept(tree: Any, numbers: str) -> list[bool]:
-    """For each leaf of a pytree, whether a Python number there is an array to come (and not
-    static).
+    """For each leaf of a pytree, whether a Python number there is an array to come.
+
+    Otherwise it is static.
     """
     if numbers != MIXED:
         return [numbers == ARRAYS] * len(jax.tree_util.tree_leaves(tree))
@@ -225,7 +226,9 @@ class Whole(NamedTuple):
 
 
 def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
-    """(the arrays of a result with None in place of its other leaves, what makes the result of them
+    """Part a result into its arrays and the rest.
+
+    Gives (the result's arrays with None in place of its other leaves, what makes the result of them
     again).
     """
     flat: Any = jax.tree_util.tree_flatten(result)

@@ -200,7 +200,10 @@ def _is_artifact(content: bytes) -> bool:
 
 
 def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
-    """The portable artifact within, the argument paths, and (argument tree, result tree) or None."""
+    """The portable artifact within, with what is known of arguments and results.
+
+    Gives (artifact, argument paths, (argument tree, result tree) or None).
+    """
     import jax
     from jax import export
 
@@ -255,7 +258,10 @@ def _tree_paths(exported: Any) -> list[str]:
 
 
 def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
-    """``params['w']`` where the module names its arguments, as JAX's do, else what ``paths`` says."""
+    """``params['w']`` where the module names its arguments as JAX does.
+
+    Otherwise it is what ``paths`` says.
+    """
     names = list(paths)
     # Has to outlive what is looked up in it
     parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)

@@ -21,8 +21,9 @@ ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Function:
-    """The user's function behind a program, for whoever wants another program of it, such as its
-    gradient.
+    """The user's function behind a program.
+
+    It is for whoever wants another program of it, such as its gradient.
 
     It lives in the process that traced it: pickled, it becomes None.
     """

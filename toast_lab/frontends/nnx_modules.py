@@ -118,8 +118,9 @@ class Modules:
         return text.removesuffix(".value") if self.nnx is not None else text
 
     def merged(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """``args`` with modules in place of their states, and the leaves of those, to be compared
-        with later.
+        """``args`` with modules in place of their states, and the leaves of those modules.
+
+        The leaves are there to be compared with later.
         """
         import jax
 
@@ -157,7 +158,10 @@ class Modules:
         return [leaf for _, leaf in new]
 
     def _place(self, path: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
-        """Argument, and path within it, of the module that a path of the whole state begins with."""
+        """Argument, and path within it, of the module that a path belongs to.
+
+        The path is one of the whole state and begins with that module.
+        """
         return next(where for where, node in self.places.items() if node == path[0].key)
 
     def names(self, changes: Changes, base: Sequence[str]) -> list[str]:
@@ -181,8 +185,9 @@ class Modules:
         ]
 
     def put(self, args: Sequence[Any]) -> list[Any]:
-        """``args`` with the caller's modules in place of states, whose values those modules have
-        then.
+        """``args`` with the caller's modules in place of states.
+
+        Those modules then have the values of the states.
         """
         import jax
 
@@ -197,7 +202,10 @@ class Modules:
         return self._replace(args, self._is_state, self.nodes)
 
     def marked(self, result: Any) -> Any:
-        """``result`` with marks in place of the caller's modules, their parts and their variables."""
+        """``result`` with marks in place of what belongs to the caller's modules.
+
+        These are the modules themselves, their parts and their variables.
+        """
         if not self.places:
             return result
         import jax

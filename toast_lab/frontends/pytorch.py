@@ -162,8 +162,9 @@ def _import_torchax() -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _overloads_that_are_gone() -> Iterator[None]:
-    """While torchax is imported, an overload that torch no longer has is a fresh object instead of
-    an error.
+    """Lets torchax be imported where torch has lost some of its overloads.
+
+    Inside, an overload that torch no longer has is a fresh object instead of an error.
     """
     from torch._ops import OpOverloadPacket
 

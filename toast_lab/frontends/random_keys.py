@@ -1,4 +1,4 @@
-"""Which values of a traced function are typed random keys, as ``ir.random_keys`` wants to know it."""
+"""Which values of a traced function are typed random keys, as ``ir.random_keys`` asks."""
 
 from __future__ import annotations
 

@@ -75,7 +75,10 @@ def ragged_dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
 
 
 def convolution_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
-    """For each element of the result, a multiplication and an addition with its part of the kernel."""
+    """Flops of a convolution: a multiplication and an addition per element and kernel entry.
+
+    Each element of the result counts with its part of the kernel.
+    """
     kernel = tensor(op.operands[1].type).shape
     match = re.search(r"x\[([^\]]*)\]->", str(op.attributes["dimension_numbers"]))
     output_features = 1

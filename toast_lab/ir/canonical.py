@@ -65,8 +65,9 @@ def canonicalise(module: ir.Module) -> ir.Module:
 
 
 def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
-    """Functions that custom calls name in their attributes, such as the comparator of an
-    approximate top-k.
+    """Functions that custom calls name in their attributes.
+
+    One such is the comparator of an approximate top-k.
     """
     kept: set[str] = set()
     waiting = [main]

@@ -35,8 +35,9 @@ def _majors(dims: list[tuple[int, ...]]) -> list[int]:
 
 
 def keep_what_results_carry(rule: Rule, classes: list[int], generates: bool) -> None:
-    """A pass factor must stand on every result, or a part of the result would be computed from part
-    of the input.
+    """Keep as pass factors only those that stand on every result.
+
+    With any other, a part of the result would be computed from part of the input.
 
     Found on reshapes whose sizes share no divisor (3x4 to 4x3 gives each side a factor of its own)
     and on the rules that JAX writes on linear algebra calls, where only the batch dims are tied.  A
@@ -152,7 +153,10 @@ def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
 
 
 def splat(value: Any) -> str:
-    """The one number of a constant value as MLIR prints it, "" if ``value`` is no splat constant."""
+    """The one number of a splat constant as MLIR prints it.
+
+    It is "" if ``value`` is no splat constant.
+    """
     from toast_lab._jaxlib import constant_text
 
     owner = value.owner
@@ -180,8 +184,9 @@ def _number(text: str) -> complex | None:
 
 
 def combiner(region: Any) -> str:
-    """The StableHLO op that a reduction's or scatter's body applies to its two arguments, "" if it
-    does more.
+    """The StableHLO op that the body of a reduction or scatter applies to its arguments.
+
+    It is "" if the body does more.
     """
     block = region.blocks[0]
     ops = list(block.operations)
@@ -237,8 +242,9 @@ def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> 
 
 
 def _conv_dims(text: str) -> tuple[list[int], list[int], list[int]]:
-    """Spatial dims of input, kernel and output, from ``#stablehlo.conv<[b, 0, 1, f]x[0, 1, i,
-    o]->[b, 0, 1, f]>``.
+    """Spatial dims of input, kernel and output of a convolution.
+
+    They are read from ``#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>``.
     """
     parts = re.findall(r"\[([^\]]*)\]", text)
 

@@ -91,7 +91,10 @@ def leading(operands: Shapes, results: Shapes, count: int) -> Rule:
 
 
 def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
-    """As ``elementwise``, but for tensors of operand 0's rank and for every dim except ``whole``."""
+    """As ``elementwise``, but only for tensors of operand 0's rank.
+
+    Every dim is included except ``whole``.
+    """
     draft = _Draft(operands, results)
     rank = len(operands[0])
     for dim in range(rank):
@@ -336,8 +339,9 @@ def known_whole(op: Any) -> bool:
 
 
 def call_without_rule(op: Any) -> str:
-    """``custom_call @Eigh: XLA's compiler for TPU gathers ...``: what has no rule, and why if that
-    is known.
+    """What has no rule, and why if that is known.
+
+    An example is ``custom_call @Eigh: XLA's compiler for TPU gathers ...``.
     """
     if op is None:
         return "custom_call"

@@ -57,8 +57,9 @@ MONOIDS = ("none", "add", "max", "min", "mul", "and", "or")
 
 
 class Region(NamedTuple):
-    """Ops ``begin`` to ``end`` (exclusive), which run by themselves inside region ``parent`` (-1:
-    the program).
+    """Ops ``begin`` to ``end`` (exclusive), which run by themselves inside a region.
+
+    ``parent`` is that region; -1 is the program.
 
     A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one way through
     a conditional.
@@ -74,8 +75,9 @@ class Region(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A tensor program as a list of ops, with loops and conditionals as stretches of it
-    (``regions``).
+    """A tensor program as a list of ops.
+
+    Loops and conditionals are stretches of it (``regions``).
 
     A value that a loop or a conditional hands on has pseudo-ops of class "control" that share one
     set of factors: see ``walk``.  ``owner`` is the op that has the factors; for every other op it

@@ -1,5 +1,6 @@
-"""Reads the shardings that a user has written into a program (see ``annotations``) from its
-canonical module.
+"""Reads the shardings that a user has written into a program (see ``annotations``).
+
+They are read from its canonical module.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A program that carries a plan's shardings at its interface and a few constraints inside, as a
-user would write it.
+"""A program with a plan's shardings at its interface and a few constraints inside.
+
+That is how a user would write it.
 
 ``annotate`` leaves nothing open; here propagation is meant to find the rest.  Start reading at
 ``constrain``.
@@ -77,8 +78,9 @@ class _Sparse(Writer):
             self.pin(result, list(self.at_results.get(value, ())))
 
     def _own(self, operation: Any) -> None:
-        """A constraint that the program came with, the user's or one that JAX puts behind random
-        keys.
+        """A constraint that the program came with.
+
+        It is the user's, or one that JAX puts behind random keys.
 
         On the plan's mesh it stays, as it does in the user's function.  One over another mesh says
         nothing here.

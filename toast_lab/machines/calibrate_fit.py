@@ -215,8 +215,9 @@ class _Smooth:
 
 
 def monotone(points: Sequence[Measured]) -> list[Measured]:
-    """The same points, times of each collective over as many devices made to grow with the size (in
-    logarithms).
+    """The same points, with times that never fall as sizes grow.
+
+    Times are smoothed for each collective over each number of devices, in logarithms.
     """
     smoothed: list[Measured] = []
     for kind, devices in sorted({(p.what, p.devices) for p in points}):
@@ -252,8 +253,9 @@ def collective_of(machine: Machine, point: Measured) -> float:
 
 
 def fit_link(points: Sequence[Measured]) -> Link:
-    """Latency and bytes/s of a switch, in the sense of least damped logarithms of measured over
-    fitted times.
+    """Fit latency and bytes/s of a switch to measured times.
+
+    What is minimised are the damped logarithms of measured over fitted times.
     """
     measured = np.log([p.time_s for p in points])
 

@@ -270,9 +270,7 @@ def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np
 
 @helper
 def _simultaneous_s(total: float, rows: np.ndarray) -> float:
-    """Seconds for each byte of an all_gather's result when pieces visit the axes in different
-    orders.
-    """
+    """Seconds per byte of an all_gather's result when pieces take the axes in different orders."""
     worst = 0.0
     for subset in range(1, 1 << rows.shape[0]):
         ways, rate = 1.0, 0.0

@@ -69,7 +69,10 @@ class Machine:
         op_overhead_s: float,
         source: str,
     ) -> Machine:
-        """A machine with one level of links, ``"ring"`` or ``"switch"``, for any number of devices."""
+        """A machine with one level of links, for any number of devices.
+
+        The links are a ``"ring"`` or a ``"switch"``.
+        """
         link = Link(
             name="links",
             topology=topology,

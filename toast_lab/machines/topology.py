@@ -53,9 +53,7 @@ N_COLUMNS = 9
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisLinks:
-    """The links under each of A mesh axes, as the formulas of ``machines/collectives.py`` want
-    them.
-    """
+    """The links under each of A mesh axes, for the formulas of ``machines/collectives.py``."""
 
     bytes_per_s: np.ndarray  #: [A] float64, sent by one device
     latency_s: np.ndarray  #: [A] float64, one hop

@@ -96,8 +96,9 @@ def flops(executable: Any) -> float | None:
 
 
 def memory_stats(executable: Any) -> dict[str, int]:
-    """Bytes of one device that the compiled program holds while it runs, from XLA's buffer
-    assignment.
+    """Bytes that the compiled program holds on one device while it runs.
+
+    They are taken from XLA's buffer assignment.
 
     Keys: argument, output, alias (of the outputs, what reuses donated arguments), temp, code, and
     peak: arguments + outputs - aliases + temporaries.  XLA's own ``peak_memory_in_bytes`` is not

@@ -31,8 +31,9 @@ class Calibration:
     note: str  #: why it ended early, "" if it did not
 
     def save(self, path: str) -> None:
-        """Write the machine file, the measured points and the fit's residuals as comments at its
-        end.
+        """Write the machine file.
+
+        The measured points and the fit's residuals stand as comments at its end.
         """
         lines = [self.note] if self.note else []
         lines += [f"Not measured: {s.what}: {s.why}" for s in self.skipped]

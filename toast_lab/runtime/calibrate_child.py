@@ -64,8 +64,9 @@ class Progress(NamedTuple):
 
 
 def measure(platform: str, count: int | None, time_limit_s: float, quick: bool = False) -> bool:
-    """Measure ``count`` devices (None: all that are attached), reporting Found, Point, Skipped and
-    Progress.
+    """Measure ``count`` devices, reporting Found, Point, Skipped and Progress.
+
+    ``count`` None: all that are attached.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
@@ -329,8 +330,9 @@ def _collective(found: list[Any], over: int, kind: str, size_bytes: float) -> It
 
 
 def _overlap(found: list[Any], share: float, quick: bool) -> Iterator[Point]:
-    """How much of the shorter of a collective and an independent dot is hidden when one program
-    holds both.
+    """How much of a collective is hidden behind an independent dot in one program.
+
+    It is the hidden part of whichever of the two is shorter.
     """
     import jax.numpy as jnp
 

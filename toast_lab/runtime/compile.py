@@ -162,8 +162,9 @@ def _key(
 
 
 def without_locations(text: str) -> str:
-    """StableHLO without its locations, which change with every line above a model and decide
-    nothing.
+    """StableHLO without its locations.
+
+    They change with every line above a model and decide nothing.
     """
     return _LOCATION_LINE.sub("", _LOCATION.sub("", text))
 
@@ -192,8 +193,9 @@ def _located(compiled: Compiled, program: Program) -> Compiled:
 
 
 def _rounds(program: Program) -> dict[int, float]:
-    """Rounds of every loop by the numbers of the pseudo-ops that enter it, the names that compiled
-    loops carry.
+    """Rounds of every loop by the numbers of the pseudo-ops that enter it.
+
+    Compiled loops carry these numbers as names.
     """
     found = {}
     for region in program.regions:

@@ -98,8 +98,9 @@ def _rounds(ours: dict[int, float]) -> Callable[[hlo_text.Instruction], float | 
 def cycles(
     module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
 ) -> dict[int, float]:
-    """Estimated cycles of one step by op of ours (-1: instructions that name none), loops by their
-    rounds.
+    """Estimated cycles of one step by op of ours, loops by their rounds.
+
+    Op -1 stands for instructions that name none.
 
     TPU programs carry ``estimated_cycles`` on what runs on the core: fusions, matrix products,
     copies.  Collectives, asynchronous copies and custom fusions (gathers, scatters, sorts) have

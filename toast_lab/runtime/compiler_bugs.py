@@ -15,8 +15,9 @@ _FFT = "fft_thunk.cc"
 
 
 def explain(message: str, program: Program) -> str:
-    """What a compiler's or device's error means for ``program``, empty if it is none of the known
-    faults.
+    """What a compiler's or device's error means for ``program``.
+
+    It is empty if the error is none of the known faults.
     """
     if _FFT not in message:
         return ""

@@ -30,8 +30,9 @@ class Devices:
 
 
 def parse(text: str, wanted: int) -> Devices | None:
-    """Read ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"`` for a mesh of ``wanted``
-    devices.
+    """Read ``"cpu:8"``, ``"cpu"``, ``"gpu"``, ``"tpu:4"`` or ``"auto"``.
+
+    The mesh has ``wanted`` devices.
 
     Returns:
         Devices, or None for "auto", which only a look at the attached devices can settle.

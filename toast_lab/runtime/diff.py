@@ -354,8 +354,9 @@ class _Matcher:
         return own != width and _close(a.bytes * width / own, b.bytes) and a.times == b.times
 
     def is_cut_more(self, a: Side, b: Side) -> bool:
-        """Is the compiled one a sum over the same axes, of a value cut along one more axis of the
-        mesh?
+        """Is the compiled collective the same sum of a value that is cut further?
+
+        It has the same axes; its value is cut along one more axis of the mesh.
         """
         if a.kind not in ("reduce_scatter", "all_reduce") or b.kind not in (
             "reduce_scatter",
@@ -372,16 +373,18 @@ class _Matcher:
         )
 
     def close(self, a: Side, b: Side) -> bool:
-        """Does one of the two ops use what the other one makes, through at most a few elementwise
-        ops?
+        """Does one of the two ops use what the other one makes?
+
+        There may be a few elementwise ops between them.
         """
         if not (0 <= a.op < self.program.n_ops and 0 <= b.op < self.program.n_ops):
             return False
         return bool(self.reach(a.op) & self.reach(b.op))
 
     def reach(self, op: int) -> set[int]:
-        """The op and those that its results go to next, through elementwise ops and views, four
-        steps at most.
+        """The op and those that its results go to next.
+
+        Results are followed through elementwise ops and views, four steps at most.
         """
         found, edge = {op}, {op}
         for _ in range(4):

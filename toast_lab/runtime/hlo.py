@@ -78,8 +78,9 @@ class Collective(NamedTuple):
 def collectives(
     text: str, mesh: Mapping[str, int], rounds: Callable[[Instruction], float | None] | None = None
 ) -> list[Collective]:
-    """Collectives of optimised HLO ``text`` compiled for ``mesh`` (axis sizes in mesh order), in
-    text order.
+    """Collectives of optimised HLO ``text``, in text order.
+
+    The text was compiled for ``mesh`` (axis sizes in mesh order).
 
     ``rounds`` is asked for a loop's number of rounds where the text does not tell.
     """
@@ -358,7 +359,10 @@ def _source(here: Executed, instruction: Instruction, frames: Mapping[int, str])
 
 
 def source_lines(text: str) -> dict[int, str]:
-    """Source lines ("file.py:12") by stack frame id, from the tables at the top of newer HLO texts."""
+    """Source lines ("file.py:12") by stack frame id.
+
+    They are read from the tables at the top of newer HLO texts.
+    """
     tables: dict[str, dict[int, str]] = {}
     current: dict[int, str] | None = None
     for line in text.splitlines():

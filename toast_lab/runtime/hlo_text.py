@@ -59,8 +59,9 @@ class Instruction:
         return match.group(1) if match else ""
 
     def field(self, key: str) -> str:
-        """The quoted value of ``"key":"value"`` or ``key="value"`` among the attributes, "" if
-        there is none.
+        """The value of an attribute by its key, "" if there is none.
+
+        It is the quoted value of ``"key":"value"`` or ``key="value"``.
         """
         match = re.search(rf'"?\b{key}"?[:=]"((?:[^"\\]|\\.)*)"', self.attributes)
         return match.group(1) if match else ""
@@ -194,8 +195,9 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 
 
 def chain_up(computation: Computation, name: str) -> Instruction | None:
-    """The instruction that really makes ``name``, behind copies, casts, permutes and tuple
-    elements.
+    """The instruction that really makes ``name``.
+
+    It is found behind copies, casts, permutes and tuple elements.
     """
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:

@@ -183,8 +183,9 @@ def _handed_on(program: Program) -> dict[int, list[int]]:
 
 
 def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[int, int]]:
-    """(start index value, number of places at which the slice lies inside) of the dims that a
-    dynamic slice cuts.
+    """(start index value, number of places) of the dims that a dynamic slice cuts.
+
+    The places are those at which the slice lies inside.
     """
     facts = op_kind(program.kind[op])
     if facts.first_start < 0:
@@ -202,8 +203,9 @@ def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[
 
 
 def under_roots(program: Program) -> frozenset[int]:
-    """Arguments that a root or logarithm takes, possibly scaled by scalars and with other things
-    added.
+    """Arguments that a root or logarithm takes.
+
+    They may have been scaled by scalars and had other things added.
 
     Followed backwards: through ops that keep a sign, and through products and quotients with a
     scalar.  A product of two tensors ends the way, for it is most often a square.

@@ -190,8 +190,9 @@ def run_many(
     cancel: Callable[[], bool] | None = None,
     memory_limit_bytes: int | None = None,
 ) -> list[Run]:
-    """``run`` for several plans of one model, in one child process with one reference and the same
-    inputs.
+    """``run`` for several plans of one model, in one child process.
+
+    They have one reference and the same inputs.
 
     The meshes may differ, their numbers of devices may not.  Arguments and errors are those of
     ``run``.

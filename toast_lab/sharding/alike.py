@@ -21,8 +21,9 @@ from toast_lab.ir.program import Program
 
 
 class Alike(NamedTuple):
-    """Classes of ops (``K``) and values (``L``), and what each of ``M`` moves does to the first of
-    each class.
+    """Classes of ops (``K``) and values (``L``), and what moves do to them.
+
+    For each of ``M`` moves, that is what it does to the first of each class.
     """
 
     ops: Classes
@@ -63,8 +64,9 @@ class Spans(NamedTuple):
 
 
 def spans(alike: Alike, n_axes: int) -> Spans:
-    """Rows by axis: those of ``alike`` themselves where every axis has all of them, else without
-    what is ruled out.
+    """The rows of ``alike`` by axis, without what is ruled out there.
+
+    They are those of ``alike`` themselves where every axis has all of them.
     """
     op_span, op_row = _spans(alike.op_ptr, alike.op_axes, n_axes)
     value_span, value_row = _spans(alike.value_ptr, alike.value_axes, n_axes)

@@ -38,8 +38,9 @@ from toast_lab.sharding.wishes import ActionWish, ValueWish, Wish, cuts
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pins:
-    """What plans of one program (``O`` ops, ``V`` values, ``N`` names, ``D`` dims of values) keep
-    to on ``A`` axes.
+    """What plans of one program keep to on ``A`` axes.
+
+    The program has ``O`` ops, ``V`` values, ``N`` names and ``D`` dims of values.
     """
 
     program: Program
@@ -258,8 +259,9 @@ class _Made:
                 )
 
     def _sides(self, move: int, ptr: np.ndarray, thing: np.ndarray, what: np.ndarray) -> np.ndarray:
-        """What a move takes of those things from which another move of its group takes something
-        else.
+        """What a move takes of the things that moves of its group disagree on.
+
+        Those are things from which another move of the group takes something else.
         """
         others = np.flatnonzero(self.space.group == self.space.group[move])
         rows = np.concatenate([np.arange(ptr[m], ptr[m + 1]) for m in others])
@@ -309,7 +311,10 @@ class _Made:
                 self._clash(wish.text, f"puts {some} over {self._axis(a)}", against)
 
     def divide(self) -> None:
-        """Find what all wishes together cut into pieces that do not divide, or both fix and close."""
+        """Find what all wishes together cut badly, or both fix and close.
+
+        Cut badly are things whose pieces do not divide.
+        """
         program, sizes = self.program, self.mesh.array()
         for o, a in np.argwhere(self.op_fixed >= 0).tolist():
             against = self.why.get(("name", int(self.op_fixed[o, a]), a))

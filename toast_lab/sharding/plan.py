@@ -174,8 +174,9 @@ class ShardingPlan:
         }
 
     def partition_specs(self) -> Any:
-        """``(arguments, results)`` as PartitionSpecs, in the caller's pytrees where those are
-        known.
+        """``(arguments, results)`` as PartitionSpecs.
+
+        They are in the caller's pytrees where those are known.
         """
         return importlib.import_module("toast_lab.lowering.specs").partition_specs(self)
 
@@ -198,8 +199,9 @@ class ShardingPlan:
         return importlib.import_module("toast_lab.apply.jit").jit(self, fn, **options)
 
     def named_shardings(self, mesh: Any = None) -> Any:
-        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``, by default one of the
-        first devices.
+        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``.
+
+        By default it is a mesh of the first devices.
         """
         return importlib.import_module("toast_lab.apply.jit").named_shardings(self, mesh)
 

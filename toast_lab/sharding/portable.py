@@ -247,8 +247,9 @@ class _Known:
         return split, kept
 
     def find(self, label: Sequence[int], n: int) -> tuple[list[Split | None], int]:
-        """Shardings of ``n`` alike ops in program order, and how far an entry agrees with them (-1:
-        not at all).
+        """Shardings of ``n`` alike ops in program order, and how far an entry agrees.
+
+        -1: none agrees with them at all.
         """
         for depth in reversed(range(ROUNDS)):
             found = self.by_round[depth].get(label[depth])
@@ -363,8 +364,9 @@ class _Writer:
 
 
 def file_text(data: Mapping[str, Any]) -> str:
-    """``text`` with a checksum as its second line, which may be taken out by whoever edits the
-    file.
+    """``text`` with a checksum as its second line.
+
+    Whoever edits the file may take the line out.
     """
     format_, *others = data.items()
     return text(dict([format_, (CHECKSUM, checksum(data)), *others]))

@@ -1,5 +1,4 @@
-"""Propagation: how a sharding of arguments spreads through the whole program, one mesh axis at a
-time.
+"""Propagation: how a sharding of arguments spreads through a program, one mesh axis at a time.
 
 This is what partitioners with a propagating compiler do, and what searches over argument shardings
 lean on.  A sharding decided for one argument dim goes forward to the ops that use it, to their
@@ -476,8 +475,9 @@ def _tell(
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> None:
-    """Let the ops around a value that was just sharded look again, those that have no factor on the
-    axis yet.
+    """Let the ops around a value that was just sharded look again.
+
+    Those that have a factor on the axis already are left alone.
     """
     op = touch_op[n_uses + value]
     if split[op] < 0:

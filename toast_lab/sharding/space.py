@@ -103,8 +103,9 @@ class Space:
 
     @functools.cached_property
     def start(self) -> tuple[np.ndarray, np.ndarray]:
-        """([K, A] names of the classes' first ops, [L, A] dims) of the state that every search
-        starts from.
+        """The state that every search starts from, as rows of its classes.
+
+        Gives ([K, A] names of the classes' first ops, [L, A] dims).
         """
         alike, n_axes = self.alike, len(self.mesh.axes)
         if self.pins is None:
@@ -152,8 +153,9 @@ class Space:
 
 
 def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
-    """An Action from ``("batch", "data")``, ``("sequence", "model", 1)`` or
-    ``"sequence@1->model"``.
+    """Read an Action from a tuple or from text.
+
+    As in ``("batch", "data")``, ``("sequence", "model", 1)`` or ``"sequence@1->model"``.
 
     Raises InvalidPlan or ToastError, naming close matches.
     """
@@ -194,8 +196,9 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
 
 
 class Choices(NamedTuple):
-    """Things (ops or values) with names of one colour group, and the candidates that each has
-    there.
+    """Things with names of one colour group, and the candidates that each has there.
+
+    A thing is an op or a value.
 
     Things are ordered by group, then as in the program; a thing of several groups stands in each.
     """

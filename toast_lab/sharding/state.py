@@ -199,8 +199,9 @@ class State:
 
     @property
     def key(self) -> int:
-        """64-bit hash of the sharding, as far as it goes beyond the state that a search starts
-        from.
+        """64-bit hash of the sharding.
+
+        Only what goes beyond the state that a search starts from counts.
         """
         return int(self._key[0])
 
@@ -300,8 +301,9 @@ def legal_pairs(
     n_names: Int32Array,
     min_names: int,
 ) -> np.ndarray:
-    """[n, 2] (move, axis) pairs that would change the state, of moves with at least ``min_names``
-    names.
+    """[n, 2] (move, axis) pairs that would change the state.
+
+    Moves with fewer than ``min_names`` names are left out.
     """
     n_moves, n_axes = op_span.shape[1], axis_size.shape[0]
     out = np.empty((n_moves * n_axes, 2), np.int64)
@@ -334,8 +336,9 @@ def legal_pairs(
 
 
 def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
-    """[n, 2] (move, axis) pairs that would change the state, on groups of at least ``min_names``
-    names.
+    """[n, 2] (move, axis) pairs that would change the state.
+
+    Groups of fewer than ``min_names`` names are left out.
     """
     m, space = state.space.spans, state.space
     return legal_pairs(

@@ -288,8 +288,9 @@ def wants_of(t: Tables, op_axis: np.ndarray) -> np.ndarray:
 
 
 def made_layouts(t: Tables, op_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """([V] layout in which each value is made, [V] axes over which it is then partial), for the
-    rows of a plan.
+    """How values are made, for the rows of a plan.
+
+    Gives ([V] layout in which each value is made, [V] axes over which it is then partial).
     """
     natural, partial = np.empty(len(t.value_op), np.int64), np.empty(len(t.value_op), np.int64)
     natural_layouts(t, np.array(op_axis, np.int32), op_axis.shape[1], natural, partial)
@@ -306,8 +307,9 @@ def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray) -> np.n
 
 @helper
 def _moved_axes(before: int, after: int, n_axes: int) -> int:
-    """Axes between which shards move because the axes kept on a dim do not lead on it before and
-    after; 0 if none.
+    """Axes between which shards move from one layout to another, 0 if none.
+
+    They move because the axes kept on a dim do not lead on it before and after.
     """
     mask = 0
     for a in range(n_axes):
@@ -435,8 +437,9 @@ def _reshard(
 def lower_into(
     t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int64Array, steps: Steps
 ) -> int:
-    """Fill ``steps`` (see ``buffers``) with the steps of ``ops`` (ascending, no arguments) and give
-    their number.
+    """Fill ``steps`` (see ``buffers``) with the steps of ``ops``.
+
+    ``ops`` are ascending and hold no arguments.  Gives the number of steps.
 
     Reads ``steps.wanted`` and ``steps.layout``, which hold the layouts of the state (see
     ``wanted_layouts`` and ``kept_layouts_into``).

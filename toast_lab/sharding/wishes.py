@@ -67,8 +67,9 @@ def read_pin(analysis: Analysis, mesh: Mesh, what: object, spec: object = None) 
 
 
 def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None = None) -> Wish:
-    """A forbidden action, or a value (an argument or result by its path) that may not be cut over
-    an axis.
+    """Read what is forbidden: an action, or an axis for a value.
+
+    A value is an argument or result by its path; it may then not be cut over the axis.
 
     Texts: ``"sequence@1->model"``, ``"sequence->model"`` (however its conflicts are settled),
     ``"params['w']->data"``.

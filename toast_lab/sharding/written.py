@@ -14,8 +14,9 @@ from toast_lab.sharding.wishes import ValueWish, Wish, pin_value
 def keep_annotations(
     space: Space, before: Sequence[Wish], *, strict: bool
 ) -> tuple[list[Wish], list[str]]:
-    """(wishes with the annotations of the space's program behind those before, why others are left
-    out).
+    """Put the annotations of the space's program behind the wishes before them.
+
+    Gives (all wishes, why the other annotations are left out).
 
     Raises:
         InvalidProblem: with ``strict``, some cannot be kept; all are listed, and the contradictions

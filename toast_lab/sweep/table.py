@@ -44,7 +44,10 @@ COLUMNS = (
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with every one of COLUMNS, None where a search has no such number, and nothing nested."""
+    """Rows with every one of COLUMNS and nothing nested.
+
+    A number that a search does not have is None.
+    """
     return [
         {
             **{column: row.get(column) for column in COLUMNS},

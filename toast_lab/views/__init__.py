@@ -1,5 +1,6 @@
-"""Show results: tidy tables first, then pictures drawn from them (the figures of paper sections 3
-and 5).
+"""Show results: tidy tables first, then pictures drawn from them.
+
+The figures are those of paper sections 3 and 5.
 
 Takes: what the earlier stages return. Gives: data frames, which the tests check, and HoloViews or
 Bokeh elements or SVG drawn from them. Nothing here traces, searches or compiles. Start reading at

@@ -112,8 +112,9 @@ def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
 
 
 def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -> pd.DataFrame:
-    """Collectives of a plan by kind, axes and source line, and how many of them one action added or
-    removed.
+    """Collectives of a plan by kind, axes and source line.
+
+    Says how many of them one action added or removed.
 
     Args:
         problem: of the plan.

@@ -105,7 +105,10 @@ def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
 
 
 def chain(analysis: Analysis, conflict: int) -> list[int]:
-    """The shortest chain of M, in either direction, that gives both names of a conflict one colour."""
+    """The shortest chain of M that gives both names of a conflict one colour.
+
+    Links may be followed in either direction.
+    """
     start, goal = analysis.conflicts[conflict].sides
     beside: dict[int, list[int]] = {}
     for a, b in zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True):

@@ -194,8 +194,9 @@ class SearchCurves:
         self.source.data = whole
 
     def _thinned(self, points: list[Point]) -> list[Point]:
-        """Of ``points`` the improvements, the last one, and as many others as were kept of those
-        before.
+        """Of ``points`` the improvements, the last one and some of the others.
+
+        The others are thinned as those before them were.
         """
         first, self._count = self._count, self._count + len(points)
         last = len(points) - 1

@@ -154,8 +154,9 @@ _HELD = ("held_left", "held_right", "held_top", "held_bottom")
 
 
 class TilesPlot:
-    """The picture: a cell a device, the outline being the tensor and the filled part what the
-    device holds.
+    """The picture: a cell a device.
+
+    In each cell the outline is the tensor and the filled part is what the device holds.
 
     Attributes:
         figure: the Bokeh figure.

@@ -31,8 +31,9 @@ FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidd
 
 
 def filling(part: Any) -> Any:
-    """A component of the explorer that goes on filling its frame, where a narrow page would be
-    stacked and scrolled.
+    """Make a component of the explorer fill its frame even on a narrow page.
+
+    There it would otherwise be stacked and scrolled.
     """
     for found in part.select():
         sheets = list(getattr(found, "stylesheets", ()))
@@ -119,8 +120,9 @@ class View:
 
 
 def shown(view: View, inline: bool) -> Any:
-    """The view, or with ``inline`` a Panel object that talks through the notebook, for kernels on
-    another machine.
+    """The view itself, or with ``inline`` a Panel object that talks through the notebook.
+
+    The latter is for kernels on another machine.
     """
     if not inline:
         return view

@@ -33,8 +33,10 @@ LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
 
 
 class HandPage(pn.viewable.Viewer):
-    """Colours left; the board, the listing, collectives and devices in the centre; costs and
-    actions right.
+    """Lay the page out in three columns.
+
+    Colours left; the board, the listing, collectives and devices in the centre; costs and actions
+    right.
     """
 
     def __init__(self, session: Session, **params: Any) -> None:

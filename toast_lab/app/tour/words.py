@@ -1,6 +1,4 @@
-"""Numbers and pieces of sentences for the tour, all read off the session's program, problem and
-plan.
-"""
+"""Numbers and phrases for the tour, all read off the session's program, problem and plan."""
 
 from __future__ import annotations
 
