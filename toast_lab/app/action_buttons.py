@@ -52,8 +52,10 @@ export function render({ model }) {
     _stylesheets = [  # noqa: RUF012
         f"""
 :host {{ display: block; }}
-button {{ display: block; width: 100%; margin: 2px 0; padding: 6px 10px; border: 0; border-radius: 6px; cursor: pointer;
-  background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430); font: 13px/1.3 {look.FONT}; text-align: left; }}
+button {{ display: block; width: 100%; margin: 2px 0; padding: 6px 10px; border: 0;\
+ border-radius: 6px; cursor: pointer;
+  background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430); font: 13px/1.3 {look.FONT};\
+ text-align: left; }}
 button:hover {{ background: var(--tl-on, #e3eefc); }}
 button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
 """

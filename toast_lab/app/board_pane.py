@@ -254,5 +254,6 @@ def _label(option: SideOption) -> str:
 
 
 SWITCH = """
-.bk-btn { padding: 3px 8px; font-size: 12px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+.bk-btn { padding: 3px 8px; font-size: 12px; white-space: nowrap; overflow: hidden;\
+ text-overflow: ellipsis; }
 """

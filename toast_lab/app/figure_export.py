@@ -33,11 +33,13 @@ class FigureMenu(JSComponent):
 function found(name, near) {
   const all = []
   const walk = (view) => {
-    if (view.model?.name === name && view.export && view.el?.getBoundingClientRect().width > 0) all.push(view)
+    if (view.model?.name === name && view.export\
+ && view.el?.getBoundingClientRect().width > 0) all.push(view)
     for (const child of view.child_views ?? []) walk(child)
   }
   for (const root of Object.values(window.Bokeh?.index ?? {})) walk(root)
-  const middle = (el) => { const b = el.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2] }
+  const middle = (el) => { const b = el.getBoundingClientRect();\
+ return [b.left + b.width / 2, b.top + b.height / 2] }
   const [x, y] = middle(near)
   const far = (view) => { const [a, b] = middle(view.el); return Math.hypot(a - x, b - y) }
   return all.sort((a, b) => far(a) - far(b))[0]
@@ -51,7 +53,8 @@ async function png(view) {
   context.fillStyle = '#fff'
   context.fillRect(0, 0, sheet.width, sheet.height)
   context.drawImage(drawn, 0, 0)
-  return new Promise((done, failed) => sheet.toBlob((blob) => blob ? done(blob) : failed(), 'image/png'))
+  return new Promise((done, failed) => sheet.toBlob(\
+(blob) => blob ? done(blob) : failed(), 'image/png'))
 }
 function save(blob, name) {
   const link = document.createElement('a')
@@ -73,7 +76,8 @@ export function render({ model }) {
       const view = found(model.figure, root)
       button.title = view ? idle : 'there is no figure to save yet'
       if (!view) return
-      save(await (type === 'png' ? png(view) : view.export('svg', false).to_blob()), `${model.file}.${type}`)
+      save(await (type === 'png' ? png(view) : view.export('svg', false).to_blob()),\
+ `${model.file}.${type}`)
     })
     root.append(button)
   }
@@ -84,8 +88,10 @@ export function render({ model }) {
         f"""
 :host {{ flex: 0 0 auto; }}
 .save {{ display: flex; gap: 4px; }}
-button {{ font-family: {FONT}; font-size: 11px; line-height: 1; padding: 5px 7px; border-radius: 5px; cursor: pointer;
-  border: 1px solid var(--tl-line, #dfe5ec); background: var(--tl-card, #fff); color: var(--tl-quiet, #5b6675); }}
+button {{ font-family: {FONT}; font-size: 11px; line-height: 1; padding: 5px 7px;\
+ border-radius: 5px; cursor: pointer;
+  border: 1px solid var(--tl-line, #dfe5ec); background: var(--tl-card, #fff);\
+ color: var(--tl-quiet, #5b6675); }}
 button:hover {{ background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430); }}
 button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
 """

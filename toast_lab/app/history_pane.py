@@ -165,8 +165,10 @@ class HistoryPane(pn.viewable.Viewer):
 
 
 COSTS = """
-table.costs { border-collapse: collapse; width: 100%; font-size: 12px; font-variant-numeric: tabular-nums; }
-table.costs th { text-align: left; font-weight: 500; color: var(--tl-quiet, #5b6675); padding: 1px 4px 1px 0; }
+table.costs { border-collapse: collapse; width: 100%; font-size: 12px;\
+ font-variant-numeric: tabular-nums; }
+table.costs th { text-align: left; font-weight: 500; color: var(--tl-quiet, #5b6675);\
+ padding: 1px 4px 1px 0; }
 table.costs td { padding: 1px 4px 1px 0; white-space: nowrap; }
 table.costs td:nth-child(2) { font-weight: 650; }
 """

@@ -131,9 +131,11 @@ def _ring(hue: str) -> Safe:
 
 
 LEGEND = """
-details summary { font-size: 11px; letter-spacing: .06em; text-transform: uppercase; font-weight: 650;
+details summary { font-size: 11px; letter-spacing: .06em; text-transform: uppercase;\
+ font-weight: 650;
   color: var(--tl-quiet, #5b6675); cursor: pointer; margin: 10px 0 5px; }
 details summary:focus-visible { outline: 1px solid var(--tl-accent, #1f6feb); }
-dl.legend { display: grid; grid-template-columns: 34px minmax(0, 1fr); gap: 4px 8px; margin: 0 0 6px; font-size: 12px; }
+dl.legend { display: grid; grid-template-columns: 34px minmax(0, 1fr); gap: 4px 8px;\
+ margin: 0 0 6px; font-size: 12px; }
 dl.legend dt, dl.legend dd { margin: 0; }
 """

@@ -67,7 +67,8 @@ export function render({ model }) {
     row.addEventListener('keydown', (e) => {
       if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); pick(i) }
       const to = e.key === 'ArrowDown' ? i + 1 : e.key === 'ArrowUp' ? i - 1 : -1
-      if (to >= 0 && to < lines.length) { e.preventDefault(); show(to); fill(); rows.get(to)?.focus() }
+      if (to >= 0 && to < lines.length) { e.preventDefault(); show(to); fill();\
+ rows.get(to)?.focus() }
     })
     dress(i, row)
     return row
@@ -140,11 +141,14 @@ export function render({ model }) {
     _stylesheets = [  # noqa: RUF012
         f"""
 :host {{ display: block; height: 100%; }}
-.listing, .source {{ position: relative; height: 100%; overflow: auto; font-family: {MONO}; font-size: 12px;
+.listing, .source {{ position: relative; height: 100%; overflow: auto; font-family: {MONO};\
+ font-size: 12px;
   line-height: 20px; color: var(--tl-ink, #1c2430); contain: strict; }}
 .sheet {{ position: relative; width: 100%; }}
-.row {{ position: absolute; left: 0; right: 0; height: 20px; display: flex; background: var(--tl-card, #fff); gap: 24px;
-  padding: 0 8px; cursor: pointer; white-space: pre; border-left: 3px solid transparent; box-sizing: border-box; }}
+.row {{ position: absolute; left: 0; right: 0; height: 20px; display: flex;\
+ background: var(--tl-card, #fff); gap: 24px;
+  padding: 0 8px; cursor: pointer; white-space: pre; border-left: 3px solid transparent;\
+ box-sizing: border-box; }}
 .row:hover {{ background: var(--tl-soft, #eef3f9); }}
 .row:focus-visible {{ outline: 1px solid var(--tl-accent, #1f6feb); outline-offset: -1px; }}
 .row.on {{ background: var(--tl-on, #e3eefc); border-left-color: var(--tl-accent, #1f6feb); }}

@@ -97,13 +97,16 @@ export function render({ model }) {
 .pair:hover {{ background: var(--tl-soft, #eef3f9); }}
 .pair:focus-visible {{ outline: 1px solid var(--tl-accent, #1f6feb); outline-offset: -1px; }}
 .pair.on {{ background: var(--tl-on, #e3eefc); border-left-color: var(--tl-accent, #1f6feb); }}
-.cell {{ display: flex; gap: 4px; padding: 0 6px; min-width: 0; border-right: 1px solid var(--tl-line, #dfe5ec); }}
+.cell {{ display: flex; gap: 4px; padding: 0 6px; min-width: 0;\
+ border-right: 1px solid var(--tl-line, #dfe5ec); }}
 .cell.differs {{ background: rgb(199 119 0 / 16%); }}
-.cell.missing {{ background: repeating-linear-gradient(135deg, transparent 0 5px, rgb(107 119 133 / 10%) 5px 7px); }}
+.cell.missing {{ background: repeating-linear-gradient(135deg, transparent 0 5px,\
+ rgb(107 119 133 / 10%) 5px 7px); }}
 .code {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
 .sign {{ flex: 0 0 10px; white-space: pre; color: var(--tl-quiet, #5b6675); }}
 .sends {{ color: #b25a00; font-weight: 650; }}
-.gap {{ padding: 1px 20px; font-size: 11px; color: var(--tl-quiet, #5b6675); background: var(--tl-soft, #eef3f9); }}
+.gap {{ padding: 1px 20px; font-size: 11px; color: var(--tl-quiet, #5b6675);\
+ background: var(--tl-soft, #eef3f9); }}
 """
     ]
 

@@ -83,7 +83,9 @@ def heading(words: Any, *buttons: Any) -> pn.Row:
 
 
 SMALL = """
-.bk-btn { font-size: 11px !important; line-height: 1 !important; padding: 5px 7px !important; height: 24px !important;
-  color: var(--tl-quiet, #5b6675); border: 1px solid var(--tl-line, #dfe5ec); background: var(--tl-card, #fff); }
+.bk-btn { font-size: 11px !important; line-height: 1 !important; padding: 5px 7px !important;\
+ height: 24px !important;
+  color: var(--tl-quiet, #5b6675); border: 1px solid var(--tl-line, #dfe5ec);\
+ background: var(--tl-card, #fff); }
 """
 ONE_LINE = ".bk-btn { white-space: nowrap; padding: 4px 8px; font-size: 12px; }"

@@ -54,15 +54,19 @@ DARK = {
 }
 
 # What Bokeh's and Panel's own sheets ask for where ours say nothing.
-_BORROWED = """--design-background-color: var(--tl-card); --design-background-text-color: var(--tl-ink);
+_BORROWED = """--design-background-color: var(--tl-card);\
+ --design-background-text-color: var(--tl-ink);
   --design-surface-color: var(--tl-soft); --design-surface-text-color: var(--tl-ink);
-  --design-primary-color: var(--tl-accent); --design-primary-text-color: #fff; --bokeh-icon-color: var(--tl-quiet);"""
+  --design-primary-color: var(--tl-accent); --design-primary-text-color: #fff;\
+ --bokeh-icon-color: var(--tl-quiet);"""
 # Tooltips of Bokeh hang on the body or on their figure, and bring their own colours along unless
 # these are stronger.
 TOOLTIP = """.bk-Tooltip {
   --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
-  --tooltip-color: var(--tl-card, #fff) !important; --tooltip-text: var(--tl-ink, #18191d) !important;
-  --tooltip-border: var(--tl-edge, #d7d7d8) !important; --divider-color: var(--tl-edge, #d7d7d8) !important;
+  --tooltip-color: var(--tl-card, #fff) !important;\
+ --tooltip-text: var(--tl-ink, #18191d) !important;
+  --tooltip-border: var(--tl-edge, #d7d7d8) !important;\
+ --divider-color: var(--tl-edge, #d7d7d8) !important;
   --tooltip-arrow-color: var(--tl-card, #fff) !important; }"""
 DECIDE = """(() => {
   const stored = () => { try { return localStorage.getItem('tl-theme') } catch { return null } }
@@ -70,9 +74,11 @@ DECIDE = """(() => {
   const lab = () => document.body?.dataset.jpThemeLight === 'false'
   window.tlTheme = {
     chosen: () => ['light', 'dark'].includes(stored()) ? stored() : 'auto',
-    now() { return this.chosen() === 'auto' ? (system.matches || lab() ? 'dark' : 'light') : this.chosen() },
+    now() { return this.chosen() === 'auto' ? (system.matches || lab() ? 'dark' : 'light')\
+ : this.chosen() },
     choose(word) {
-      try { word === 'auto' ? localStorage.removeItem('tl-theme') : localStorage.setItem('tl-theme', word) } catch {}
+      try { word === 'auto' ? localStorage.removeItem('tl-theme')\
+ : localStorage.setItem('tl-theme', word) } catch {}
       this.show()
     },
     show() {

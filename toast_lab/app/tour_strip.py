@@ -337,8 +337,10 @@ AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3
 #: least heights; a step with a task has room for what is said when it is done
 LOW, ROOMY = 112, 146
 STRIP = """
-:host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb); border-radius: 8px;
-  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto; height: auto;
+:host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb);\
+ border-radius: 8px;
+  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto;\
+ height: auto;
   min-height: %dpx; max-height: 460px; }
 """
 PLACE = """
@@ -349,7 +351,8 @@ PLACE = """
 WORDS = """
 :host { overflow: auto; }
 .words { max-width: 980px; }
-.ask { font-weight: 650; } .said { color: var(--tl-good, #125c36); } .away { color: var(--tl-bad, #b3182a); }
+.ask { font-weight: 650; } .said { color: var(--tl-good, #125c36); }\
+ .away { color: var(--tl-bad, #b3182a); }
 p { margin: 0 0 3px; }
 """
 QUIZ = """

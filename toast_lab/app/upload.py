@@ -37,13 +37,17 @@ class Upload(JSComponent):
     _stylesheets = [  # noqa: RUF012
         f"""
 :host {{ font-family: {FONT}; font-size: 12.5px; color: var(--tl-quiet, #5b6675); }}
-.zone {{ border: 1.5px dashed var(--tl-edge, #c6cfda); border-radius: 8px; padding: 10px; cursor: pointer;
+.zone {{ border: 1.5px dashed var(--tl-edge, #c6cfda); border-radius: 8px; padding: 10px;\
+ cursor: pointer;
   display: flex; flex-direction: column; gap: 6px; line-height: 1.35; overflow-wrap: anywhere; }}
-.zone:hover, .zone.over {{ border-color: var(--tl-accent, #1f6feb); background: var(--tl-soft, #eef3f9); }}
+.zone:hover, .zone.over {{ border-color: var(--tl-accent, #1f6feb);\
+ background: var(--tl-soft, #eef3f9); }}
 .zone:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
 .zone.busy {{ cursor: progress; border-style: solid; color: var(--tl-ink, #1c2430); }}
-button {{ font: inherit; align-self: start; color: var(--tl-ink, #1c2430); background: var(--tl-card, #fff);
-  border: 1px solid var(--tl-edge, #c6cfda); border-radius: 6px; padding: 2px 10px; cursor: pointer; }}
+button {{ font: inherit; align-self: start; color: var(--tl-ink, #1c2430);\
+ background: var(--tl-card, #fff);
+  border: 1px solid var(--tl-edge, #c6cfda); border-radius: 6px; padding: 2px 10px;\
+ cursor: pointer; }}
 """
     ]
 

@@ -55,7 +55,8 @@ const most = Math.max(6, Math.floor(height / row))
 if (rows > most) y.start = y.end + most + 0.45
 """
 TAPPED = """
-setTimeout(() => { tapped.tags = [[...nodes.selected.indices], [...red.selected.indices], Date.now()] }, 0)
+setTimeout(() => { tapped.tags = [[...nodes.selected.indices], [...red.selected.indices],\
+ Date.now()] }, 0)
 """
 OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
