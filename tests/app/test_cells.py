@@ -23,13 +23,13 @@ pn = pytest.importorskip("panel")
 import toast_lab as tl  # noqa: E402
 from tests.helpers import analysed, small_transformer, traced  # noqa: E402
 from toast_lab.app import frames  # noqa: E402
-from toast_lab.app.cells.program import (
+from toast_lab.app.cells.program import (  # noqa: E402
     BoardCell,
     ColoursCell,
     ConflictsCell,
     GraphCell,
     ListingCell,
-)  # noqa: E402
+)
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402

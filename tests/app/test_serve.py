@@ -19,7 +19,8 @@ from toast_lab.errors import InvalidInput
 SERVER = """
 import sys, panel as pn
 from toast_lab.app import serve
-serve.start(lambda: pn.pane.Str("hello"), int(sys.argv[1]), sys.argv[2], origins=tuple(sys.argv[3:]))
+serve.start(lambda: pn.pane.Str("hello"), int(sys.argv[1]), sys.argv[2],\
+ origins=tuple(sys.argv[3:]))
 """
 
 

@@ -28,8 +28,10 @@ ready = time.time()
 times = []
 seen = lambda news: times.extend([time.time() - began] * len(news))
 result = tl.search(problem, seed=0, budget=tl.Budget(seconds=5), on_progress=seen)
-print(json.dumps({"import_s": imported - began, "problem_s": ready - began, "first_s": times[0], "second_s": times[1],
-                  "wall_s": time.time() - began, "elapsed_s": result.elapsed_s, "evaluations": result.evaluations}))
+print(json.dumps({"import_s": imported - began, "problem_s": ready - began, "first_s": times[0],\
+ "second_s": times[1],
+                  "wall_s": time.time() - began, "elapsed_s": result.elapsed_s,\
+ "evaluations": result.evaluations}))
 """
 
 

@@ -57,13 +57,15 @@ BUTTON = """
 window.seen = null
 const deep = (root) => {
   for (const el of root.querySelectorAll('*')) {
-    if (el.tagName === 'BUTTON' && /^mlp/.test(el.textContent) && el.getBoundingClientRect().width > 0) return el
+    if (el.tagName === 'BUTTON' && /^mlp/.test(el.textContent)\
+ && el.getBoundingClientRect().width > 0) return el
     if (el.shadowRoot) { const found = deep(el.shadowRoot); if (found) return found }
   }
   return null
 }
 const look = () => {
-  if (document.body && deep(document)) { window.seen = performance.now() } else { requestAnimationFrame(look) }
+  if (document.body && deep(document)) { window.seen = performance.now() }\
+ else { requestAnimationFrame(look) }
 }
 requestAnimationFrame(look)
 """
@@ -165,10 +167,12 @@ def _visit(page: Page, url: str) -> Row:
     page.get_by_text(re.compile("^Loaded mlp")).first.wait_for(timeout=WAIT_MS)
     answered_s = time.monotonic() - began
     found = page.evaluate("""() => {
-      const all = performance.getEntriesByType('resource'), nav = performance.getEntriesByType('navigation')[0]
+      const all = performance.getEntriesByType('resource'),\
+ nav = performance.getEntriesByType('navigation')[0]
       return {
         document_s: nav.responseStart / 1e3,
-        first_contentful_paint_s: performance.getEntriesByName('first-contentful-paint')[0].startTime / 1e3,
+        first_contentful_paint_s: performance\
+.getEntriesByName('first-contentful-paint')[0].startTime / 1e3,
         buttons_s: window.seen / 1e3,
         requests: all.length + 1,
         transferred_kb: (all.reduce((n, r) => n + r.transferSize, 0) + nav.transferSize) / 1e3,
@@ -195,8 +199,10 @@ def graph(repeats: int) -> list[Row]:
                 f"""() => {{
                   const plot = ({PLOT})('dimension graph')
                   const drawn = plot && plot.model.renderers.find((r) => r.name === 'names')
-                  if (!drawn || !drawn.data_source.get_length() || !plot.frame.bbox.width) return null
-                  const d = drawn.data_source.data, box = plot.canvas_view.el.getBoundingClientRect()
+                  if (!drawn || !drawn.data_source.get_length()\
+ || !plot.frame.bbox.width) return null
+                  const d = drawn.data_source.data,\
+ box = plot.canvas_view.el.getBoundingClientRect()
                   for (let i = 0; i < d.x.length; i++) {{
                     const x = box.left + plot.frame.x_scale.compute(d.x[i])
                     const y = box.top + plot.frame.y_scale.compute(d.y[i])
@@ -211,7 +217,8 @@ def graph(repeats: int) -> list[Row]:
             nodes = int(spot[2])
             page.mouse.click(spot[0], spot[1])
             page.wait_for_function(
-                f"""() => ({PLOT})('dimension graph').model.renderers.find((r) => r.name === 'names')
+                f"""() => ({PLOT})('dimension graph').model.renderers.find((r) =>\
+ r.name === 'names')
                           .data_source.selected.indices.length > 0""",
                 timeout=WAIT_MS,
             )

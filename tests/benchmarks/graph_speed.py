@@ -41,11 +41,13 @@ WATCH = """() => {
   for (const root of Object.values(Bokeh.index)) walk(root)
   const plot = views.find((v) => v.model.name === 'dimension graph' && v.model.tags.includes('page')
     && v.el.getBoundingClientRect().width > 0)
-  const listing = deep(document, (el) => el.classList.contains('listing') && el.getBoundingClientRect().width > 0)
+  const listing = deep(document, (el) => el.classList.contains('listing')\
+ && el.getBoundingClientRect().width > 0)
   const names = plot.model.renderers.find((r) => r.name === 'names').data_source
   const w = { plot, listing, names, began: 0, painted: 0, marked: 0, shown: 0, paints: [] }
   const done = () => {
-    if (w.painted && w.marked && !w.shown) requestAnimationFrame(() => { w.shown = performance.now() })
+    if (w.painted && w.marked && !w.shown) requestAnimationFrame(() =>\
+ { w.shown = performance.now() })
   }
   const paint = plot.paint.bind(plot)
   plot.paint = (...rest) => {
@@ -56,7 +58,8 @@ WATCH = """() => {
   }
   new MutationObserver(() => {
     if (!w.marked && listing.querySelector('.row.on')) { w.marked = performance.now(); done() }
-  }).observe(listing, { subtree: true, childList: true, attributes: true, attributeFilter: ['class'] })
+  }).observe(listing, { subtree: true, childList: true, attributes: true,\
+ attributeFilter: ['class'] })
   const start = () => { w.began = performance.now(); w.painted = w.marked = w.shown = 0 }
   document.addEventListener('pointerdown', start, true)
   window.graphWatch = w
@@ -135,8 +138,10 @@ def marker(page: Page, index: int) -> tuple[float, float]:
           const f = plot.frame.bbox
           const seen = []
           for (let i = 0; i < names.data.x.length; i++) {
-            const x = plot.frame.x_scale.compute(names.data.x[i]), y = plot.frame.y_scale.compute(names.data.y[i])
-            if (x > f.left + 5 && x < f.right - 5 && y > f.top + 8 && y < f.bottom - 8) seen.push([x, y])
+            const x = plot.frame.x_scale.compute(names.data.x[i]),\
+ y = plot.frame.y_scale.compute(names.data.y[i])
+            if (x > f.left + 5 && x < f.right - 5 && y > f.top + 8\
+ && y < f.bottom - 8) seen.push([x, y])
           }
           if (!seen.length) return null
           const [x, y] = seen[wanted % seen.length]
@@ -153,7 +158,8 @@ def clear(page: Page) -> None:
     page.mouse.click(
         *page.evaluate(
             """() => {
-          const { plot } = window.graphWatch, box = plot.canvas_view.el.getBoundingClientRect(), f = plot.frame.bbox
+          const { plot } = window.graphWatch, box = plot.canvas_view.el.getBoundingClientRect(),\
+ f = plot.frame.bbox
           return [box.left + f.left + 2, box.top + f.bottom - 3]
         }"""
         )
@@ -203,9 +209,11 @@ def show_names(page: Page) -> None:
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)
-          const plot = all.find((v) => v.model.name === 'dimension graph' && v.model.tags.includes('page')
+          const plot = all.find((v) => v.model.name === 'dimension graph'\
+ && v.model.tags.includes('page')
     && v.el.getBoundingClientRect().width > 0)
-          return plot && plot.model.tags.includes('names') && plot.frame && plot.frame.bbox.height > 50
+          return plot && plot.model.tags.includes('names') && plot.frame\
+ && plot.frame.bbox.height > 50
             && plot.model.inner_height > 50
         }""",
         timeout=60_000,

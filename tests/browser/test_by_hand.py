@@ -175,9 +175,11 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)
-          const plot = all.find((v) => v.model.name === 'device tiles' && v.el.getBoundingClientRect().width > 0)
+          const plot = all.find((v) => v.model.name === 'device tiles'\
+ && v.el.getBoundingClientRect().width > 0)
           const d = plot.model.renderers.find((r) => r.name === 'held').data_source.data
-          return {part: Array.from(d.part), wide: Array.from(d.held_right).map((r, i) => r - d.held_left[i])}
+          return {part: Array.from(d.part),\
+ wide: Array.from(d.held_right).map((r, i) => r - d.held_left[i])}
         }"""
     )
     assert found["part"] == [f"0:64, {16 * (i // 2)}:{16 * (i // 2) + 16}" for i in range(8)]

@@ -39,7 +39,8 @@ def bokeh(page: Page, name: str, code: str) -> Any:
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)
-          const plot = all.find((v) => v.model.name === name && v.el.getBoundingClientRect().width > 0)
+          const plot = all.find((v) => v.model.name === name\
+ && v.el.getBoundingClientRect().width > 0)
           return new Function('plot', 'return ' + code)(plot)
         }""",
         [name, code],
@@ -55,10 +56,12 @@ def pixel(page: Page, source: str, index: int) -> tuple[float, float]:
             f"""(() => {{
               const r = plot.model.renderers.find((r) => r.name === '{source}')
               const d = r.data_source.data
-              const mid = (v) => Array.isArray(v) || ArrayBuffer.isView(v) ? (v[0] + v[v.length - 1]) / 2 : v
+              const mid = (v) => Array.isArray(v) || ArrayBuffer.isView(v)\
+ ? (v[0] + v[v.length - 1]) / 2 : v
               const x = mid((d.x ?? d.xs)[{index}]), y = mid((d.y ?? d.ys)[{index}])
               const box = plot.canvas_view.el.getBoundingClientRect()
-              return [box.left + plot.frame.x_scale.compute(x), box.top + plot.frame.y_scale.compute(y)]
+              return [box.left + plot.frame.x_scale.compute(x),\
+ box.top + plot.frame.y_scale.compute(y)]
             }})()""",
         )
     )
@@ -229,11 +232,13 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
         """() => {
           const inner = (e) => [e, ...(e.shadowRoot ? deep(e.shadowRoot) : [])]
           const deep = (root) => [...root.querySelectorAll('*')].flatMap(inner)
-          const canvas = deep(document).find((e) => e.tagName === 'CANVAS' && e.getBoundingClientRect().width)
+          const canvas = deep(document).find((e) => e.tagName === 'CANVAS'\
+ && e.getBoundingClientRect().width)
           const box = canvas.getBoundingClientRect()
           let at = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2)
           while (at && at.shadowRoot) {
-            const inner = at.shadowRoot.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2)
+            const inner = at.shadowRoot.elementFromPoint(box.left + box.width / 2,\
+ box.top + box.height / 2)
             if (!inner || inner === at) break
             at = inner
           }

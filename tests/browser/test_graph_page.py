@@ -55,9 +55,11 @@ def drawn(page: Page, nodes: int) -> None:
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)
-          const seen = all.filter((v) => v.model.name === 'dimension graph' && v.el.getBoundingClientRect().width > 0)
+          const seen = all.filter((v) => v.model.name === 'dimension graph'\
+ && v.el.getBoundingClientRect().width > 0)
           const source = (v) => v.model.renderers.find((r) => r.name === 'names').data_source
-          return seen.length === 1 && seen[0].model.inner_height > 20 && source(seen[0]).get_length() === nodes
+          return seen.length === 1 && seen[0].model.inner_height > 20\
+ && source(seen[0]).get_length() === nodes
         }""",
         arg=nodes,
         timeout=SLOW,

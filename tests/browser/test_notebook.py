@@ -151,7 +151,8 @@ SETUP = """
 import os
 import toast_lab as tl
 analysis = tl.analyse(tl.load("attention"))
-model = tl.load("transformer", layers=1, d_model=64, hidden=128, heads=4, key_size=16, vocab=256, batch=8, sequence=32)
+model = tl.load("transformer", layers=1, d_model=64, hidden=128, heads=4, key_size=16,\
+ vocab=256, batch=8, sequence=32)
 problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
 print("kernel", os.getpid())
 """

@@ -172,7 +172,8 @@ def test_a_race_of_two_shows_two_curves_and_a_table(
         page,
         "race curves",
         """plot.model.renderers.filter((r) => r.name === 'beam' || r.name === 'random').map((r) =>
-           [r.data_source.get_length(), r.glyph.line_color.value, JSON.stringify(r.glyph.line_dash.value)])""",
+           [r.data_source.get_length(), r.glyph.line_color.value,\
+ JSON.stringify(r.glyph.line_dash.value)])""",
     )
     assert len(lines) == 2
     assert all(line[0] >= 2 for line in lines)

@@ -182,7 +182,10 @@ def test_a_hostile_address_does_nothing_and_says_so(
     served: Callable[..., str], strict_page: Page
 ) -> None:
     page = strict_page
-    query = "model=tests.browser.evil:make&load=/etc/passwd&mesh=data%3D0&level=%3Cimg%20src%3Dx%3E&act=a-%3Eb"
+    query = (
+        "model=tests.browser.evil:make&load=/etc/passwd&mesh=data%3D0"
+        "&level=%3Cimg%20src%3Dx%3E&act=a-%3Eb"
+    )
     loaded(page, f"{served()}/?{query}")
     expect(page.get_by_text("Ignored in the address").first).to_be_visible()
     expect(page.locator(".status")).to_contain_text("built-in models only")

@@ -146,8 +146,10 @@ def test_a_quick_click_never_shards_the_colour_that_was_selected_before(page: Pa
             if (el.shadowRoot) walk(el.shadowRoot)
           } }
           walk(document)
-          const line = all.find((el) => el.classList.contains('row') && el.textContent.startsWith('v : '))
-          const button = all.find((el) => el.tagName === 'BUTTON' && el.textContent.startsWith('data: '))
+          const line = all.find((el) => el.classList.contains('row')\
+ && el.textContent.startsWith('v : '))
+          const button = all.find((el) => el.tagName === 'BUTTON'\
+ && el.textContent.startsWith('data: '))
           line.click()
           button.click()
         }"""

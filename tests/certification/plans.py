@@ -498,7 +498,8 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
             worst = max((r.share for r in own), default=0.0)
             print(
                 f"{case.name}: {len(own)} plans, worst {worst:.2f} of the tolerance, "
-                f"{sum(bool(r.failure) for r in own)} failures, {sum(r.seconds for r in own):.0f} s",
+                f"{sum(bool(r.failure) for r in own)} failures, "
+                f"{sum(r.seconds for r in own):.0f} s",
                 file=sys.stderr,
                 flush=True,
             )

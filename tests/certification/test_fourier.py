@@ -158,7 +158,7 @@ def test_a_manual_computation_that_splits_the_transformed_dim_is_none_of_ours() 
         sdy.return %1 : tensor<8x8xcomplex<f32>>
       } : (tensor<8x16xcomplex<f32>>) -> tensor<8x16xcomplex<f32>>
       return %0 : tensor<8x16xcomplex<f32>>
-    }"""
+    }"""  # noqa: E501
     with pytest.raises(UnsupportedOp, match="split over devices by hand"):
         read.parse(text)
     batch = (

@@ -48,7 +48,10 @@ def test_a_plan_and_a_trace_that_do_not_fit_are_kept_in_the_temporary_folder(
     data = json.loads(out)
     assert data["search"]["status"] == "BUDGET"
     trace, plan = err.splitlines()
-    said = r"toast-lab: /dev/full: the {0} could not be written: No space left on device; make room there, or give a file "
+    said = (
+        r"toast-lab: /dev/full: the {0} could not be written: No space left on device; "
+        r"make room there, or give a file "
+    )
     said += r"on another disk\. Kept in (\S+) instead: the {0}"
     kept = [
         re.fullmatch(said.format(what), line) for what, line in (("trace", trace), ("plan", plan))

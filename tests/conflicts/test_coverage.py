@@ -25,7 +25,7 @@ SECRET = """module {
     return %2 : tensor<8x4xf32>
   }
 }
-"""
+"""  # noqa: E501
 
 
 def s(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:

@@ -35,7 +35,7 @@ func.func @main(%x: tensor<8x16xf32>, %w: tensor<8x16xf32>) -> tensor<8x16xf32> 
   %1 = "{TOY}"(%0, %w) {{scale = 3 : i64}} : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
   return %1 : tensor<8x16xf32>
 }}
-"""
+"""  # noqa: E501
 
 
 def read_toy() -> p.Program:

@@ -71,7 +71,7 @@ MATRICES = leaf(4, 8, 8)
             "cuda",
             "cusolver_gesvdj_ffi",
             "[pass, -, -] -> [pass, -, -] [pass, -] [pass, -, -] [pass, -, -] [pass]",
-        ),  # noqa: E501
+        ),
         (
             jnp.linalg.eigh,
             "cuda",

@@ -122,7 +122,8 @@ def test_other_errors_come_back_with_their_traceback(work: str) -> None:
         ("segfault", r"its process crashed \(SIGSEGV\)"),
         (
             "killed",
-            r"its process was killed \(SIGKILL\), most likely because the machine ran out of memory",
+            r"its process was killed \(SIGKILL\), "
+            r"most likely because the machine ran out of memory",
         ),
         ("leave", r"its process ended early with exit status 7"),
     ],

@@ -41,7 +41,8 @@ wrong = {
     for name, kernel in kernels.KERNELS.items()
     if any(s != tuple(kernels.annotated(kernel.py_func)) for s in kernel.signatures)
 }
-print(json.dumps({"compiled": compiled, "wrong": wrong, "evaluations": result.evaluations, "status": result.status.name,
+print(json.dumps({"compiled": compiled, "wrong": wrong, "evaluations": result.evaluations,\
+ "status": result.status.name,
                   "elapsed_s": result.elapsed_s, "wall_s": time.monotonic() - began}))
 """
 

@@ -160,7 +160,7 @@ def test_foreign_annotations_make_way() -> None:
         return %1 : tensor<8x4xf32>
       }
     }
-    """
+    """  # noqa: E501
     model = frontends.from_stablehlo(text)
     problem = problem_of(model, {"d": 4})
     name = problem.analysis.groups[0].name

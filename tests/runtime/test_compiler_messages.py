@@ -4,8 +4,8 @@ import pytest
 
 from toast_lab.runtime.compiler_messages import refusal, rematerialised
 
-FULL = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.50G \
-of 15.75G hbm. Exceeded hbm capacity by 1.75G.
+FULL = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space \
+hbm. Used 17.50G of 15.75G hbm. Exceeded hbm capacity by 1.75G.
 
 Total hbm usage >= 18.00G:
     reserved        256.00M
@@ -13,7 +13,8 @@ Total hbm usage >= 18.00G:
     arguments         2.00G
 
 Program hbm requirement 15.50G:
-    HLO temp         15.50G (100.0% utilization: Unpadded (15.50G) Padded (15.50G), 0.0% fragmentation (0B))
+    HLO temp         15.50G (100.0% utilization: Unpadded (15.50G) Padded (15.50G), \
+0.0% fragmentation (0B))
 
   Largest program allocations in hbm:
 

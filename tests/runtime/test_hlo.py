@@ -56,7 +56,8 @@ StackFrames
             Collective("collective_permute", 24, 2, ("d",), "", ""),
         ),
         (
-            "  %t = (f32[8]{0}, f32[2,2]{1,0}) all-reduce(%x, %y), replica_groups={}, to_apply=%add",
+            "  %t = (f32[8]{0}, f32[2,2]{1,0}) all-reduce(%x, %y), "
+            "replica_groups={}, to_apply=%add",
             Collective("all_reduce", 48, 8, ("d", "m"), "", ""),
         ),
         (
@@ -167,7 +168,7 @@ ENTRY %main (p: f32[16,64], x: f32[8,32]) -> f32[8,64] {
   %c = f32[32,64]{1,0} copy(%ag)
   ROOT %d = f32[8,64]{1,0} dot(%x, %c), metadata={op_name="toast.4/jit(f)/dot_general" source_file="m.py" source_line=7}
 }
-"""
+"""  # noqa: E501
     (found,) = collectives(text, {"d": 2})
     assert (found.op, found.op_name, found.source) == (4, "jit(f)/dot_general", "m.py:7")
     assert found.parts[0].op == 4

@@ -72,7 +72,7 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   %end = f32[8]{0} fusion(%rs), kind=kCustom, calls=%piece.1, metadata={op_name="toast.30/jit(f)/dot"}
   ROOT %copied = f32[8]{0:T(8)} copy(%end), COPY
 }
-"""
+"""  # noqa: E501
 
 
 def program(inside: int = 100, own: int = 0) -> str:
@@ -164,7 +164,7 @@ def test_a_merged_collective_is_taken_apart_by_what_makes_its_arrays() -> None:
   %two = bf16[4]{0} convert(%x), metadata={op_name="toast.5/convert"}
   %both = (f32[2,4]{1,0:T(8,128)}, bf16[4]{0}) all-reduce(%b, %two), replica_groups={}, metadata={op_name="toast.5/x"}
   ROOT %g = f32[2,4]{1,0} get-tuple-element(%both), index=0
-}"""
+}"""  # noqa: E501
     (found,) = hlo.collectives(text, MESH)
     assert (found.bytes, found.op) == (40, 5)
     assert found.parts == (hlo.Part(3, 32, "f32"), hlo.Part(5, 8, "bf16"))
@@ -179,6 +179,6 @@ def test_a_merged_gather_is_taken_apart_by_what_reads_it() -> None:
   %h = f32[8]{0} get-tuple-element(%both), index=1
   %n = f32[8]{0} negate(%h), metadata={op_name="toast.9/neg"}
   ROOT %m = f32[16]{0} negate(%g), metadata={op_name="toast.8/neg"}
-}"""
+}"""  # noqa: E501
     (found,) = hlo.collectives(text, MESH)
     assert found.parts == (hlo.Part(8, 64, "f32"), hlo.Part(9, 32, "f32"))

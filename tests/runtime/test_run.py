@@ -171,7 +171,7 @@ def test_64_bit_inputs_stay_64_bit() -> None:
       %1 = stablehlo.add %n, %n : tensor<8xi64>
       return %0, %1 : tensor<8x4xf64>, tensor<8xi64>
     }
-    """
+    """  # noqa: E501
     model = frontends.from_stablehlo(text)
     big = [np.full((8, 4), 1 / 3), np.full(8, 2**40)]
     made = run(model, plan_of(model, {"d": 2}), "cpu:2", repeats=1, warmup=0, inputs=big)

@@ -188,7 +188,10 @@ def test_an_array_that_says_it_is_longer_than_it_is_takes_no_memory(traces, tmp_
                 data = start.getvalue() + data[-80:]
             file.writestr(info.filename, data)
     path = saved(tmp_path, target.getvalue())
-    wanted = r"row.score says that it has shape \(1000000000000,\) of float64, 8000000000000 bytes, and holds 80"
+    wanted = (
+        r"row.score says that it has shape \(1000000000000,\) of float64, "
+        r"8000000000000 bytes, and holds 80"
+    )
     with pytest.raises(InvalidProblem, match=wanted):
         Trace.load(path)
 

@@ -235,7 +235,10 @@ def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
     made.save(tmp_path / "plan.json")
     with pytest.raises(
         InvalidPlan,
-        match=r"not for attn: by more than their kind it knows 25% of its 4 arguments and 0% of its 10",
+        match=(
+            r"not for attn: by more than their kind it knows 25% of its 4 arguments "
+            r"and 0% of its 10"
+        ),
     ):
         ShardingPlan.load(tmp_path / "plan.json", attention)
     with pytest.raises(InvalidPlan, match="this plan shards mlp"):

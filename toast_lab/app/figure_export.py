@@ -53,8 +53,8 @@ async function png(view) {
   context.fillStyle = '#fff'
   context.fillRect(0, 0, sheet.width, sheet.height)
   context.drawImage(drawn, 0, 0)
-  return new Promise((done, failed) => sheet.toBlob(\
-(blob) => blob ? done(blob) : failed(), 'image/png'))
+  return new Promise((done, failed) => sheet.toBlob((blob) =>\
+ blob ? done(blob) : failed(), 'image/png'))
 }
 function save(blob, name) {
   const link = document.createElement('a')

@@ -74,11 +74,11 @@ DECIDE = """(() => {
   const lab = () => document.body?.dataset.jpThemeLight === 'false'
   window.tlTheme = {
     chosen: () => ['light', 'dark'].includes(stored()) ? stored() : 'auto',
-    now() { return this.chosen() === 'auto' ? (system.matches || lab() ? 'dark' : 'light')\
- : this.chosen() },
+    now() { return this.chosen() === 'auto'\
+ ? (system.matches || lab() ? 'dark' : 'light') : this.chosen() },
     choose(word) {
-      try { word === 'auto' ? localStorage.removeItem('tl-theme')\
- : localStorage.setItem('tl-theme', word) } catch {}
+      try { word === 'auto'\
+ ? localStorage.removeItem('tl-theme') : localStorage.setItem('tl-theme', word) } catch {}
       this.show()
     },
     show() {

@@ -72,7 +72,8 @@ def _show(
 ) -> None:
     output.show_plan(out, plan)
     out.print(
-        f"{compiled}{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
+        f"{compiled}"
+        f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
     )
     out.print()
     compute = compiled.compute_s

@@ -65,8 +65,8 @@ def to_test(
     if not made.fits:
         raise InvalidProblem(f"the compiler refuses this plan for {topology}: {made.refusal[:200]}")
     record = json.dumps(recorded(made), indent=4)
-    return f'''"""The sharding of {model.name} on {plan.mesh}\
- stays as planned. Written by TOAST Lab {__version__}."""
+    return f'''"""The sharding of {model.name} on {plan.mesh} stays as planned.\
+ Written by TOAST Lab {__version__}."""
 
 from pathlib import Path
 

@@ -100,7 +100,10 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
                     "op": op,
                     "result": program.value_name[value],
                     "kind": program.kind[op],
-                    "type": f"{program.value_dtype[value]}[{', '.join(str(d) for d in program.dims(value))}]",
+                    "type": (
+                        f"{program.value_dtype[value]}"
+                        f"[{', '.join(str(d) for d in program.dims(value))}]"
+                    ),
                     "colours": ", ".join(analysis.dim_text(n) for n in program.def_names(value)),
                     "operands": ", ".join(value_text(program, v) for v in program.operands(op)),
                     "flops": float(program.flops[op] * program.trips[op]),
