@@ -56,7 +56,7 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 def test_a_write_that_the_system_refuses_half_way_leaves_the_old_file_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    """In a process whose files may have 4096 bytes.
+    """For a process whose files may have 4096 bytes.
 
     The write fails as it does on a disk that is full.
     """

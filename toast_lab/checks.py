@@ -1,6 +1,6 @@
-"""Numbers that somebody gives.
+"""Checks of numbers that somebody gives.
 
-Of the right kind, finite and within their range, or a sentence on what is wrong.
+They are of the right kind, finite and within their range, or a sentence says what is wrong.
 
 What a caller hands in may be anything; what is let through is a plain ``int`` or ``float``, so that
 no number of numpy's, no text and no NaN goes on to where it would fail with a word that helps

@@ -75,9 +75,9 @@ def meanwhile() -> Iterator[None]:
 
 
 def next_command() -> Any:
-    """The next thing that the parent's ``Worker.command`` says; None.
+    """The next thing that the parent's ``Worker.command`` says.
 
-    There is no parent any more.
+    None: there is no parent any more.
     """
     return None if _COMMANDS is None else _receive(_COMMANDS)
 

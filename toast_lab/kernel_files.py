@@ -1,6 +1,6 @@
 """Where compiled kernels are kept.
 
-Files that may be missing, damaged, locked or not writable, and nothing breaks.
+Their files may be missing, damaged, locked or not writable, and nothing breaks.
 
 The folder is ``NUMBA_CACHE_DIR`` where that is set, else the package's own ``__pycache__`` (gone
 with the package), else one in the user's cache folder, else a private one among the temporary
@@ -125,7 +125,7 @@ def remove(path: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file.
 
-    Whoever else wants it waits, at most ``WAIT_S``, and then goes on without.
+    Whoever else wants it waits, at most ``WAIT_S``, and then goes on without it.
     """
     with contextlib.ExitStack() as stack:
         handle = _open_lock(path)

@@ -153,9 +153,9 @@ def _once(dispatcher: Any) -> Any:
 
 
 def _call_at_address(dispatcher: Any, result: Any, symbol: str) -> None:
-    """Let other kernels call what was compiled instead of containing it; ``symbol``.
+    """Let other kernels call what was compiled instead of containing it.
 
-    The name that they know it by.
+    ``symbol`` is the name that they know it by.
     """
     llvm.add_symbol(symbol, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
     callee = copy.copy(result.fndesc)
@@ -319,7 +319,7 @@ def _callees(kernel: Any) -> list[Any]:
 def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
     """The helpers and kernels that one calls, and those that these call.
 
-    Past other kernels or up to them.
+    With ``through_kernels`` it looks past other kernels, else up to them.
     """
     found: dict[int, Any] = {}
     waiting = [kernel]

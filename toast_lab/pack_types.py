@@ -1,6 +1,6 @@
-"""How Numba sees packs.
+"""How Numba sees packs (see ``toast_lab.packs``).
 
-A pointer whose fields are read where they are used (see ``toast_lab.packs``).
+A pack is a pointer whose fields are read where they are used.
 
 Loads from the buffer are marked as invariant, so that the compiler moves them out of loops; arrays
 made from them belong to Python, and no references to them are counted.

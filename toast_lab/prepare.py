@@ -130,9 +130,9 @@ def prepare(
 
 
 def start_early(*needs: str) -> None:
-    """Let a crew compile what is missing for ``needs`` (by default, a first search), and all else.
+    """Let a crew compile what is missing for ``needs``, and all else.
 
-    Does not wait.
+    ``needs`` default to those of a first search.  Does not wait.
     """
     if isolate.in_child() or _all_there():
         return
@@ -262,7 +262,7 @@ def _all_there() -> bool:
 def _shown(listener: Listener | None) -> Iterator[Listener]:
     """How to tell of progress.
 
-    To the listener, the parent of a child, the cell of a notebook, or a terminal.
+    It is told to the listener, the parent of a child, the cell of a notebook, or a terminal.
     """
     if listener is not None:
         yield listener
@@ -307,9 +307,9 @@ def _notebook() -> Any:
 
 
 def main(words: Sequence[str]) -> int:
-    """``python -m toast_lab.prepare``.
+    """``python -m toast_lab.prepare`` compiles all kernels.
 
-    Compile all kernels; with ``--parent PID NEEDS`` as one of a crew.
+    With ``--parent PID NEEDS`` it is one of a crew.
     """
     if words and words[0] == "--parent":
         isolate.end_with(int(words[1]))

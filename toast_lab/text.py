@@ -59,9 +59,9 @@ def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
 
 
 def as_html(report: object) -> str:
-    """A report for a notebook, which would show a ``repr``.
+    """A report for a notebook, which would otherwise show a ``repr``.
 
-    Its ``str``, every column where it belongs.
+    It shows the ``str``, with every column where it belongs.
     """
     return f"<pre>{html.escape(str(report))}</pre>"
 
@@ -90,7 +90,7 @@ def line_text(location: str) -> str:
 def place_text(location: str, most: int = 3) -> str:
     """A location with the lines that call it, innermost first.
 
-    What a line within a library is there for.
+    They tell what a line within a library is there for.
 
     >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
     'linear.py:422 < model.py:31 < train.py:7'

@@ -145,9 +145,9 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
 def _sides(
     kind: str, axes: str | None, size: float, dtype: str, times: float, op: int, *, once: bool
 ) -> list[diff.Side]:
-    """Collectives of a row, whose equal ones of one op were added up; ``once``.
+    """Collectives of a row, in which equal ones of one op were added up.
 
-    It is a loop that repeats it.
+    With ``once`` they stay one, which a loop repeats.
     """
     names = None if axes is None else tuple(a for a in axes.split(",") if a)
     if once or times != int(times):
@@ -222,7 +222,7 @@ def ranked(judged: Iterable[Judged]) -> list[Ranked]:
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Rank correlation.
 
-    Nan for fewer than FEWEST plans, or if one side is the same for all of them.
+    It is nan for fewer than FEWEST plans, or if one side is the same for all of them.
     """
     if len(ours) < FEWEST or len(set(ours)) < 2 or len(set(theirs)) < 2:
         return float("nan")

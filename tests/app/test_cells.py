@@ -1,6 +1,6 @@
 """``tl.views`` without a browser.
 
-What it takes, what it shows without a kernel, and that its numbers are the API's.
+What the views take, what they show without a kernel, and that their numbers are the API's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is let in.
+"""Who is let in by the server.
 
 Pages under our own names and the allowed ones, websockets of these pages, nobody else.
 """

@@ -16,7 +16,7 @@ Make = Callable[..., Found]
 def everywhere(found: Make, **ours: Any) -> list[Found]:
     """All five models on all three machines.
 
-    Ours at 0.5, a rival at 0.6; ``ours`` changes T7B on tpu-v3.
+    Ours takes 0.5, a rival 0.6; ``ours`` changes T7B on tpu-v3.
     """
     made = []
     for case in cases.CASES:

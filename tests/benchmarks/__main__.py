@@ -1,6 +1,6 @@
 """Benchmarks: ``python -m tests.benchmarks [part ...]``, all of ``PARTS`` by default.
 
-Status 1: a target missed.
+Exit status 1 says that a target was missed.
 """
 
 from __future__ import annotations

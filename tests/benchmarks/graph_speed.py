@@ -1,6 +1,6 @@
 """How quick the graph page is, measured in headless Chromium.
 
-``python -m tests.benchmarks.graph_speed``.
+Run it as ``python -m tests.benchmarks.graph_speed``.
 
 Two numbers.  *First picture*: from choosing the page to the moment that the folded graph has been
 drawn and takes clicks (the analysis is there).  *Selection*: from a mouse press on the canvas, or a
@@ -169,7 +169,7 @@ def clear(page: Page) -> None:
 
 
 def latency_ms(page: Page) -> tuple[float, float, float]:
-    """Of the last click.
+    """Times after the last click.
 
     Until both show it, until the graph is painted, until the listing is marked.
     """

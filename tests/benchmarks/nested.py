@@ -1,6 +1,6 @@
 """How long reading takes where loops nest.
 
-By depth, by carried values, and for gradients of adaptive ODE solvers.
+Measured by depth, by carried values, and for gradients of adaptive ODE solvers.
 
     python -m tests.benchmarks nested
 

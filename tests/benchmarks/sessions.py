@@ -182,7 +182,7 @@ async def _use(client: Client, chance: random.Random, clicks: int) -> list[Answe
 async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dict[str, list[float]]:
     """Seconds by what was measured.
 
-    Opening, clicks with an idle server, clicks while another session searches.
+    That is opening, clicks with an idle server, and clicks while another session searches.
     """
     chance = random.Random(0)
     some = [Client(url, "attention") for _ in range(clients)]

@@ -32,7 +32,7 @@ FLAGS = (
 def launch_arguments() -> dict[str, Any]:
     """How Playwright starts the system's Chromium.
 
-    Without a window, and nothing of its own may use the network.
+    It has no window, and nothing of its own may use the network.
 
     Raises:
         RunFailed: there is none.

@@ -1,6 +1,6 @@
 """Run the certification.
 
-``python -m tests.certification rules|plans|oracle|all [--full]``; status 1 on failures.
+``python -m tests.certification rules|plans|oracle|all [--full]`` exits with status 1 on failures.
 """
 
 from __future__ import annotations

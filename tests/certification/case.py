@@ -1,6 +1,6 @@
 """One program to certify.
 
-How to build it, what it is there for, and which inputs make a comparison mean something.
+Says how to build it, what it is there for, and which inputs make a comparison mean something.
 """
 
 from __future__ import annotations

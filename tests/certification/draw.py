@@ -41,7 +41,7 @@ def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:
 def random_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list[ShardingPlan]:
     """``count`` different random plans, the same for the same seed.
 
-    Fewer where a program has not so many.
+    There are fewer where a program has not so many.
 
     Different means by state key, since two orders of actions may end in one sharding.
     """

@@ -81,9 +81,9 @@ def every_plan(problem: tl.Problem) -> list[ShardingPlan]:
 
 
 def by_jit() -> dict[str, Any]:
-    """In a child with 8 devices.
+    """``plan.jit`` of every plan on 2x4, with the largest error and what communicates.
 
-    ``plan.jit`` of every plan on 2x4, with the largest error and what communicates.
+    Runs in a child with 8 devices.
     """
     x = np.random.default_rng(0).standard_normal((8, 16, 16)).astype(np.float32)
     model = tl.from_jax(fourier_programs.there_and_back, x)
@@ -181,9 +181,9 @@ def test_layouts_are_pinned_before_and_behind_a_transform() -> None:
 
 
 def unmended() -> str:
-    """In a child with 8 devices.
+    """What is said of the compiler's fault where nothing keeps it away.
 
-    What is said of the compiler's fault where nothing keeps it away.
+    Runs in a child with 8 devices.
     """
     model = tl.from_jax(fourier_programs.there_and_back, S((8, 16, 16), F32))
     plan = ShardingPlan.from_actions(tl.Problem(tl.analyse(model), {"a": 8}), ["x.0->a"])

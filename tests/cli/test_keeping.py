@@ -160,7 +160,7 @@ def test_stdout_on_a_full_disk(tmp_path: Path) -> None:
 def test_a_sweep_whose_disk_is_full_prints_its_rows_and_keeps_them_elsewhere(
     tmp_path: Path,
 ) -> None:
-    """In a process whose files may have a few kB.
+    """For a process whose files may have a few kB.
 
     Rows beyond that are refused as on a full disk.
     """

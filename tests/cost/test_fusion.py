@@ -146,9 +146,9 @@ def test_the_cast_up_of_a_half_sized_value_is_computed_again(compiler):
 @pytest.mark.parametrize("compiler", ["gpu", "tpu"])
 @pytest.mark.parametrize("kept", ["both", "one", "none"])
 def test_sources_that_live_as_long_cost_nothing(compiler, kept):
-    """A sum of two values.
+    """A sum of two values is written only if both would have to be kept for it.
 
-    Written if both would have to be kept for it, not if at least one is there anyway.
+    It is not if at least one is there anyway.
     """
 
     def fn(x, w):
@@ -349,7 +349,7 @@ def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
 def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
     """``cos(s) @ w`` is written where the sum is, after the sort.
 
-    S is there until then, as w is.
+    Until then ``s`` is there, as ``w`` is.
     """
 
     def fn(x, w, b):
@@ -504,7 +504,7 @@ def programs(draw):
 def sources(found: Fused, op: int) -> tuple[set[int], set[int]]:
     """(what is in memory of all that a kernel needs, ops computed inside it).
 
-    Its operands followed upwards.
+    Found by following its operands upwards.
     """
     program, written = found.program, found.facts.value.written
     reached: set[int] = set()

@@ -1,6 +1,6 @@
 """``why`` for every collective of a plan that a search found.
 
-``python -m tests.explain.measure_why``.
+Run it as ``python -m tests.explain.measure_why``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans of the zoo and of PyPI's models as constraints and as exported Python.
 
-``python -m tests.export.measure``.
+Run it as ``python -m tests.export.measure``.
 
 Each case is a small version of the model with a plan that experts use, or one that a search found,
 on 8 virtual devices.  Three programs are compiled and run: ``plan.jit``, the fewest constraints

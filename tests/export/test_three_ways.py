@@ -1,6 +1,6 @@
-"""A plan by ``plan.jit``, by its fewest constraints under ``jax.jit``, and by exported Python.
+"""Three ways to carry out a plan that give the same program.
 
-The same program.
+They are ``plan.jit``, its fewest constraints under ``jax.jit``, and exported Python.
 """
 
 from __future__ import annotations

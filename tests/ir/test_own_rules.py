@@ -37,9 +37,9 @@ def op_of(program: Program, kind: str, target: str = "") -> int:
 
 
 def roles(program: Program, op: int) -> str:
-    """For instance ``[pass, -] -> [pass]``.
+    """What may be done with each dim of each operand and result.
 
-    What may be done with each dim of each operand and result.
+    For instance ``[pass, -] -> [pass]``.
     """
 
     def row(names: list[int]) -> str:

@@ -111,7 +111,7 @@ def kill_one(
 def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -> Trial:
     """Run a command and kill one of its processes within ``span_s`` of the first.
 
-    Without ``rng`` leave it alone.
+    Without ``rng`` it is left alone.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start(argv, stdout=out, stderr=err)

@@ -1,6 +1,6 @@
-"""Whatever process of a sweep, race, comparison or search is killed, and whenever.
+"""A command whose processes are killed ends, and says what happened.
 
-It ends, and says what happened.
+Any process of a sweep, race, comparison or search is killed, at any time.
 
 The moments are drawn from a seed (``TOAST_LAB_KILL_SEED``, 0 by default) over the time that the
 same command takes when nothing is killed.  ``pytest tests/kills -s`` prints what was killed; ``-m

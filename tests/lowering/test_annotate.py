@@ -89,7 +89,7 @@ def test_a_value_brought_to_one_sharding_for_two_uses_has_one_constraint() -> No
 def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -> None:
     """An op split on an axis that its result does not keep.
 
-    First the op's sharding, then the value's.
+    It first has the op's sharding, then the value's.
     """
 
     def double(x):

@@ -82,7 +82,7 @@ def lowered(m: Model, plan: ShardingPlan) -> lowering.Lowered:
 
 
 def test_what_no_reason_explains_stays_unexplained() -> None:
-    """The judge itself.
+    """The judge is judged.
 
     Take a gather of Shardy's away, turn another's axes, and neither is explained.
     """

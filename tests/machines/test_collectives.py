@@ -122,9 +122,9 @@ def test_all_to_alls_are_as_slow_as_the_busiest_link(n, ring):
 
 
 def fractional_load(n, ring, targets):
-    """Linear program.
+    """The smallest load of the busiest link, by a linear program.
 
-    Smallest load of the busiest link if every chip splits its byte over both ways.
+    Every chip splits its byte over both ways.
     """
     if not ring:
         crossing = [
@@ -265,9 +265,9 @@ def rows(axes, latency=0.0):
 @settings(max_examples=60, deadline=None)
 @given(dims)
 def test_the_simultaneous_bound_is_what_the_best_pieces_reach(axes):
-    """Linear program.
+    """The smallest busiest dim, by a linear program.
 
-    Fractions of the data for each order of visiting the dims, smallest busiest dim.
+    Its variables are fractions of the data for each order of visiting the dims.
     """
     total = math.prod(n for n, _ in axes)
     orders = list(itertools.permutations(range(len(axes))))
@@ -346,9 +346,9 @@ def test_times_grow_with_bytes_and_latency_and_shrink_with_rate(kind, name, size
 @settings(max_examples=200, deadline=None)
 @given(machines, meshes, st.floats(1, 1e10))
 def test_kinds_stand_in_their_order(name, sizes, size):
-    """Of the same bytes.
+    """For the same bytes, gathering and scattering cost the same.
 
-    Gathering and scattering cost the same, reducing no more than both, no less than either.
+    Reducing costs no more than both, no less than either.
     """
     machine = MACHINES[name]
     n = math.prod(sizes)

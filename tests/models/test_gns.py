@@ -190,9 +190,9 @@ def test_all_impossible_sizes_are_listed() -> None:
     "name", ["edge sharding + Megatron", pytest.param("edge sharding", marks=pytest.mark.slow)]
 )
 def test_expert_plans_change_nothing_in_the_result(name: str) -> None:
-    """Executed on 8 virtual devices, a training step from a fresh optimiser.
+    """A training step from a fresh optimiser, executed on 8 virtual devices.
 
-    Loss, moments, parameters.
+    Loss, moments and parameters are compared.
     """
     errors = worst_errors("gns", SMALL, name, MESH)
     assert max(errors.values()) < 1e-5, errors

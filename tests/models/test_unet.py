@@ -224,9 +224,9 @@ def test_all_impossible_sizes_are_listed() -> None:
 
 @pytest.mark.parametrize("name", ["FSDP + Megatron", pytest.param("FSDP", marks=pytest.mark.slow)])
 def test_expert_plans_change_nothing_in_the_result(name: str) -> None:
-    """Executed on 8 virtual devices, a training step from a fresh optimiser.
+    """A training step from a fresh optimiser, executed on 8 virtual devices.
 
-    Loss, moments, parameters.
+    Loss, moments and parameters are compared.
 
     The keys' bias is left out: its gradient is zero but for rounding errors, since softmax does not
     see it.

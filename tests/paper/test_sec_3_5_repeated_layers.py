@@ -124,7 +124,7 @@ def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
 def test_scanned_layers_offer_the_actions_of_unrolled_ones(mode, layers, remat):
     """The same colours with the same resolutions, and one action more.
 
-    To keep stacked parameters cut by layers.
+    That one keeps stacked parameters cut by layers.
     """
     unrolled = actions(small_transformer(layers=layers, mode=mode, remat=remat))
     scanned = small_transformer(layers=layers, mode=mode, remat=remat, scan=True)
@@ -153,7 +153,7 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
 def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):
     """Collectives, each as often as it runs.
 
-    With remat, since no loop keeps a gathered weight for another one.
+    They are those with remat, since no loop keeps a gathered weight for another one.
     """
     sent = []
     for scan in (False, True):

@@ -76,9 +76,9 @@ def test_megatron_in_the_processors_adds_sums_over_the_other_axis(steps, hidden_
 
 
 def test_nodes_after_edges_on_one_axis_are_scattered_and_gathered():
-    """What the paper's experts leave out.
+    """What the paper's experts leave out: to keep the nodes cut as well.
 
-    Keep the nodes cut as well, summing into shards and gathering for lookups.
+    Shards then sum into them and gather them for lookups.
     """
     sizes = {**GNS, "steps": 2}
     _, edges = priced("gns", sizes, [("edges", "data")])
@@ -112,7 +112,7 @@ unet_cases = pytest.mark.parametrize(
 def parameters(analysis, *, along):
     """Parameters with (or without) a dim that FSDP cuts.
 
-    Channels of the residual stream or the time embedding.
+    The dim is channels of the residual stream or the time embedding.
     """
     program = analysis.program
     found = []

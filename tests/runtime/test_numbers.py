@@ -12,9 +12,9 @@ from toast_lab.errors import InvalidProblem
     "value", [-1, 0.5, float("nan"), float("inf"), 10**20, "1", None, True, [1]]
 )
 def test_numbers_of_the_library_are_refused_with_their_name(value):
-    """Whatever is given for a seed, a budget, a count or a limit.
+    """A wrong seed, budget, count or limit is told in a sentence with its name.
 
-    A sentence with its name, before any work.
+    It is told before any work is done.
     """
     problem = tl.Problem(tl.analyse(tl.load("mlp")), "2")
     small = tl.Budget(seconds=None, evaluations=1)

@@ -269,9 +269,9 @@ def go_on(name: str, path: str) -> None:
 
 
 def _go_on(problem: tl.Problem, path: Path, options: dict) -> None:
-    """Everything that may be done with a trace.
+    """Do everything that may be done with a trace.
 
-    Look at it, replay it, search on, keep it and read it back.
+    That is to look at it, replay it, search on, keep it and read it back.
     """
     trace = Trace.load(path)
     assert len(list(trace.simulations)) == trace.row.n

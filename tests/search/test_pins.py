@@ -166,9 +166,9 @@ def test_refinement_and_integer_programs_keep_to_the_pins():
 
 
 def test_chains_of_refinement_never_leave_what_is_pinned():
-    """All states on the way, not only the best one.
+    """Refinement with pins still changes other rows.
 
-    With the pins, refinement still changes other rows.
+    All states on the way are looked at, not only the best one.
     """
     problem = Problem(
         analysed("transformer", layers=2, batch=16, vocab=1024, sequence=256),

@@ -130,7 +130,7 @@ class LocalMachine:
     def permute_of_chain(self, start: int) -> int:
         """Axes along which shards also move because the order of axes on a dim changes.
 
-        0 if none.
+        It is 0 if there are none.
         """
         i, s, mask = start, self.steps, 0
         while i < len(s.kind) and self.same_chain(i, start):

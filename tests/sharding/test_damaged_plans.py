@@ -1,6 +1,6 @@
-"""A damaged plan file is refused with what is wrong, where, and what to do.
+"""A damaged plan file is refused, or it is a plan of the program.
 
-Or it is a plan of the program.
+A refusal says what is wrong, where, and what to do.
 """
 
 from __future__ import annotations

@@ -230,9 +230,9 @@ def test_plans_of_every_program_come_back_exactly(name, tmp_path):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", ["crossed_transpose", "scan_gradient", "cond_and_switch"])
 def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_path):
-    """Whatever a method may write.
+    """Whatever a method may write can be read.
 
-    Every op and every value sharded at random, as far as sizes divide.
+    Every op and every value is sharded at random, as far as sizes divide.
     """
     for problem in problems(CASES[name].model()).values():
         program = problem.analysis.program

@@ -233,7 +233,7 @@ def test_propagated_shardings_are_plans_and_grow_only(name, mesh, numbers):
 def reordered(analysis: Analysis, rng: np.random.Generator) -> list[int]:
     """Ops in a random order in which everything is made before it is used.
 
-    Programs without loops.
+    This holds for programs without loops.
     """
     program = analysis.program
     assert not program.regions

@@ -300,9 +300,9 @@ class _Judge:
         return OTHER_ROUTE
 
     def sizes(self, transfers: Sequence[Transfer]) -> collections.Counter[tuple[str, int, float]]:
-        """Kinds, numbers of devices and bytes.
+        """What is left of transfers when axes of equal size are alike.
 
-        What is left of transfers when axes of equal size are alike.
+        Their kinds, numbers of devices and bytes are left.
         """
         mesh = self.plan.mesh
         return collections.Counter(

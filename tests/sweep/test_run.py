@@ -273,7 +273,7 @@ def given_up(seconds: float) -> Callable[[], bool]:
 class Killer:
     """Kills the first children of a process that have a child of their own.
 
-    Workers on which a search runs.
+    Those are workers on which a search runs.
     """
 
     def __init__(self, pid: int, count: int) -> None:
@@ -337,9 +337,9 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) -> None:
-    """The second is told who has the folder.
+    """A second sweep is told who has the folder.
 
-    Once the first is dead, however it ended, it may go on.
+    Once the first is dead, however it ended, the second may go on.
     """
     argv = [
         "sweep",

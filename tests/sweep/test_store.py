@@ -48,7 +48,7 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) -> None:
-    """One hundred and more changes of a row.
+    """A row is changed in a hundred and more ways.
 
     What is let through is a row, and what is not is named by its line.
     """

@@ -66,9 +66,9 @@ button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-of
 
 
 class ActionButtons(pn.viewable.Viewer):
-    """Only what changes something is offered.
+    """Offer only what changes something.
 
-    For an axis with nothing to offer there is the reason.
+    For an axis with nothing to offer, give the reason.
     """
 
     def __init__(self, session: Session, *, reasons: bool = False, **params: Any) -> None:

@@ -1,6 +1,6 @@
 """What is done with a plan, in a job's thread.
 
-Compile it, execute several side by side, write it as code.
+It is compiled, executed beside others, or written as code.
 
 Each of these makes its own child processes, whose progress and end are theirs to handle.
 """

@@ -1,6 +1,6 @@
 """What the search would do, beside the plan by hand.
 
-Time, memory, the actions that differ, and its next one.
+Shows time, memory, the actions that differ, and the search's next one.
 """
 
 from __future__ import annotations

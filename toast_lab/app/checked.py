@@ -85,9 +85,9 @@ class Checked(pn.viewable.Viewer):
 def number(
     least: float, most: float, *, whole: bool = False, unit: str = "", empty: str | None = None
 ) -> Callable[[str], float | int | None]:
-    """A parser of numbers from ``least`` to ``most``; ``empty`` says what no number means, None.
+    """A parser of numbers from ``least`` to ``most``.
 
-    It is refused.
+    ``empty`` says what no number means; None refuses it.
 
     >>> number(0.5, 100, unit=" seconds")("20")
     20.0

@@ -385,7 +385,7 @@ NAV = """
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:
     """Conflicts that have one of a few selected names for a side.
 
-    Of many it would be most of the table.
+    Many names would select most of the table.
     """
     few = set(names) if len(names) <= MANY_SELECTED else set()
     return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []

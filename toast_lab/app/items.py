@@ -50,8 +50,8 @@ class PlanItem(NamedTuple):
 
     @property
     def made(self) -> Any:
-        """What was made of the plan by a compiler.
+        """What a compiler made of the plan, or None.
 
-        Compiled ahead of time, or else for an execution; or None.
+        It was compiled ahead of time, or else for an execution.
         """
         return self.run if self.compiled is None or self.compiled.fits is False else self.compiled

@@ -1,6 +1,6 @@
 """The one table of commands.
 
-What a key does, what the sheet of keys shows and what a button's tip says.
+It holds what a key does, what the sheet of keys shows and what a button's tip says.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ _TAKE: dict[str, Any] = {
 def open_view(session: Any, view: View) -> None:
     """Bring a session to a view.
 
-    The model comes first if it is another one, and the rest when it is there.
+    If the model is another one it comes first, and the rest when it is there.
     """
     if view.model and (view.model, dict(view.sizes)) != (session.which, _own(session)):
         session.load(view.model, dict(view.sizes), then=lambda loaded: _apply(loaded, view))

@@ -116,7 +116,7 @@ class Loading:
     def keep_machine(self, machine: Machine) -> Machine:
         """Offer a machine of one's own.
 
-        Gives it under the name that it has here, no built-in one's.
+        Gives it under its name here, which is no built-in one's.
         """
         if machine.name in MACHINES:
             machine = dataclasses.replace(machine, name=f"{machine.name} (own)")

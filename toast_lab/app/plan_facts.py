@@ -1,6 +1,6 @@
-"""What is worked out of a plan that somebody looks at, in a thread.
+"""What is worked out, in a thread, of a plan that somebody looks at.
 
-Prices on the way to it, and what could follow.
+That is the prices on the way to it, and what could follow.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class ProblemPane(pn.viewable.Viewer):
         self.take.button_type = "default" if self.take.disabled else "primary"
 
     def drop(self, name: str, content: bytes) -> None:
-        """A machine file that was dropped on the page.
+        """Take in a machine file that was dropped on the page.
 
         It goes into the field, to be looked at first.
         """

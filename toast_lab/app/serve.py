@@ -1,6 +1,6 @@
 """Serve the explorer.
 
-``toast-lab serve``, ``python -m toast_lab.app.serve``, or inside ``panel serve``.
+It is started by ``toast-lab serve``, ``python -m toast_lab.app.serve``, or inside ``panel serve``.
 
 The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes
 websockets from its own pages only, and offers the user's own model only where nobody else can reach
@@ -85,7 +85,7 @@ def read_origin(text: str) -> str:
 def bound_address(argv: list[str] | None = None) -> str:
     """The address that ``panel serve`` was told to listen on.
 
-    Empty (all interfaces) if none was given.
+    It is empty (all interfaces) if none was given.
     """
     words = sys.orig_argv if argv is None else argv
     for i, word in enumerate(words):

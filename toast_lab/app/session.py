@@ -151,7 +151,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
         """Take in what was made elsewhere, as it is.
 
-        A notebook's analysis, and its problem with pins and machine.
+        That is a notebook's analysis, and its problem with pins and machine.
         """
         self.param.update(analysis=analysis)
         if problem is not None:
@@ -529,9 +529,9 @@ class Session(Loading, ByHand, Running, param.Parameterized):
 
     # -- reloading a page --------------------------------------------------------------------------
     def adopt(self, job: Job) -> bool:
-        """Watch a search or a race that another page started, from its beginning; False.
+        """Watch a search or a race that another page started, from its beginning.
 
-        It is neither.
+        False: the job is neither.
         """
         about = job.about
         if job.kind not in ("search", "race") or about is None:

@@ -25,9 +25,9 @@ MAX_TENSORS = 60
 def tensors_of(
     analysis: Analysis, names: tuple[int, ...], conflicts: tuple[int, ...] = ()
 ) -> list[int]:
-    """Values on which names stand, those that conflicts are on first.
+    """Values on which names stand, those with conflicts first.
 
-    What the ops of the names make, or else read.
+    They are what the ops of the names make, or else read.
 
     Without names the arguments.  At most ``MAX_TENSORS``.
     """
@@ -164,7 +164,7 @@ class TilesPane(pn.viewable.Viewer):
     def _offer_dims(self, rank: int) -> None:
         """Dims down and across.
 
-        A vector has one only, and two different ones are drawn of anything larger.
+        A vector has only one; of anything larger, two different ones are drawn.
         """
         self._quiet = True
         every = {str(d): d for d in range(rank)}

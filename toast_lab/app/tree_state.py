@@ -1,6 +1,6 @@
-"""What a page looks at in the tree of a search.
+"""What a page looks at in the tree of a search, free of any GUI.
 
-As of which simulation, from where, which place; free of any GUI.
+It knows as of which simulation, from where, and which place.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TreeState:
     def count(self, *, now: bool = False) -> bool:
         """Count anew if more is to be shown and the last time is long enough ago.
 
-        Did anything change?
+        Gives whether anything changed.
         """
         mirror, n = self.mirror, self.shown
         if mirror is None or not n or n == self.counted:
@@ -222,9 +222,9 @@ class TreeState:
 
     # -- moving about ------------------------------------------------------------------------------
     def tap(self, scene: Scene, block: int) -> None:
-        """Select a block.
+        """Select a block, or unfold a fold.
 
-        The selected one becomes the root, the root gives way to the one above it; unfold a fold.
+        The block that is selected already becomes the root; the root gives way to the one above it.
         """
         place = int(scene.blocks.place[block])
         if scene.blocks.folded[block]:
@@ -285,9 +285,9 @@ class TreeState:
 
 
 def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
-    """Rows of the ``most`` best of different price.
+    """Rows of the ``most`` best plans of different price.
 
-    Those that fit first, then the lower score, then the earlier.
+    Those that fit come first, then the lower score, then the earlier.
 
     >>> best_rows(np.array([3.0, 1.0, 2.0, 2.0]), np.array([True, False, True, True]), 9)
     array([2, 0, 1])

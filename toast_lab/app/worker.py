@@ -1,6 +1,6 @@
-"""What runs in child processes.
+"""What runs in child processes: load a model, search, race.
 
-Load a model, search, race (what is done with a plan is in ``after_plan``).
+What is done with a plan is in ``after_plan``.
 
 Every function takes and gives plain data or frozen results, since both are pickled.  Progress goes
 through ``isolate.report``, at most some twenty messages a second while nobody steps.
@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
 class Batch(NamedTuple):
     """Simulations since the last report.
 
-    What is better than all before, the last one, and a sample of the others.
+    Kept are those better than all before, the last one, and a sample of the others.
     """
 
     simulations: tuple[Any, ...]
@@ -337,7 +337,7 @@ def race_methods(
 ) -> Raced:
     """Race methods, each in a child of its own, one after the other.
 
-    Held, it stands still before the next one.
+    A race that is held stands still before the next method.
     """
     from toast_lab.cost.problem import price
     from toast_lab.search.contract import Budget

@@ -279,7 +279,7 @@ class Choice(NamedTuple):
     def everything(self) -> Choice:
         """All parts, models, machines and methods, with these settings.
 
-        Of which rows may be there already.
+        Rows of some of them may be there already.
         """
         full = Choice.make(
             seconds=self.seconds, quick=self.quick, compile_seconds=self.compile_seconds

@@ -1,6 +1,6 @@
 """The targets of the evaluation, each computed from the rows.
 
-Met, missed or not measured, with the numbers.
+A target is met, missed or not measured, with the numbers.
 
 Start reading at ``targets``.
 """
@@ -37,9 +37,9 @@ class Target(NamedTuple):
 
 
 def targets(found: Sequence[Found], *, quick: bool = False) -> list[Target]:
-    """All targets; ``quick``.
+    """All targets.
 
-    Of sizes to try the command out, which can neither meet nor miss one.
+    ``quick`` is for sizes that try the command out: they can neither meet nor miss a target.
     """
     made = [
         at_least_as_good(found),

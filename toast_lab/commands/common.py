@@ -75,7 +75,7 @@ def check_early(args: argparse.Namespace) -> None:
 def _meshes(args: argparse.Namespace) -> list[Mesh]:
     """The meshes that a command will work on.
 
-    The one asked for, else those of its plans, else the default one.
+    They are the one asked for, else those of its plans, else the default one.
     """
     from toast_lab.sharding.mesh import make_mesh
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> int:
     """Compile the plan given, or the unsharded program.
 
-    1 if the compiler refuses it for lack of memory.
+    Gives 1 if the compiler refuses it for lack of memory.
     """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES

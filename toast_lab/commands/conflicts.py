@@ -1,6 +1,6 @@
-"""``toast-lab conflicts``.
+"""``toast-lab conflicts`` lists every ambiguous choice of a model.
 
-Every ambiguous choice of a model, with what each side costs on each mesh axis.
+Each comes with what its sides cost on each mesh axis.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ def keep_elsewhere(
     last_resort: Callable[[], str] | None = None,
     name: str = "result.json",
 ) -> None:
-    """After a failure.
+    """After a failure, write to a new file in the temporary folder.
 
-    Write to a new file in the temporary folder, else take the last resort; notes what to say.
+    If that fails, too, take the last resort.  Notes what to say.
     """
     try:
         other = os.path.join(tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}")
@@ -118,9 +118,9 @@ def say_failures(args: argparse.Namespace) -> bool:
 
 
 def silence() -> None:
-    """Let what is still to be printed vanish.
+    """Let what is still to be printed vanish, also at Python's end.
 
-    Nobody reads stdout, or it takes no more, also not at Python's end.
+    Nobody reads stdout, or it takes no more.
     """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

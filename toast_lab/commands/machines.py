@@ -1,6 +1,6 @@
-"""``toast-lab machines``.
+"""``toast-lab machines`` lists what plans can be priced on.
 
-What plans can be priced on, and how a mesh is laid onto a machine's links.
+It also shows how a mesh is laid onto a machine's links.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toast_lab.text import bytes_text
 def run(args: argparse.Namespace) -> int:
     """Print every machine, or one, with its numbers and their sources.
 
-    With ``--mesh`` where each axis runs.
+    With ``--mesh``, tell where each axis runs.
     """
     if args.mesh and not args.machine:
         raise InvalidProblem(

@@ -403,7 +403,7 @@ def _order(settings: Settings, together: bool) -> str:
 def _kept(done: Comparison, where: bool | str | os.PathLike[str], together: bool) -> Comparison:
     """With the numbers of its rows in the store.
 
-    Results matter more than keeping them, so that fails by a note.
+    Results matter more than keeping them, so a failure to keep them is only noted.
     """
     if where is False or (together and not is_first()):
         return done

@@ -1,6 +1,6 @@
 """What a measured number hangs on besides the plan.
 
-The machine and the versions, and digests to find alike ones by.
+That is the machine and the versions, with digests to find alike ones by.
 """
 
 from __future__ import annotations

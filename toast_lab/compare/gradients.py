@@ -31,7 +31,7 @@ RATE = 0.01  #: of the step: new = old - RATE * gradient
 class Gradients(NamedTuple):
     """Programs whose results are the loss, gradients, and arguments after a step.
 
-    Or why there are none.
+    If there are none, it says why.
     """
 
     names: tuple[str, ...]  #: of the results

@@ -245,7 +245,7 @@ class _Run:
     def guard(self, entry: Entry, step: Callable[..., None], *args: Any) -> None:
         """Do something with an entry that still runs.
 
-        If that fails it is the end of this entry only.
+        A failure ends this entry only.
         """
         if entry.status:
             return
@@ -286,9 +286,9 @@ class _Run:
             entry.errors = worst([f.errors or {} for f in found])
 
     def begin_reference(self, entry: Entry) -> None:
-        """The unsharded program decides which inputs are usable.
+        """Let the unsharded program decide which inputs are usable.
 
-        Those for which its results are finite.
+        Usable are those for which its results are finite.
         """
         keep = None if os.path.exists(self.results) else self.results
         warmup = self.settings.warmup

@@ -241,7 +241,7 @@ def replay(
 def planned_product_flops(plan: ShardingPlan) -> float:
     """FLOPs of one device's matrix products.
 
-    Each divided by the sizes of the axes that its op is split on.
+    Each product's are divided by the sizes of the axes that its op is split on.
     """
     program, sizes = plan.program, np.asarray(plan.mesh.sizes)
     ways = np.where(plan.op_axis >= 0, sizes, 1).prod(axis=1)

@@ -25,9 +25,9 @@ OTHER_PHASE = "other phase"
 
 
 class Box(NamedTuple):
-    """Two conflicts over one value.
+    """Two conflicts over one value, and what became of them.
 
-    ``outer`` on its definition, ``inner`` on a use; and what became of it.
+    ``outer`` is on its definition, ``inner`` on a use.
     """
 
     outer: int

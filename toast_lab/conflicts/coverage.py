@@ -1,6 +1,6 @@
-"""The coverage report.
+"""The coverage report: which parts of a program no action can split.
 
-Which parts of a program no action can split, why, and how much of it that is.
+It says why, and how much of the program that is.
 
 What "blocks" means here.  An op is *held whole* if it has something to split (a dim above 1, or
 FLOPs) and yet none of its names is shardable, so that every device computes all of it on whole

@@ -1,6 +1,6 @@
 """The paper's annotated listings as text.
 
-Colours (I and M applied) or names (I only) on every dim.
+Every dim shows its colour (I and M applied) or its name (I only).
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ def tie_repeated(names: Names, pairs: list[tuple[int, int]], sets: Sets) -> Ties
 
 
 def name_label(names: Names, name: int) -> str:
-    """What a name is, apart from where.
+    """What a name is, apart from where it stands.
 
-    Op kind, position and role in the rule, all factor sizes.
+    That is op kind, position and role in the rule, and all factor sizes.
     """
     program = names.program
     op = int(names.op[name])

@@ -16,9 +16,9 @@ _LONGEST = 4  # into a loop within a loop, slice, reshape
 
 
 def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
-    """For each of the ascending ``depths``.
+    """Hashes of what happens to each value within so many ops.
 
-    [V] uint64 hash of what happens to each value within so many ops.
+    One array [V] uint64 for each of the ascending ``depths``.
 
     The hash of a value is made of its shape and type and, for each use in any order, of the op's
     kind and details, the operand's position and names, and the hashes of the op's results one op
@@ -47,7 +47,7 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
 def _use_hashes(program: Program, use_op: np.ndarray) -> np.ndarray:
     """[U] hash of each use by itself.
 
-    Op kind and details, operand position, names counted from the op's first.
+    It covers op kind and details, operand position, and names counted from the op's first.
     """
     position = np.arange(program.n_uses) - program.use_ptr[use_op]
     first = np.repeat(program.factor_ptr[program.owner[use_op]], np.diff(program.use_dim_ptr))

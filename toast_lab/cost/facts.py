@@ -244,7 +244,7 @@ def _memory(
 def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
     """The matrix product before each use.
 
-    A collective is started beside it, if its value and the loop are there.
+    A collective is started beside it, or later once its value and the loop are there.
     """
     heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     before = np.concatenate(

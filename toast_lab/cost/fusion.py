@@ -183,9 +183,9 @@ class _Fuser:
         return {s for root in roots for s in self.sources.get(root, (root,))}
 
     def _ahead(self, op: int) -> int:
-        """The product that nobody but this op, through soft ops of one consumer each, looks at.
+        """The product that only this op looks at, -1 if there is none.
 
-        -1 if there is none.
+        Between them may be soft ops of one consumer each.
         """
         for operand in self.operands[op]:
             v = self.root[operand]

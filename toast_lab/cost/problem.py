@@ -252,7 +252,7 @@ class Problem:
     def what_if(self, pins: Iterable[object] = (), forbids: Iterable[object] = ()) -> Problem:
         """``pin`` and ``forbid`` of several things at once.
 
-        Actions, and tuples (path, spec) or (path, axis).
+        They take actions, and tuples (path, spec) or (path, axis).
 
         Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden
         ``"params['w']->data"``.
@@ -347,7 +347,7 @@ class Pricer:
     def quick(self, state: State) -> Quick:
         """Price a search state.
 
-        Only the ops that differ from the last state that was priced on the way to it.
+        Only the ops that differ from the last state priced on the way to it are priced anew.
         """
         before = state.priced
         if type(before) is not tuple or before[0] is not self:

@@ -1,6 +1,6 @@
-"""``ProgramPrices``.
+"""``ProgramPrices``: what prices need of a program on a mesh of a machine.
 
-What prices need of a program on a mesh of a machine, whatever plans have to keep to.
+It is the same whatever plans have to keep to.
 
 All of it is worked out when it is first asked for, once for a problem and every copy of it with
 other pins.

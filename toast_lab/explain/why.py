@@ -311,9 +311,9 @@ class _Asker:
 
     # -- causes -----------------------------------------------------------------------------------
     def _causes(self, row: CollectiveRow, value: int, axes: Sequence[int], made: bool) -> list[int]:
-        """Numbers of actions, -1 for refinement.
+        """What put the axes on the value, on its op and on the op that reads.
 
-        What put the axes on the value, on its op and on the op that reads.
+        Given as numbers of actions, -1 for refinement.
         """
         found: dict[int, None] = {}
         ops = [row.op] if made else [row.op, int(self.program.value_op[value])]
@@ -353,7 +353,7 @@ class _Asker:
     def _settle(self, i: int, row: CollectiveRow) -> Iterator[Change]:
         """The plan with one conflict of an action's colour settled the other way.
 
-        Not of refined plans.
+        There is none for refined plans.
         """
         action, space = self.actions[i], self.problem.space
         if not self.exact:
@@ -381,7 +381,7 @@ class _Asker:
     def _around(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[Change]:
         """Small changes at the place.
 
-        The value, its op or the op that reads it without the axes, or kept as wanted.
+        The value, its op or the op that reads it goes without the axes, or is kept as wanted.
         """
         program, plan = self.program, self.plan
         made_by = int(program.value_op[value])

@@ -120,7 +120,7 @@ class MinimalConstraints(Sequence[Pinned]):
     def remaining_bytes(self) -> float:
         """Bytes of collectives that one of the two programs has and the other has not.
 
-        NaN if nothing was compiled.
+        They are NaN if nothing was compiled.
         """
         found = self.found
         if found.compiled is None:
@@ -130,7 +130,7 @@ class MinimalConstraints(Sequence[Pinned]):
     def remaining_time_s(self, problem: Problem) -> float:
         """Predicted seconds of the compiled collectives beyond those of the plan.
 
-        NaN if nothing was compiled.
+        They are NaN if nothing was compiled.
         """
         from toast_lab.export.pricing import collectives_time_s
 

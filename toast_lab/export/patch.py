@@ -172,7 +172,7 @@ class _Finder:
     def outcome(self, run: list[Equation]) -> list[int]:
         """The value of an expression from its equations.
 
-        The last one that the forward pass goes on with.
+        It is the last one that the forward pass goes on with.
         """
         inside = {op for e in run for op in e.ops}
         for e in reversed(run):

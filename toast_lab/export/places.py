@@ -250,9 +250,9 @@ def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -
 
 
 def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
-    """Source ranges of ``source_lines``.
+    """Source ranges of ``source_lines``; none where JAX hides them.
 
-    File, line, column from 0, end line, end column; none where JAX hides them.
+    A range is file, line, column from 0, end line, end column.
     """
     wanted = [(file, line) for file, line in source_lines(traceback)]
     try:
@@ -308,7 +308,7 @@ def _shape(variable: Any) -> tuple[int, ...]:
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:
     """Per operand the uses that read it.
 
-    Values from outside, in the order in which the equation names them.
+    Values from outside come in the order in which the equation names them.
     """
     made = {int(v) for op in ops for v in program.results(op)}
     outside: dict[int, list[int]] = {}

@@ -1,6 +1,6 @@
 """``jax.jit`` of a function with the shardings of a plan.
 
-Arguments, results, and constraints at places of its source.
+They are on arguments, results, and constraints at places of its source.
 
 Modules of flax's nnx in the arguments, also within tuples and dicts, are changed in place, as under
 ``nnx.jit``; static arguments and leaves that are no arrays stay what they are.  Like
@@ -199,7 +199,7 @@ class _Given:
 def _outs_of_changes(mesh: Any, shardings: Shardings, modules: Modules) -> tuple[Any, ...]:
     """Shardings of what changes in modules.
 
-    None, hence as propagation has it, for variables that are new.
+    Variables that are new have None, and so what propagation gives them.
     """
     found = []
     for argument, text in modules.keys(modules.changes):

@@ -192,9 +192,9 @@ class _Trials:
     def without(
         self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool], *, keep: bool = True
     ) -> frozenset[int]:
-        """What is left of ``chosen`` when everything is gone that can go; ``keep``.
+        """What is left of ``chosen`` when everything is gone that can go.
 
-        Each step is the best so far.
+        With ``keep``, each step is the best so far.
         """
         size = max(1, len(chosen) // 2)
         while chosen:
@@ -245,7 +245,7 @@ class _Trials:
     def distance(self, chosen: frozenset[int]) -> float:
         """Bytes of collectives that are in one program and not in the other.
 
-        Also what is computed or held in vain.
+        What is computed or held in vain counts as well.
         """
         assert self.goal is not None
         now, goal = self.signature(chosen), self.goal

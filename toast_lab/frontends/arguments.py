@@ -211,7 +211,7 @@ def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
     """Names for ``count`` positional arguments.
 
-    ``params``, ``x``, ``args[0]`` of ``*args``, else ``arg0``.
+    They are the function's own (``params``, ``x``), ``args[0]`` of ``*args``, else ``arg0``.
     """
     try:
         parameters = list(inspect.signature(fn).parameters.values())
@@ -241,7 +241,7 @@ def _signature(base: list[str]) -> inspect.Signature:
 def _array(leaf: Any, number_is_argument: bool) -> Any:
     """What to trace in place of a leaf.
 
-    A shape or a number; None if it is to be bound; a complaint (str).
+    It is a shape or a number, None if the leaf is to be bound, or a complaint (str).
     """
     import jax
     import jax.numpy as jnp

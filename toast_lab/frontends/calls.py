@@ -160,7 +160,7 @@ def _tuple(given: Any) -> tuple[Any, ...]:
 def numbers_of(fn: Any) -> str:
     """What becomes of Python numbers under the jit that a user of ``fn`` would take.
 
-    ARRAYS, MIXED or STATIC.
+    It is ARRAYS, MIXED or STATIC.
     """
     fn = _innermost(fn)
     if is_equinox_module(fn):

@@ -194,7 +194,7 @@ def _foreign_ops(text: str) -> list[str]:
 def _is_artifact(content: bytes) -> bool:
     """Whether this may be what ``Exported.serialize`` gives.
 
-    A flatbuffer with MLIR bytecode within.
+    That is a flatbuffer with MLIR bytecode within.
     """
     return content[:1] != b"{" and _MLIR in content[4:]
 

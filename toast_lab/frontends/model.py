@@ -154,7 +154,7 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
 def identifier(name: str) -> str:
     """``name`` with everything but letters, digits and underscores replaced.
 
-    ``main`` if nothing is left.
+    It is ``main`` if nothing is left.
     """
     clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_")
     return clean or "main"

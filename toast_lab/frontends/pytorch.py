@@ -251,7 +251,7 @@ class _Graph:
     def _constant(self, spec: Any) -> Any:
         """A tensor that ``forward`` makes from Python values, as a JAX constant.
 
-        None for other placeholders.
+        It is None for other placeholders.
         """
         import jax.numpy as jnp
 
@@ -324,7 +324,8 @@ class _Graph:
     def result_paths(self) -> list[str]:
         """Names of the results.
 
-        The buffer that it renews, else its place in what ``forward`` returns.
+        A result is named after the buffer that it renews, else by its place in what ``forward``
+        returns.
         """
         pytree = self.torch.utils._pytree
         specs = list(self.exported.graph_signature.output_specs)

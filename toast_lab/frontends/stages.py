@@ -20,9 +20,9 @@ def tell(stage: str) -> None:
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call ``listener`` with every stage that begins within.
+    """Call ``listener`` with every stage that begins within the block.
 
-    Of this process, whichever thread it is in.
+    Stages count in any thread of this process.
     """
     _LISTENERS.append(listener)
     try:

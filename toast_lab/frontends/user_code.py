@@ -33,7 +33,7 @@ def short(error: BaseException) -> str:
 def line(error: BaseException) -> str:
     """The innermost line of the user's code in a traceback, as ``" (file.py:12: text)"``.
 
-    Empty if there is none.
+    It is empty if there is none.
     """
     frames = [
         f

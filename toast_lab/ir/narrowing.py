@@ -90,7 +90,7 @@ def _shapes(op: Any) -> tuple[Shapes, Shapes]:
 def narrow_pad(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """A padded dim stays whole.
 
-    low=1, high=-1 keeps its size and shifts every element into its neighbour's place.
+    Even low=1, high=-1, which keeps its size, shifts every element into its neighbour's place.
     """
     rows = zip(*(own_rules.ints(op, f"{k}_padding{e}") or [] for k, e in _PAD_KEYS), strict=True)
     for factors, amounts in zip(rule.operands[0], rows, strict=True):

@@ -400,7 +400,7 @@ _FOREIGN = OpKind(cost_class=p.OPAQUE)
 def op_kind(name: str) -> OpKind:
     """The entry of a kind, or what its dialect tells.
 
-    StableHLO's are elementwise, foreign ones opaque.
+    Without an entry, kinds of StableHLO are elementwise and foreign ones opaque.
     """
     if name in OP_KINDS:
         return OP_KINDS[name]

@@ -283,9 +283,9 @@ _WHY_WHOLE = (
 
 
 def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """The rule of a call whose target we know.
+    """The rule of a call whose target we know, else None.
 
-    Element by element, a top-k, or matrices in batch dims; else None.
+    It works element by element, is a top-k, or has matrices in batch dims.
     """
     if op is None:
         return None
@@ -316,7 +316,7 @@ def call_target(op: Any) -> str:
 def _batch_dims(op: Any) -> int | None:
     """How many leading dims of all operands and results JAX says are batch dims.
 
-    None where it says nothing.
+    It is None where JAX says nothing.
     """
     if "mhlo.frontend_attributes" not in op.attributes:
         return None

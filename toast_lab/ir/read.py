@@ -131,7 +131,7 @@ class _Place(NamedTuple):
 class _Known:
     """What was read before.
 
-    A program of ten thousand ops has a few hundred rules, types and locations.
+    It pays: a program of ten thousand ops has a few hundred rules, types and locations.
     """
 
     def __init__(self) -> None:

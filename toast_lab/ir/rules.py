@@ -58,9 +58,9 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
 
 
 def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
-    """A value that control flow hands on as it is.
+    """The rule of a value that control flow hands on as it is.
 
-    One factor a dim, its own or (``shared``) those of another op.
+    It has one factor a dim, its own or (``shared``) those of another op.
     """
     dims: list[list[tuple[int, ...]]] = [
         [(i,) for i in range(len(shape))] for shape in (*operands, *results)
@@ -90,7 +90,7 @@ def rule_for(
 ) -> Rule:
     """The rule of one op of ``kind``.
 
-    Shardy's where it is local, else ours, else one that keeps all replicated.
+    It is Shardy's where that is local, else ours, else one that keeps all replicated.
 
     ``operation`` is the MLIR operation; without it, rules that depend on attributes are left as
     Shardy has them.

@@ -1,6 +1,6 @@
 """What no sharding can be found for, found before any pass.
 
-One error that names every such op and its line.
+One error names every such op and its line.
 
 * dynamic shapes: Shardy's passes cannot name rules of them, and say so in words that help nobody;
 * ops of dialects other than StableHLO, CHLO and Shardy: no compiler behind us takes them;
@@ -108,7 +108,7 @@ def _target(operation: Any) -> str:
 def _primitive(operation: Any) -> str:
     """JAX's own name for a callback, which it writes into the location.
 
-    ``debug_print``, ``io_callback``.
+    Such names are ``debug_print`` and ``io_callback``.
     """
     found = _CALLBACK.search(str(operation.location))
     return found.group(1) if found else ""
@@ -122,9 +122,9 @@ def _title(operation: Any) -> str:
 
 
 def place(operation: Any) -> str:
-    """``" (model.py:12)"``, the user's own line of an op where it has one.
+    """The user's own line of an op where it has one, as in ``" (model.py:12)"``.
 
-    Empty without a location.
+    It is empty without a location.
     """
     found = source_names.frames(str(operation.location))
     own = [f for f in found if not any(part in f.file.replace("\\", "/") for part in _LIBRARIES)]

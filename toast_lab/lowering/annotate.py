@@ -208,9 +208,10 @@ class Writer:
                     self._transform(number, item.operation)
 
     def _number(self, number: int, item: walk.Item) -> None:
-        """Several ops of ours may be one of the module's, a result each in this order.
+        """Give an op of the module the number of the op of ours that it stands for.
 
-        The first one's number.
+        Several of ours may be one of the module's, a result each in this order; it gets the first
+        one's number.
         """
         if OP_NUMBER not in item.operation.attributes:
             item.operation.attributes[OP_NUMBER] = _int32(number)
@@ -218,7 +219,7 @@ class Writer:
     def _locate(self, number: int, item: walk.Item) -> None:
         """Like ``_number``, in the location.
 
-        A constraint written for the op takes its location over.
+        A constraint written for the op takes over its location.
         """
         before = item.operation.location
         if split_name(getattr(before, "name_str", ""))[0] < 0:

@@ -74,7 +74,7 @@ class Fit:
 def nearest(platform: str, kind: str) -> Machine:
     """The table's machine that a device called ``kind`` resembles.
 
-    For what could not be measured.
+    It stands in for what could not be measured.
     """
     words = {
         "v6": "tpu-v6e",
@@ -196,7 +196,7 @@ def peak_flops(points: Sequence[Measured]) -> float:
 def memory_bytes_per_s(points: Sequence[Measured]) -> float:
     """Bytes/s of what no cache holds.
 
-    The middle rate of the sizes within a sixteenth of the largest.
+    It is the middle rate of the sizes within a sixteenth of the largest.
     """
     largest = max(p.size_bytes for p in points)
     return statistics.median(

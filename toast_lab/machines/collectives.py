@@ -172,7 +172,7 @@ def _entries(
 ) -> int:
     """Fill a row for each axis of ``mask``, or for a group of axes that act as one.
 
-    Slowest row first.
+    The slowest row comes first.
     """
     count, done = 0, 0
     for a in range(axis_size.shape[0]):
@@ -231,9 +231,9 @@ def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) 
 
 @helper
 def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np.ndarray) -> float:
-    """Seconds over all ``rows`` (slowest first); ``big``.
+    """Seconds over all ``rows`` (slowest first).
 
-    Local bytes of the larger side, ``total``: devices.
+    ``big``: local bytes of the larger side.  ``total``: devices.
     """
     count = rows.shape[0]
     apart = True  # torus axes without common links

@@ -1,6 +1,6 @@
-"""Machine files.
+"""Machine files, which hold a machine as TOML.
 
-A machine as TOML, read with every mistake reported at once, written whole or not at all.
+They are read with every mistake reported at once, and written whole or not at all.
 
 A file is read into the fields of a ``Machine``; nothing here builds one (``Machine.from_toml``
 does).

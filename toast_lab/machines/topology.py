@@ -158,9 +158,9 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
 
 
 def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
-    """[level][axis].
+    """How much of each axis runs on each level, as [level][axis].
 
-    How much of the axis runs on the level; minor axes fill the inner levels first.
+    Minor axes fill the inner levels first.
     """
     left = list(mesh.sizes)
     parts = []
@@ -271,7 +271,7 @@ def _own_dims(
 ) -> _Factors | None:
     """Axes as ``n_bundles`` bundles on dims of their own.
 
-    None if a dim would be longer than the torus.
+    It is None if a dim would be longer than the torus.
     """
     bundles = [[a] for a in axes]
     while len(bundles) > n_bundles:

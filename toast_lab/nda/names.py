@@ -103,9 +103,9 @@ def _map_edges(program: Program) -> np.ndarray:
 
 
 def use_dims(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each entry of ``use_dim_*``.
+    """Where each entry of ``use_dim_*`` stands.
 
-    The value used, its row in ``def_dim_*`` and ``shape``, and its own row.
+    Gives the value used, its row in ``def_dim_*`` and ``shape``, and its own row.
     """
     rank = np.diff(program.use_dim_ptr)
     value = np.repeat(program.use_value, rank)

@@ -26,7 +26,7 @@ MOST = 0.25  #: beyond it results that lack half of a sum would pass
 def tolerance(program: Program) -> float:
     """Largest relative error of an output that rounding explains.
 
-    0 for a program without floating-point numbers.
+    It is 0 for a program without floating-point numbers.
     """
     import ml_dtypes
 

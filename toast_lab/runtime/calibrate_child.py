@@ -200,9 +200,9 @@ def _best_s(call: Callable[[], Any], repeats: int) -> float:
 def _looped(
     devices: list[Any], step: Callable[[Any, Any], Any], arrays: list[Any], group: int | None = None
 ) -> Callable[[int], Any]:
-    """A build function for ``_per_round_s``.
+    """A build function for ``_per_round_s`` that runs ``step(i, carry)`` on every device.
 
-    ``step(i, carry)`` on every device; arrays are cut along their first dim.
+    Arrays are cut along their first dim.
 
     Mesh axis "d" has ``group`` devices (all by default), and as many groups work side by side as
     there are.

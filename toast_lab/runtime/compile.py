@@ -130,7 +130,7 @@ def check_compiler(wanted: top.Topology) -> None:
 def cache_folder() -> Path:
     """Where compiled results are kept.
 
-    ``$TOAST_LAB_CACHE``, else the platform's folder for caches.
+    It is ``$TOAST_LAB_CACHE``, else the platform's folder for caches.
     """
     own = os.environ.get(CACHE_VARIABLE)
     if own:
@@ -181,9 +181,9 @@ def _cached(file: Path) -> Compiled | None:
 
 
 def _located(compiled: Compiled, program: Program) -> Compiled:
-    """With source lines as they are now.
+    """A result with source lines as they are now.
 
-    A cached result knows those of the day on which it was made.
+    A cached one knows those of the day on which it was made.
     """
     collectives = tuple(
         c._replace(source=program.where(c.op)) if 0 <= c.op < program.n_ops else c

@@ -1,6 +1,6 @@
 """What the child process of ``compile`` does.
 
-Compile one annotated module and say what came out, as plain data.
+It compiles one annotated module and says what came out, as plain data.
 
 Being refused for lack of memory is an outcome and not an error.  What the compiler writes to its
 standard error while it compiles is read too: that is the only place where it says that it gave up

@@ -1,6 +1,6 @@
 """Known faults of compilers that stop a program, in words that help.
 
-Which op of the user's, why, and a way round.
+They say which op of the user's it is, why, and a way round.
 
 Plans are written so that these are not met (``ir.fourier``); what is here speaks where one is met
 all the same.  ``docs/certification.md`` has a reproducer of each.

@@ -40,9 +40,9 @@ class Job:
 def whole_job(
     program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None
 ) -> Job:
-    """Unsharded, on one device.
+    """What runs unsharded, on one device.
 
-    The program, or another with its arguments and the given results.
+    It is the program, or another with its arguments and the given results.
     """
     shapes = (
         [program.dims(int(v)) for v in program.outputs] if result_shapes is None else result_shapes

@@ -298,7 +298,7 @@ def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
 def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
     """Mesh axes whose product these groups are.
 
-    () for groups of one, None if there are no such axes.
+    They are () for groups of one, None if there are no such axes.
     """
     wanted = {frozenset(group) for group in groups}
     axes = list(mesh)

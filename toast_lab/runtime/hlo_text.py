@@ -211,7 +211,7 @@ def chain_up(computation: Computation, name: str) -> Instruction | None:
 def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
     """What makes ``name`` inside of a fusion of several results.
 
-    None if it comes from no such fusion.
+    It is None if ``name`` comes from no such fusion.
     """
     index = ""
     instruction = computation.by_name.get(name)
@@ -299,7 +299,7 @@ def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
 def _counter_step(module: Module, body: Computation, index: int) -> int | None:
     """By how much a round increases the counter.
 
-    None if it is not plainly increased by a constant.
+    It is None if the counter is not plainly increased by a constant.
     """
     made = chain_up(body, _element(body, body.root, index, own=True))
     where = body

@@ -1,6 +1,6 @@
 """Made-up inputs for a program.
 
-The same for the same seed, and good enough to compare two executions.
+They are the same for the same seed, and good enough to compare two executions.
 
 * Floats are normal; matrices are scaled so that a matmul neither blows values up nor lets them die.
 * Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they
@@ -161,7 +161,7 @@ def _follow_indices(
 def _given(program: Program, op: int) -> list[int]:
     """What an op gives.
 
-    Of a loop's or conditional's pseudo-op all values that hold what it hands on.
+    A pseudo-op of a loop or conditional gives all values that hold what it hands on.
     """
     owner = int(program.owner[op])
     if program.op_class[op] != CONTROL:
@@ -173,7 +173,7 @@ def _given(program: Program, op: int) -> list[int]:
 def _handed_on(program: Program) -> dict[int, list[int]]:
     """Values of pseudo-ops by the op whose factors they share.
 
-    One value of a loop or conditional, from all sides.
+    Together they are one value of a loop or conditional, seen from all sides.
     """
     found: dict[int, list[int]] = {}
     for op in program.ops():
@@ -247,7 +247,7 @@ def _is_scalar(program: Program, value: int) -> bool:
 def _indexed_size(program: Program, op: int, index: int) -> int:
     """Smallest dim of operand 0 that the op looks up.
 
-    One that does not pass through to the slices.
+    Such a dim does not pass through to the slices.
     """
     first = int(program.use_ptr[op])
     # What a gather takes out of its operand, and what a scatter puts in, is shaped like the slices.

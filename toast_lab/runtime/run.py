@@ -1,6 +1,6 @@
 """Execute a plan.
 
-Compile it for real or virtual devices, time it, and compare it with the unsharded program.
+It is compiled for real or virtual devices, timed, and compared with the unsharded program.
 
     run(model, plan)                    8 virtual devices of this machine's processor
     run(model, plan, devices="gpu")     attached GPUs

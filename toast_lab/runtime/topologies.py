@@ -1,6 +1,6 @@
 """What a plan is compiled for.
 
-A TPU slice that need not be there, virtual CPU devices, or attached GPUs.
+That is a TPU slice that need not be there, virtual CPU devices, or attached GPUs.
 
     parse("tpu:v5e:4x4")   16 chips of TPU v5e, their links a torus or mesh of 4 by 4
     parse("cpu:8")         8 virtual devices of this machine's processor

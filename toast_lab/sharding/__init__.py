@@ -1,6 +1,6 @@
-"""What a sharding is.
+"""What a sharding is (paper sections 4.2 and 4.3).
 
-Mesh, neutral plan, search state and legal actions (paper sections 4.2 and 4.3).
+Mesh, neutral plan, search state and legal actions.
 
 Takes: an analysis and a mesh. Gives: the `ShardingPlan` that every search returns, the actions that
 lead to it, and the key under which equal shardings meet. Start reading at `plan.py`, then

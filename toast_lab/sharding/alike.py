@@ -40,9 +40,9 @@ class Alike(NamedTuple):
     value_axes: np.ndarray  #: the same of ``value``
 
     def over_ops(self, program: Program, rows: np.ndarray) -> np.ndarray:
-        """[O, A] name of each op on each axis, -1.
+        """[O, A] name of each op on each axis, -1 for none.
 
-        None, from [K, A] names of the classes' first ops.
+        ``rows`` are [K, A] names of the classes' first ops.
         """
         label, first, start = self.ops.label, self.ops.first, program.factor_ptr
         # From the names of the first op to its own

@@ -1,6 +1,6 @@
-"""The divisibility report.
+"""The divisibility report: what a mesh cannot cut because sizes do not divide.
 
-What a mesh cannot cut because sizes do not divide, and which arguments stay whole for it.
+It also says which arguments stay whole for that reason.
 
 An action splits a dim on an axis only if the axis divides the dim's size.  A colour usually has one
 size, but slices and paddings of a dim keep its colour, so sizes are looked at one by one.  Axes are

@@ -75,7 +75,7 @@ class Pins:
     def broken(self, op_axis: np.ndarray, value_axis: np.ndarray) -> list[str]:
         """Every place where a plan, given by its arrays, does not keep to the pins.
 
-        Empty if it does.
+        It is empty if the plan does.
         """
         program, axes, found = self.program, self.mesh.axes, []
         for op, a in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_axis)).tolist():

@@ -17,9 +17,9 @@ _NEEDED = ("program", "mesh", "arguments", "ops")
 
 
 def offenders(data: Any, rounds: int) -> Iterator[str]:
-    """What is wrong with the data of a plan (see ``portable``), a sentence each; ``rounds``.
+    """What is wrong with the data of a plan (see ``portable``), a sentence each.
 
-    Labels of an entry.
+    ``rounds`` is the number of labels of an entry.
     """
     if not isinstance(data, dict):
         yield f"it is {_kind(data)}, a plan is an object"

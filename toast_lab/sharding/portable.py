@@ -98,7 +98,7 @@ def _ranks(program: Program, op: int) -> str:
 def _places(program: Program, op: int) -> dict[int, str]:
     """Each name that an op can be split along, as the first dim that carries it.
 
-    ``r0.1`` result, ``o1.0`` operand.
+    ``r0.1`` is a result's dim, ``o1.0`` an operand's.
     """
     found: dict[int, str] = {}
     for k, value in enumerate(program.results(op)):
@@ -263,7 +263,8 @@ class _Known:
 def _stretched(found: Sequence[Split], n: int) -> list[Split]:
     """As many as wanted.
 
-    Repeated if they repeat themselves, as layers do, else each for its share of the program.
+    They are repeated if they repeat themselves, as layers do, else each stands for its share of the
+    program.
     """
     if len(found) == n:
         return list(found)

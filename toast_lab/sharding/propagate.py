@@ -347,7 +347,7 @@ def _spread(
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> int:
-    """Shard a value, then forward and backward passes until no op waits.
+    """Shard a value, then make forward and backward passes until no op waits.
 
     Gives how many ops and values were changed.
     """

@@ -263,9 +263,9 @@ def _joined(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
-    """For each conflict (smaller name first).
+    """For each conflict (smaller name first), its resolution class and its winner.
 
-    Its resolution class and the name that wins when the bit is 0.
+    The winner is the name that wins when the bit is 0.
     """
     found = {}
     for conflict in analysis.conflicts:

@@ -71,7 +71,7 @@ def _take_rows(
 ) -> bool:
     """Fill the rows of the classes and the key from those of all ops and values.
 
-    False if those of a class differ.
+    Gives False if those of a class differ.
     """
     n_axes = ops.shape[1]
     for op in range(op_axis.shape[0]):
@@ -179,7 +179,7 @@ class State:
     def from_arrays(cls, space: Space, op_axis: np.ndarray, value_axis: np.ndarray) -> State | None:
         """The state that has these ``op_axis[O, A]`` and ``value_axis[V, A]``.
 
-        None if they tell alike ones apart.
+        It is None if they tell alike ones apart.
         """
         state, alike = cls(space), space.alike
         state._key[0] = start_key(space)

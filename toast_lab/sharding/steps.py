@@ -233,9 +233,9 @@ def kept_layouts_into(
     wanted: Int64Array,
     kept: Int64Array,
 ) -> None:
-    """Fill ``kept[V]``.
+    """Fill ``kept[V]`` with the layout in which each value is kept.
 
-    Layout in which each value is kept; moves that every use would undo at once are taken back.
+    Moves that every use would undo at once are taken back.
 
     A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where
     the value would be brought, it stays as its op leaves it.

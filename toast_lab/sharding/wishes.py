@@ -263,7 +263,7 @@ def read_all(
 def given_as(analysis: Analysis, item: object) -> tuple:
     """Arguments of ``read_pin`` or ``read_forbid`` from one thing.
 
-    A tuple of path and spec or axis is of a value.
+    A tuple of path and spec or axis is about a value.
     """
     if isinstance(item, tuple) and not isinstance(item, Action) and len(item) == 2:
         colours = (*analysis.group_name, *analysis.colour_name)

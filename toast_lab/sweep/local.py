@@ -1,6 +1,6 @@
 """Workers of this machine.
 
-Child processes that stay, keep the models that they loaded, and take one task at a time.
+They are child processes that stay, keep the models that they loaded, and take one task at a time.
 
 A worker that dies, at whatever moment, is noticed by its pipe and replaced.  The task that it was
 doing is done again by another one, a few times at most; rows that it had sent are in the pipe and

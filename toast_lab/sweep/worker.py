@@ -1,6 +1,6 @@
 """What a worker does with a task.
 
-Load and analyse the model (once), search in a child process, give a row.
+It loads and analyses the model (once), searches in a child process, and gives a row.
 
 The search runs in a child, so a method that crashes or hangs ends neither the worker nor its loaded
 models.

@@ -62,9 +62,9 @@ class Entry(NamedTuple):
 
     @property
     def compiled_peak_bytes(self) -> float | None:
-        """Peak of the compiled program.
+        """Peak of the compiled program, or what a refused one needs.
 
-        Of the compilation, or else of what was executed; what a refused one needs.
+        It is that of the compilation, or else of what was executed.
         """
         if self.compiled is not None:
             return self.compiled.total_needed_bytes

@@ -1,6 +1,6 @@
 """What is right and wrong about a mesh or a machine while it is typed.
 
-A few microseconds, and nothing is loaded.
+It takes a few microseconds, and nothing is loaded.
 """
 
 from __future__ import annotations

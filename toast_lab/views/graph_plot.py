@@ -483,7 +483,7 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[s
 def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
     """Parabolas as Bokeh takes them.
 
-    Ends and control point, as plain arrays, which travel quickly.
+    They are ends and control point as plain arrays, which travel quickly.
     """
     xs = np.array([e.xs for e in layout.edges], dtype=float).reshape(-1, 3)
     ys = np.array([e.ys for e in layout.edges], dtype=float).reshape(-1, 3)

@@ -66,7 +66,7 @@ def phases(analysis: Analysis) -> tuple[str, ...]:
 def op_scopes(analysis: Analysis) -> list[str]:
     """The function that each op was written in, else its file and line, else its kind.
 
-    ``arguments`` for those.
+    Arguments have ``arguments``.
     """
     program = analysis.program
     known: dict[int, str] = {}

@@ -68,7 +68,8 @@ def fitted(text: str, pixels: float) -> str:
 def tint_range(tint: np.ndarray) -> tuple[float, float]:
     """Ends of the scale.
 
-    From the best to what nine in ten blocks are below, so that few bad ones do not hide the rest.
+    It goes from the best to what nine in ten blocks are below, so that few bad ones do not hide the
+    rest.
 
     >>> tint_range(np.array([np.nan]))
     (0.0, 1.0)

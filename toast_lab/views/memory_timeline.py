@@ -1,6 +1,6 @@
 """Memory in program order, all plans on one axis, with the limit.
 
-And what is in memory where a plan peaks.
+Shows what is in memory where a plan peaks, too.
 """
 
 from __future__ import annotations

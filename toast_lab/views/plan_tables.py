@@ -132,9 +132,9 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
-    """``collective_rows`` by kind and axes.
+    """``collective_rows`` by kind and axes (SI).
 
-    How many run in a step and how many bytes, priced and compiled (SI).
+    Tells how many run in a step and how many bytes, priced and compiled.
     """
     found: dict[tuple[str, str], list[float]] = {}
     for r in frame.to_dict("records"):

@@ -1,6 +1,6 @@
 """A race on one chart.
 
-The best plan of each method against time, each with a hue, a dash and a marker of its own.
+The best plan of each method is drawn against time, with a hue, a dash and a marker of its own.
 """
 
 from __future__ import annotations

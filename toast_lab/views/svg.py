@@ -1,6 +1,6 @@
 """The pictures as SVG text, from the same layouts and rows as the Bokeh ones.
 
-What a saved notebook shows.
+They are what a saved notebook shows.
 
 No date, no random names: equal data give equal text.  Texts are escaped; lines and letters have mid
 tones, so that they are seen on white and on near-black.

@@ -1,6 +1,6 @@
-"""Time against memory.
+"""Time against memory, one marker a plan.
 
-Estimated hollow, measured filled, one marker a plan, and the plans that no other one beats.
+Estimates are hollow, measurements filled.  Also finds the plans that no other one beats.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
 def _leftwards(xs: list[float], wide: float) -> list[bool]:
     """Which names stand left of their marker.
 
-    Those at the right edge, and those with a neighbour at the right.
+    Those do at the right edge, and those with a neighbour at the right.
     """
     return [
         x > 0.6 * wide or (x > 0.2 * wide and any(x < other < x + 0.18 * wide for other in xs))

@@ -1,6 +1,6 @@
 """Certify one factor of one op's rule.
 
-By running the op on shards, and by what XLA's partitioner makes of it.
+That is done by running the op on shards, and by what XLA's partitioner makes of it.
 
 *On shards*: the operands are cut along the factor, the op runs on each piece with local shapes, and
 the pieces of the result are put together (pass factor) or combined by the claimed monoid (reduction
@@ -393,7 +393,7 @@ _TOLERANCE = {
 def compare(found: Arrays, expected: Arrays, undefined: tuple[int, ...] = ()) -> str:
     """The first result that differs by more than its type's rounding, "" if none does.
 
-    ``undefined`` ones may.
+    ``undefined`` results may differ.
     """
     for i, (a, b) in enumerate(zip(found, expected, strict=True)):
         wrong = "" if i in undefined else difference(a, b)

@@ -1,6 +1,6 @@
 """How a case gets its sizes and numbers.
 
-Drawn by hypothesis, so that a failure shrinks to small sizes.
+They are drawn by hypothesis, so that a failure shrinks to small sizes.
 """
 
 from __future__ import annotations

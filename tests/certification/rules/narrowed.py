@@ -1,6 +1,6 @@
 """Factors that Shardy of jaxlib 0.10.2 (or a rule JAX wrote) shards and that are not local.
 
-Each refuted by execution.
+Each is refuted by execution.
 
 ``refute`` claims the factor as Shardy does and certifies it: that must fail, by a wrong result on
 shards, by a wrong result of the compiled op, or by communication that no step would show.

@@ -10,7 +10,8 @@ from tests.certification.rules.certify import NOT_COMPILED, Outcome
 def table(outcomes: Iterable[Outcome]) -> str:
     """One line a kind.
 
-    Cases, certifications of pass and of reduction factors, on shards and compiled, failures.
+    It counts cases, certifications of pass and of reduction factors, on shards and compiled, and
+    failures.
     """
     by_kind: dict[str, list[Outcome]] = {}
     for outcome in outcomes:

@@ -108,9 +108,9 @@ def as_kept(problem, choices, choice):
 @pytest.mark.parametrize("grain", GRAINS)
 @pytest.mark.parametrize("machine", ["a100", "tpu-v3"])
 def test_the_objective_is_the_evaluators_time(name, grain, machine):
-    """But where one op reads two copies.
+    """The two agree except where one op reads two copies.
 
-    Of views, or in another width than what they are copies of (a TPU's).
+    The copies are of views, or in another width than what they are copies of (a TPU's).
 
     What two narrow copies save together in a roofline is not the sum of what each saves alone:
     where the one brings the op to the bound of its arithmetic the other saves nothing, and where

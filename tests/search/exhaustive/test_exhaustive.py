@@ -283,7 +283,7 @@ def test_an_operand_whose_place_goes_to_a_result_is_not_counted_beside_it(produc
     "options", [{"bounded": False}, {"bounded": False, "depth": 2}, {"depth": 2}, {}]
 )
 def test_rounds_follow_one_another(options):
-    """Where shorter sequences come first a round is all that have one length.
+    """Where shorter sequences come first, a round is all sequences of one length.
 
     A beam is a round of its own.
     """

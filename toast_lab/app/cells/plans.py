@@ -64,7 +64,7 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
 def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """The memory of one device in program order, all plans on one axis.
 
-    And what is in it where a plan peaks.
+    Tells what is in memory where a plan peaks, too.
 
     Args:
         what: as for ``compare``; of a Comparison the predicted memory, which needs the problem.

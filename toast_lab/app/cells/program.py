@@ -137,7 +137,7 @@ def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
 def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
     """The conflicts of a program.
 
-    Of a Problem the conflict board, where flipping a bit shows what follows at once.
+    A Problem has its conflict board, where flipping a bit shows what follows at once.
 
     Args:
         what: an Analysis (where the conflicts are, and the chain behind each) or a Problem (also

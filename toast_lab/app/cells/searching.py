@@ -227,9 +227,9 @@ def _facts_of(what: SearchResult | RunningSearch) -> Facts:
 
 
 def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[CurvePoint]:
-    """So many points at most, or a few more.
+    """``at_most`` points, or a few more.
 
-    All improvements, the last one, and every so many of the others.
+    They are all improvements, the last point, and every so many of the others.
     """
     every = max(1, len(points) // at_most)
     last = len(points) - 1

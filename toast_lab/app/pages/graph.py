@@ -117,7 +117,7 @@ class GraphPage(pn.viewable.Viewer):
     def draw(self) -> None:
         """Lay out and draw what the controls ask for.
 
-        A large one in a thread, which ``tick`` takes in.
+        A large graph is laid out in a thread, and ``tick`` takes it in.
         """
         analysis, c = self.session.analysis, self.controls
         if analysis is None or self._drawing:

@@ -119,7 +119,7 @@ class HandPage(pn.viewable.Viewer):
 
     # -- showing -----------------------------------------------------------------------------------
     def _changed(self) -> None:
-        """Something about the problem or the plans changed.
+        """Take in a change of the problem or the plans.
 
         A page that is not shown waits until it is.
         """

@@ -47,7 +47,7 @@ class Report:
     def view(self) -> pn.Column:
         """The report for a tab.
 
-        A new one each time, since Panel draws a tab's title anew only with its content.
+        It is a new one each time, since Panel draws a tab's title anew only with its content.
         """
         return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
 
@@ -340,9 +340,9 @@ class _Numbers(pn.widgets.TextInput):
 
 
 def stages_text(job: Any) -> str:
-    """``starting 1.2 s · tracing 0.8 s · lowering …``.
+    """The stages so far, and how long the last one has been on.
 
-    The stages so far, and how long the last one has been on.
+    As in ``starting 1.2 s · tracing 0.8 s · lowering …``.
     """
     told = [e for e in job.events if isinstance(e.data, str)]
     begins = [("starting a process", 0.0), *((str(e.data), e.at_s) for e in told)]

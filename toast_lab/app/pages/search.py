@@ -26,9 +26,9 @@ VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
 
 
 class SearchPage(pn.viewable.Viewer):
-    """Settings and controls left.
+    """Lay the page out in three columns.
 
-    Curves, the tree or a race in the centre; what was found right.
+    Settings and controls left; curves, the tree or a race in the centre; what was found right.
     """
 
     def __init__(self, session: Session, **params: Any) -> None:
@@ -219,9 +219,9 @@ class SearchPage(pn.viewable.Viewer):
         self.live.button_type = "success" if state.at is None and n else "default"
 
     def _changed(self) -> None:
-        """Something about the job changed.
+        """Show a change of the job.
 
-        Show it, but words no more than twice a second while a search runs.
+        While a search runs, words change no more than twice a second.
 
         Every word that changes makes the browser lay the page out anew, on cores that the search
         wants.
@@ -278,7 +278,7 @@ class SearchPage(pn.viewable.Viewer):
         self.refresh()
 
     def _checked(self) -> None:
-        """Something was typed.
+        """Take in what was typed.
 
         Say what is wrong with it, and let nothing start before it is right.
         """

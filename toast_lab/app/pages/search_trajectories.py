@@ -1,6 +1,6 @@
 """Trajectories of a search as a table, and the one that is looked at.
 
-Its actions with the price after each.
+The latter is shown by its actions with the price after each.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class TreePane(pn.viewable.Viewer):
     def _fill(self) -> None:
         """The actions at the selected step.
 
-        Those that nobody tried come once they are worked out.
+        Actions that nobody tried come once they are worked out.
         """
         place = self.state.place()
         known = None if place is None else self.state.facts(place.plan)

@@ -17,7 +17,7 @@ from toast_lab.conflicts.listing import op_text, shown_ops, value_text
 def fresh_lines(analysis: Analysis, only: str = "") -> str:
     """Every op with fresh names, then the entries of M and of I that it adds.
 
-    Or the op of ``only`` alone.
+    With ``only``, it is that op alone.
     """
     program, found = analysis.program, []
     uses: Counter[int] = Counter()

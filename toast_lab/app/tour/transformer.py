@@ -1,6 +1,6 @@
-"""Fourth chapter.
+"""Fourth chapter of the tour: a whole training step.
 
-A whole training step; repeated layers, three kinds of parallelism, and the search.
+It shows repeated layers, three kinds of parallelism, and the search.
 
 Reference: TOAST sections 3.6, 4 and 5, figures 1 and 8 to 10.
 """
