@@ -19,7 +19,7 @@ from toast_lab.cost.problem import price  # noqa: E402
 from toast_lab.sharding.plan import ShardingPlan  # noqa: E402
 from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
 
-# How Panel 2 will call buttons
+# Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 

@@ -35,7 +35,7 @@ from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402
 from toast_lab.search.search_child import Outcome, Point  # noqa: E402
 
-# How Panel 2 will call buttons
+# Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 

@@ -46,7 +46,7 @@ def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(
         "step",
         "level",
     ):
-        # Key=16 is the default
+        # key=16 is the default
         wanted = {"sequence": 128} if name == "sizes" else getattr(session, name)
         assert getattr(other, name) == wanted, name
     assert other.manual_actions == session.manual_actions == ("S@1->b",)

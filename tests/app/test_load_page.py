@@ -15,7 +15,7 @@ from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
 from toast_lab.frontends import load  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
 
-# How Panel 2 will call buttons
+# Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 

@@ -20,7 +20,7 @@ from toast_lab.app.tour.step import Scene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
 
-# How Panel 2 will call buttons
+# Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 QUICK = [s for s in STEPS if s.page != "search"]

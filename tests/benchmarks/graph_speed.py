@@ -194,7 +194,7 @@ def from_listing_ms(page: Page) -> list[tuple[float, float, float]]:
     found = []
     for i in range(CLICKS):
         clear(page)
-        # That have markers
+        # Rows that have markers
         rows = page.locator(".listing .row").filter(has_text=re.compile("batch|d_model|sequence"))
         rows.locator("visible=true").nth(2 + i % 5).click()
         found.append(latency_ms(page))

@@ -93,7 +93,7 @@ def outside(page: Page) -> Iterator[Outside]:
 def opened(page: Page, lab: tuple[str, Path], name: str, *sources: str) -> None:
     url, folder = lab
     (folder / name).write_text(notebook(*sources))
-    # Or the tabs of the last test come back
+    # In a shared workspace the tabs of the last test would come back
     page.goto(f"{url}/lab/workspaces/{name.partition('.')[0]}/tree/{name}")
     expect(page.locator(".jp-Cell").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_text(re.compile("Python 3.*Idle")).first).to_be_visible(timeout=SLOW)

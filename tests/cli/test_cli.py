@@ -701,7 +701,7 @@ def test_a_broken_pipe_under_a_table() -> None:
 
 
 def test_a_broken_pipe_at_the_last_flush() -> None:
-    # So little that it is written at the end only
+    # It prints so little that all of it is written at the end
     process = started("models", stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()

@@ -182,7 +182,7 @@ def test_propagation_does_not_split_the_op_of_a_constraint_otherwise():
     problem = problem_of(model).keep_annotations()
     propagation = Propagation(problem.analysis, problem.mesh, problem.pins)
     state = propagation.start()
-    # X, the product and what comes after
+    # x, the product and what comes after
     assert propagation.shard(state, np.asarray([1]), 0, 0) > 2
     assert problem.pins.broken(*state) == []
     op = int(model.program.value_op[model.annotations[0].value])

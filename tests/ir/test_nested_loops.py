@@ -79,7 +79,7 @@ def test_work_grows_with_ops_however_deep_loops_nest(width: int, options: dict[s
             f"depth {depth}: {each:.0f} calls for each op, {alone:.0f} at depth 1"
         )
         assert carried(program) == depth * (width + 1)
-        # And neither what is dead nor what is constant goes round
+        # Neither what is dead nor what is constant goes round
         assert program.kind.count("add") == width + depth
 
 

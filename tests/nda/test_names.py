@@ -57,7 +57,7 @@ def test_minor_factors_are_linked_where_both_sides_split_alike():
     through = traced(fn, S((6, 4), F), dim_names={"x": ("rows", "columns")})
     out = through.program.def_names(int(through.program.outputs[0]))
     assert through.dim_text(out[0]) == "rows"
-    # Sin works on one merged dim, which has no columns
+    # sin works on one merged dim, which has no columns
     assert through.dim_text(out[1]) != "columns"
 
 

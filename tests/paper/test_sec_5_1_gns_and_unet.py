@@ -64,7 +64,7 @@ def test_edge_sharding_sums_what_reaches_the_nodes(steps, hidden_layers):
 def test_megatron_in_the_processors_adds_sums_over_the_other_axis(steps, hidden_layers):
     sizes = {**GNS, "steps": steps, "hidden_layers": hidden_layers}
     _, cost = priced("gns", sizes, expert("gns", sizes, "edge sharding + Megatron"))
-    # Of a layer cut along its outputs and one cut along its inputs
+    # Pairs of a layer cut along its outputs and one cut along its inputs
     pairs = (hidden_layers + 1) // 2
     # The last two layers of an encoder look like those of a processor, so they are mirrored where
     # those are cut; with a single hidden layer they differ, since its inputs do.

@@ -82,7 +82,7 @@ def test_evaluation_budget_is_honoured(problem, method):
 def test_time_budget_is_honoured(problem, method):
     run(problem, method)  # compiled code is ready
     if method == "mcts":
-        # That of refinement too
+        # The code of refinement, too
         run(problem, method, budget=Budget(seconds=None, evaluations=6000))
     began = time.monotonic()
     result = run(problem, method, budget=Budget(seconds=0.05))

@@ -374,7 +374,7 @@ DOING = {
     "compile": "compiling",
     "export": "exporting",
 }
-# The pages say it again
+# On narrow screens it is hidden, since the pages say it again
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
 NAV = """
 .bk-btn { padding: 4px 14px; font-weight: 600; }

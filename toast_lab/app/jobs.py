@@ -230,18 +230,24 @@ class Registry:
                         **watch,
                         **kwargs,
                     )
-                job.state = JobState.DONE
-                job.message = f"{title}: done in {time.monotonic() - job.started:.1f} s"
+                job.state, job.message = (
+                    JobState.DONE,
+                    f"{title}: done in {time.monotonic() - job.started:.1f} s",
+                )
             except isolate.Cancelled:
-                job.state = JobState.CANCELLED
-                job.message = f"{title}: cancelled after {time.monotonic() - job.started:.1f} s"
+                job.state, job.message = (
+                    JobState.CANCELLED,
+                    f"{title}: cancelled after {time.monotonic() - job.started:.1f} s",
+                )
             except ToastError as error:
                 job.error = error
                 job.state, job.message = JobState.FAILED, str(error)
             except Exception as error:  # a worker must never take the page down
                 job.error = error
-                job.state = JobState.FAILED
-                job.message = f"{title}: {type(error).__name__}: {error}"
+                job.state, job.message = (
+                    JobState.FAILED,
+                    f"{title}: {type(error).__name__}: {error}",
+                )
             finally:
                 job.ended = time.monotonic()
                 shutil.rmtree(folder, ignore_errors=True)

@@ -273,7 +273,7 @@ def _is_library(file: str) -> bool:
     roots = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
     if not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots):
         return True
-    # Of the user, or of another environment
+    # Outside this environment a file is the user's, or of another environment
     return bool({"site-packages", "dist-packages"} & {*Path(file).parts})
 
 

@@ -117,12 +117,12 @@ def facts(fn: Any, count: int) -> Facts:
         return _shifted(facts(fn.func, count + len(fn.args)), len(fn.args))
     if isinstance(fn, types.MethodType):
         return _shifted(facts(fn.__func__, count + 1), 1)
-    # Of filter_jit
+    # What equinox.filter_jit gives
     if is_equinox_module(fn) and hasattr(fn, "donate_first") and hasattr(fn, "donate_rest"):
         donated = {i for i in range(count) if (fn.donate_rest if i else fn.donate_first)}
         names = frozenset(parameter_names(fn)) if fn.donate_rest else frozenset[str]()
         return Facts(frozenset(), frozenset(), frozenset(donated), names)
-    # Private, hence nothing is lost without it
+    # JAX keeps this private, so nothing may be lost without it
     info = getattr(getattr(fn, "jitted_fn", fn), "_jit_info", None)
     wanted = getattr(fn, "__wrapped__", fn) if info is not None else fn
     at = {

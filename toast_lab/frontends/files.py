@@ -263,7 +263,7 @@ def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
     Otherwise it is what ``paths`` says.
     """
     names = list(paths)
-    # Has to outlive what is looked up in it
+    # This has to outlive what is looked up in it
     parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)
     main = canonical.main_function(parsed)
     arguments = list(main.operation.regions[0].blocks[0].arguments)[

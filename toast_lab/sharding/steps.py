@@ -546,7 +546,7 @@ def lower(
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
     t = tables(program)
     steps = buffers(t, len(axis_size))
-    # Writeable: one compiled kernel
+    # Writeable copies of the same types, so that one compiled kernel serves all callers
     op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
     n = lower_all(t, real_ops(t), op_axis, value_axis, axis_size, steps)
     rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]

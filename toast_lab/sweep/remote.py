@@ -63,7 +63,7 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
         try:
             yield RemotePool(client, event, retries)
         finally:
-            # Of connections that close now
+            # It would report connections that close now
             logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 

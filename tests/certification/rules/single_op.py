@@ -26,7 +26,7 @@ from toast_lab.runtime import _jax_private
 Shape = tuple[int, ...]
 Reference = Callable[..., Sequence[Any]]
 _WRITTEN_RULE = re.compile(r"(, )?sdy\.sharding_rule = #sdy\.op_sharding_rule<[^>]*->[^>]*>")
-# Whose init values are constants in the program
+# Kinds whose init values are constants in the program
 _STATIC = {"reduce", "reduce_window", "select_and_scatter"}
 
 

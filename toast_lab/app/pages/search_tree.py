@@ -122,7 +122,7 @@ class TreePane(pn.viewable.Viewer):
         self.draw()
 
     def _row(self, event: Any) -> None:
-        # Else it was never tried
+        # A row without a child was never tried
         if event.row < len(self._children) and self._children[event.row] >= 0:
             self.state.selected = self._children[event.row]
             self.draw()

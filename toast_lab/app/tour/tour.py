@@ -266,7 +266,7 @@ class Tour(param.Parameterized):
         session, scene = self.session, step.scene
         known = (scene.model, scene.sizes)
         if session.analysis is None or self._loaded.get(known) != self._digest():
-            # Or it is priced twice
+            # Set before the model is loaded, or it is priced twice
             session.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
             self._loaded[known] = self._digest()
