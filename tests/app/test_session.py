@@ -273,9 +273,9 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
     for more in (1, 2, 3):
         session.step_search()
         wait(
-            lambda more=more: bool(session.tick()) or len(session.points) > held + more - 1,
+            lambda more=more: bool(session.tick()) or len(session.points) > held + more - 1,  # type: ignore[misc]
             "one step",
-        )  # type: ignore[misc]
+        )
         time.sleep(0.2)
         session.tick()
         assert len(session.points) == held + more

@@ -75,13 +75,13 @@ def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
     us.
     """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen(
+    return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
         [sys.executable, "-m", "toast_lab.cli", *argv],
         env=env,
         text=True,
         start_new_session=True,
         **options,
-    )  # type: ignore[call-overload, no-any-return]
+    )
 
 
 def kill_one(

@@ -137,8 +137,8 @@ def _plan(n: int, platform: str, quick: bool) -> list[tuple[tuple[str, str, int]
     dots("f32")
     for size in traffic:
         plan.append(
-            (("memory", "", n), f"memory {size / 1024:g} KiB", lambda d, s=size: _memory(d, s))
-        )  # type: ignore[misc]
+            (("memory", "", n), f"memory {size / 1024:g} KiB", lambda d, s=size: _memory(d, s))  # type: ignore[misc]
+        )
     if n > 1:
         collectives(n)
     dots("bf16")

@@ -186,8 +186,8 @@ def pin_value(
 def _entry(entry: object) -> tuple[list[str], bool]:
     """(axes, are more allowed?) of one dim of a spec."""
     parts = (
-        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)
-    )  # type: ignore[call-overload]
+        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)  # type: ignore[call-overload]
+    )
     return [str(p) for p in parts if p not in OPEN], any(p in OPEN for p in parts)
 
 
