@@ -1,5 +1,6 @@
-"""Compile the cases and keep what came out, row by row, so that a run that was stopped goes on
-where it was.
+"""Compile the cases and keep what came out.
+
+Results are kept row by row, so that a run that was stopped goes on where it was.
 
 ``compiled.csv``: a row for each plan on each slice.  ``cycles.csv``: the compiler's estimated
 cycles of each by op of the program.  Lists and tables inside of a cell are JSON.  Rows are found

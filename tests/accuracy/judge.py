@@ -230,8 +230,9 @@ def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def collective_errors(judged: Iterable[Judged]) -> dict[str, list[float]]:
-    """By kind |priced - compiled| / compiled bytes of each plan that has the kind (1: only one side
-    has it).
+    """By kind, |priced - compiled| / compiled bytes of each plan that has the kind.
+
+    It is 1 where only one side has it.
     """
     found: dict[str, list[float]] = collections.defaultdict(list)
     for one in judged:
@@ -256,8 +257,9 @@ def collective_sums(judged: Iterable[Judged]) -> dict[str, tuple[float, float]]:
 
 
 def reasons(judged: Iterable[Judged]) -> list[tuple[str, int, float]]:
-    """(reason, rows, bytes by which the two sides differ) of every difference in collectives,
-    largest first.
+    """(reason, rows, bytes by which the two sides differ) of every difference in collectives.
+
+    The largest come first.
     """
     rows: collections.Counter[str] = collections.Counter()
     off: collections.Counter[str] = collections.Counter()

@@ -193,8 +193,9 @@ print(*found, flush=True)
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(600)"])
 def test_no_process_outlives_ours(end: str, tmp_path: Path) -> None:
-    """Neither after a normal end nor after a kill, though the search stands still and reports
-    nothing.
+    """Nothing is left, neither after a normal end nor after a kill.
+
+    This holds though the search stands still and reports nothing.
     """
     script = tmp_path / "child.py"
     script.write_text(CHILD.replace("{end}", end))

@@ -1,5 +1,6 @@
-"""Training loops as users of JAX's libraries write them: ten steps by the library's own jit and by
-``plan.jit``.
+"""Training loops as users of JAX's libraries write them.
+
+Ten steps are made by the library's own jit and by ``plan.jit``.
 
 Each case gives ``(step, fresh, fed)``: the jitted step, fresh arguments, and the arguments of the
 next step from those of the last one and its result.  What is compared is everything that the caller
@@ -466,8 +467,9 @@ def one_loop(name: str, *, donate: bool, steps: int = STEPS) -> dict[str, Any]:
 
 
 def attributes() -> dict[str, Any]:
-    """Attributes of an nnx module that are no arrays, and variables that come to be, within a
-    planned step.
+    """Attributes of an nnx module that are no arrays, within a planned step.
+
+    Variables that come to be there are looked at, too.
     """
     from flax import nnx
 

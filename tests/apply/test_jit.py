@@ -1,5 +1,6 @@
-"""``plan.jit``: the planned program in the user's own, with the user's pytrees, modules and
-transforms.
+"""``plan.jit``: the planned program in the user's own.
+
+It has to live with the user's pytrees, modules and transforms.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The evaluation end to end on small sizes, and the page, tables and charts that follow from rows
-alone.
+"""The evaluation end to end on small sizes.
+
+The page, tables and charts follow from rows alone.
 """
 
 from __future__ import annotations
@@ -187,8 +188,9 @@ def test_the_page_says_what_the_rows_say(found: Callable[..., Found], tmp_path: 
 
 
 def test_verdicts_are_computed_and_not_written(found: Callable[..., Found], tmp_path: Path) -> None:
-    """Whatever the rows are, each target's line says what ``targets`` finds, and other rows give
-    other lines.
+    """Whatever the rows are, each target's line says what ``targets`` finds.
+
+    Other rows give other lines.
     """
 
     def verdicts(made: list[Found]) -> list[str]:

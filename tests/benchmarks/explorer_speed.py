@@ -88,8 +88,9 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def serving(model: str | None = None) -> Iterator[str]:
-    """Serve the explorer from a thread of this process, so that its jobs can be started without a
-    page.
+    """Serve the explorer from a thread of this process.
+
+    That way its jobs can be started without a page.
     """
     import asyncio
 

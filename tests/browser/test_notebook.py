@@ -167,8 +167,9 @@ AFTER = (
 
 
 def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside: Outside) -> None:
-    """A click in the graph, a search that is watched, paused and stopped from the cell, and nothing
-    left behind.
+    """A click in the graph, a search worked from the cell, and nothing left behind.
+
+    The search is watched, paused and stopped.
     """
     opened(page, lab, "views.ipynb", SETUP, "tl.views.graph(analysis)", START, BUSY, AFTER)
     run_cell(page, 0)

@@ -107,8 +107,9 @@ def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def spd(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Symmetric positive definite with a condition number below 3, so that a factor is known to
-    rounding.
+    """Symmetric positive definite with a condition number below 3.
+
+    Its factor is then known to rounding.
     """
     n = shape[-1]
     a = rng.standard_normal(shape) / np.sqrt(n)

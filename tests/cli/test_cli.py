@@ -1,5 +1,6 @@
-"""The commands: tables for people, JSON for programs, and one clear message when something is
-wrong.
+"""The commands, as people and programs meet them.
+
+Tables are for people, JSON is for programs, and there is one clear message when something is wrong.
 """
 
 from __future__ import annotations

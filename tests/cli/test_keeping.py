@@ -1,5 +1,6 @@
-"""A result that cannot be saved where it was asked for is printed, saved elsewhere, and the command
-fails.
+"""A result that cannot be saved where it was asked for is printed and saved elsewhere.
+
+The command fails then.
 """
 
 from __future__ import annotations

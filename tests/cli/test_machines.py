@@ -1,5 +1,6 @@
-"""``toast-lab machines`` and ``toast-lab calibrate``, and machine files wherever ``--machine`` is
-taken.
+"""``toast-lab machines`` and ``toast-lab calibrate``.
+
+Also machine files, wherever ``--machine`` is taken.
 """
 
 from __future__ import annotations

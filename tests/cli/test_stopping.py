@@ -1,5 +1,6 @@
-"""SIGTERM: what keeps its best is printed and saved, everything else ends, and a second one ends at
-once.
+"""SIGTERM: what keeps its best is printed and saved, everything else ends.
+
+A second one ends at once.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What the analysis computes on whole arrays, against the same written as plain loops over ops and
-dims.
+"""What the analysis computes on whole arrays, against plain loops.
+
+The same is written as loops over ops and dims.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A search's prices - folded, and of what changed only - equal those of the whole program, op by
-op.
+"""A search's prices equal those of the whole program, op by op.
+
+They are prices of the folded program, and of what changed only.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def check(pricer: Pricer, state: State) -> None:
 
 
 def branch(problem: Problem, steps: list[tuple[int, int, bool]]) -> list[State]:
-    """States reached by going on from any state reached before, which is also how a search undoes
-    actions.
+    """States reached by going on from any state reached before.
+
+    That is also how a search undoes actions.
     """
     pricer, states = problem.pricer(), [State(problem.space)]
     for start, choice, priced in steps:
@@ -109,8 +111,9 @@ def spans(ptr, problem):
     st.lists(st.integers(0, 999), max_size=8),
 )
 def test_alike_ops_and_values_stay_alike(name, mesh, choices):
-    """A state by classes, spread over the program, is what the actions make of every op and value
-    by itself.
+    """A state by classes, spread over the program, is the state of every op and value.
+
+    That is what the actions make of each op and value by itself.
     """
     problem = problem_of(name, mesh)
     space, state = problem.space, State(problem.space)

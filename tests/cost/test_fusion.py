@@ -192,8 +192,9 @@ def _in_a_loop(y, i):
     ("n_sources", "n_consumers", "written"), [(2, 3, False), (2, 4, True), (5, 2, True)]
 )
 def test_what_takes_more_reads_than_it_saves_is_written(n_sources, n_consumers, written, compiler):
-    """All sources are arguments, hence in memory anyway, but every consumer would have to read them
-    all.
+    """All sources are arguments, but every consumer would have to read them all.
+
+    Arguments are in memory anyway.
     """
 
     def fn(*xs):
@@ -481,8 +482,9 @@ LINE = st.tuples(st.sampled_from(("unary", "binary", "binary", "reduce")), NUMBE
 
 @st.composite
 def programs(draw):
-    """A function of square matrices made of elementwise ops, products and reductions, and its
-    arguments.
+    """A function of square matrices, and its arguments.
+
+    It is made of elementwise ops, products and reductions.
     """
     lines, n_arguments = draw(st.lists(LINE, min_size=3, max_size=20)), draw(st.integers(1, 5))
     results = draw(st.sets(st.integers(0, len(lines) - 1), max_size=4)) | {len(lines) - 1}

@@ -62,8 +62,9 @@ def test_what_is_busy(rows: float, columns: float, depth: float, tile: float, sh
     [([], 1.0), ([("m", "a")], 1.0), ([("m", "a"), ("n", "b")], 0.25), ([("k", "a")], 0.25)],
 )
 def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share: float) -> None:
-    """Shards of 32: harmless for one free dim, since the other operand can stay, not for both or
-    the contracted one.
+    """Shards of 32 are harmless for one free dim, since the other operand can stay.
+
+    They are not for both free dims or the contracted one.
     """
     analysis = traced(
         lambda x, w: jnp.tanh(x @ w),

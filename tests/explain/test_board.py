@@ -47,8 +47,9 @@ def test_an_option_costs_what_a_plan_of_its_action_costs(problem):
 
 
 def test_a_side_shards_the_dim_that_it_says(problem):
-    """On the tensors where the conflict is on a definition, the plan of an option has the axis on
-    that dim.
+    """The plan of an option has the axis on the dim of a conflict.
+
+    That is so on the tensors where the conflict is on a definition.
     """
     program, checked = problem.analysis.program, 0
     for dispute in conflicts(problem).disputes:

@@ -1,5 +1,6 @@
-"""What the tests of static arguments, keywords and random keys in exports run, on 8 virtual
-devices; plain data.
+"""What the tests of static arguments, keywords and random keys in exports run.
+
+It runs on 8 virtual devices and gives plain data.
 """
 
 from __future__ import annotations

@@ -55,8 +55,9 @@ def three_ways(
     mesh: dict[str, int] = MESH,
     **options: Any,
 ) -> dict[str, Any]:
-    """One plan of a model by ``plan.jit``, by its constraints under plain ``jax.jit``, and by
-    exported Python.
+    """One plan of a model in three ways.
+
+    They are ``plan.jit``, its constraints under plain ``jax.jit``, and exported Python.
     """
     example = make(name, **sizes)
     model = tl.from_jax(

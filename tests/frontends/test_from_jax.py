@@ -1,5 +1,6 @@
-"""``from_jax``: what becomes of the caller's pytrees, and what is said when a function cannot be
-traced.
+"""``from_jax``: what becomes of the caller's pytrees.
+
+Also what is said when a function cannot be traced.
 """
 
 from __future__ import annotations

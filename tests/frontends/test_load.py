@@ -1,5 +1,6 @@
-"""``load``: built-in models by name, and the user's ``module:make`` in a child that may fail in
-every way.
+"""``load``: built-in models by name, and the user's ``module:make``.
+
+The latter runs in a child that may fail in every way.
 """
 
 from __future__ import annotations

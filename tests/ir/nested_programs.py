@@ -84,8 +84,9 @@ def nested_loops(depth: int, carried: int, *, dead: bool = False, constant: bool
 def bounded_while(
     test: Callable[[Any], Any], step: Callable[[Any], Any], state: Any, depth: int, base: int = 3
 ) -> Any:
-    """At most ``base ** depth`` steps, as loops in conditionals in loops, through which derivatives
-    can be taken.
+    """At most ``base ** depth`` steps, as loops in conditionals in loops.
+
+    Derivatives can be taken through them.
     """
 
     def rounds(state: Any, depth: int) -> Any:
@@ -106,8 +107,9 @@ def field(t: jax.Array, y: jax.Array, weights: Any) -> jax.Array:
 
 
 def solve(weights: Any, y: jax.Array, times: jax.Array, depth: int) -> jax.Array:
-    """States at ``times``, with steps as long as their error allows (Bogacki-Shampine, 2nd and 3rd
-    order).
+    """States at ``times``, with steps as long as their error allows.
+
+    The method is Bogacki-Shampine, of 2nd and 3rd order.
     """
 
     def step(state: Any, end: jax.Array) -> Any:

@@ -22,7 +22,12 @@ def conv(
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     strides = options.pop("strides", (1, 1))
     return lambda x, w: jax.lax.conv_general_dilated(
-        x, w, strides, padding, dimension_numbers=dims, **options  # type: ignore[arg-type]
+        x,
+        w,
+        strides,
+        padding,
+        dimension_numbers=dims,
+        **options,  # type: ignore[arg-type]
     )
 
 

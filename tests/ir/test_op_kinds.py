@@ -153,8 +153,9 @@ OTHER_TABLES = {
 
 
 def kind_tables(source: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, op kinds) of every literal collection or split text of which at least half are op
-    kinds.
+    """(line, op kinds) of every literal that lists op kinds.
+
+    That is a collection or split text of which at least half are op kinds.
     """
     for node in ast.walk(ast.parse(source)):
         items: list[ast.expr | None] = []

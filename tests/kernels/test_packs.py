@@ -1,5 +1,6 @@
-"""Packs: what compiled code reads of them is what Python wrote, and what does not fit their
-annotations is refused.
+"""Packs: what compiled code reads of them is what Python wrote.
+
+What does not fit their annotations is refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Preparing: budgets count searching alone, nothing is compiled behind a user's back, and children
-may die.
+"""Preparing: budgets count searching alone.
+
+Nothing is compiled behind a user's back, and children may die.
 """
 
 from __future__ import annotations

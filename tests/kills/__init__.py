@@ -1,5 +1,6 @@
-"""Kill processes of sweeps, races, comparisons and searches at random moments, and see what is
-left.
+"""Kill processes of sweeps, races, comparisons and searches, and see what is left.
+
+They are killed at random moments.
 
 Start reading at ``harness.py``.
 """

@@ -1,5 +1,6 @@
-"""One trial: start a command, kill one of its child processes at a moment drawn from a seed, wait
-for the end.
+"""One trial: start a command, kill one of its child processes, wait for the end.
+
+The moment of the kill is drawn from a seed.
 
 ``Trial`` says what was killed and when, and how the command ended.  What must hold then is for the
 tests to say.
@@ -42,8 +43,9 @@ class Trial(NamedTuple):
 
 
 def children(pid: int) -> list[tuple[int, str]]:
-    """(pid, command line) of all that descend from a process and live, those that compile kernels
-    ahead left out.
+    """(pid, command line) of all that descend from a process and live.
+
+    Those that compile kernels ahead are left out.
     """
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
@@ -71,8 +73,9 @@ def children(pid: int) -> list[tuple[int, str]]:
 
 
 def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
-    """``toast-lab`` as a process of its own session, its output in files so that it never waits for
-    us.
+    """``toast-lab`` as a process of its own session.
+
+    Its output goes to files, so that it never waits for us.
     """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(  # type: ignore[call-overload, no-any-return]

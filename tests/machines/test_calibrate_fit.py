@@ -25,8 +25,9 @@ SIZES = [2.0**k for k in range(10, 29, 3)]
 
 
 def points_of(machine: Machine, noise: float = 0.0, devices=(2, 4, 8)):
-    """What a perfect measurement of ``machine`` would give, every time off by up to ``noise``
-    (log-normal).
+    """What a nearly perfect measurement of ``machine`` would give.
+
+    Every time is off by up to ``noise`` (log-normal).
     """
     rng = np.random.default_rng(1)
     made = []

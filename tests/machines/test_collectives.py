@@ -1,5 +1,6 @@
-"""Collective times against schedules that are stepped through link by link, linear programs and
-closed forms.
+"""Collective times against schedules, linear programs and closed forms.
+
+The schedules are stepped through link by link.
 """
 
 from __future__ import annotations
@@ -159,8 +160,9 @@ def test_a_permute_is_the_rotation_by_half_the_ring(n, ring):
 
 
 def recursive_doubling(n):
-    """Rounds until every device knows all, when in each one it sends all it knows to one other
-    (Bruck's order).
+    """Rounds until every device knows all, in Bruck's order.
+
+    In each round a device sends all it knows to one other.
     """
     known = [{i} for i in range(n)]
     rounds = 0

@@ -1,5 +1,6 @@
-"""Expert plans of the zoo, executed on virtual devices and compared with the unsharded training
-step.
+"""Expert plans of the zoo, executed on virtual devices.
+
+They are compared with the unsharded training step.
 """
 
 from __future__ import annotations

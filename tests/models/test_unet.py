@@ -116,8 +116,9 @@ def test_it_predicts_an_image_and_every_parameter_gets_a_gradient(
 
 
 def test_the_papers_size() -> None:
-    """The count of the docstring, in units of 1152 channels squared, within half a percent of the
-    paper's 3.6B.
+    """The count of the docstring is within half a percent of the paper's 3.6B.
+
+    It is in units of 1152 channels squared.
     """
     example = registry.make("unet")
     assert example.parameter_count is not None
@@ -171,8 +172,9 @@ def test_channels_are_named_as_the_skip_connections_tie_them() -> None:
 
 
 def test_blocks_of_one_level_and_shape_are_mirrored() -> None:
-    """The last of them too, although its results flow elsewhere, just as some block's on the way
-    down do.
+    """The last of them too, although its results flow elsewhere.
+
+    So do those of some block on the way down.
     """
     analysis = analysed("unet", **PAPER_SHAPE)
     together = [[analysis.colour_name[c] for c in g.colours] for g in analysis.groups]

@@ -53,8 +53,9 @@ def test_separated_sets_are_resolved_independently():
 
 
 def test_a_crossed_box_may_still_be_joined_round_a_corner():
-    """z + z.T: the direct box is crossed, the boxes through the transpose are not, and the closure
-    is transitive.
+    """z + z.T: the direct box is crossed, the boxes through the transpose are not.
+
+    The closure is transitive.
 
     The set's sides then say that rows of z go with columns of the sum.
     """

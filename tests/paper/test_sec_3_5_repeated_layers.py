@@ -43,8 +43,9 @@ def test_the_finer_reading_does_not_grow_either():
 
 @pytest.mark.parametrize("layers", LAYERS)
 def test_actions_do_not_grow_with_layers(layers):
-    """Section 4.4: colours of repeated layers are mirrored, so a user sees one "hidden", not one
-    per layer.
+    """Section 4.4: colours of repeated layers are mirrored.
+
+    So a user sees one "hidden", not one per layer.
     """
     analysis = small_transformer(layers=layers, mode="train")
     names = [g.name for g in analysis.groups if g.shardable and g.n_names >= 10]
@@ -108,8 +109,9 @@ def test_distinct_actions_at_paper_size(name):
 
 @pytest.mark.parametrize("layers", [2, 4])
 def test_recomputed_layers_add_one_resolution_whatever_the_depth(layers):
-    """With remat the forward pass of a layer and its second run in the backward pass are resolved
-    apart.
+    """With remat, a layer's forward pass and its second run are resolved apart.
+
+    The second run is in the backward pass.
     """
     found = actions(small_transformer(layers=layers, mode="train", remat=True))
     assert found == sorted(

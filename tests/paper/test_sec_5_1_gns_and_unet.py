@@ -1,5 +1,6 @@
-"""Section 5.1: what experts do with a graph network simulator and with a U-Net comes out of colour
-actions.
+"""Section 5.1: what experts do comes out of colour actions.
+
+Here they are experts on a graph network simulator and on a U-Net.
 
 No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the layers
 of the models.

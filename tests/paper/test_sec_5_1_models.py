@@ -1,5 +1,6 @@
-"""Section 5.1: the paper's models at the paper's sizes, their parameter counts and their expert
-plans.
+"""Section 5.1: the paper's models at the paper's sizes.
+
+Their parameter counts and their expert plans are checked.
 
 Collectives of the plans follow from the layers.  T2B has 18 with 9 parameters each, the embedding
 and the final norm, T7B 28; see ``test_sec_5_1_strategies_from_colours`` for the counting.
@@ -169,8 +170,9 @@ def test_collectives_of_the_transformers_plans(name):
 
 @pytest.mark.parametrize(("name", "whole", "gathers"), [("t2b", 4, 6), ("t7b", 2, 4)])
 def test_sequence_parallelism_on_megatrons_axis(name, whole, gathers):
-    """The single key and value head of T2B are not cut by heads, so their weights stay whole as the
-    norms do.
+    """The single key and value head of T2B are not cut by heads.
+
+    So their weights stay whole as the norms do.
     """
     layers = LAYERS[name]
     for start in ("", "data+", "fsdp+"):

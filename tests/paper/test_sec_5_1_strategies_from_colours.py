@@ -1,5 +1,6 @@
-"""Section 5.1: data parallelism, FSDP, Megatron and Megatron with sequence parallelism come out of
-colour actions.
+"""Section 5.1: known strategies come out of colour actions.
+
+They are data parallelism, FSDP, Megatron and Megatron with sequence parallelism.
 
 No strategy is coded anywhere; each is a list of (colour, axis).  The counts follow from the
 parameters of the Transformer: 9 in a layer (two norms, wq, wk, wv, wo, w_gate, w_up, w_down), the
@@ -75,8 +76,9 @@ def test_then_d_model_on_the_same_axis_is_fsdp(layers):
 
 
 def test_order_decides_who_gets_the_axis():
-    """d_model first takes the axis on every op that has it, so nothing is left of data parallelism
-    there.
+    """d_model first takes the axis on every op that has it.
+
+    So nothing is left of data parallelism there.
     """
     _, first = priced(1, FSDP)
     _, swapped = priced(1, [FSDP[1], FSDP[0]])

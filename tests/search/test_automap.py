@@ -179,8 +179,9 @@ def test_states_that_left_the_cache_are_made_again(monkeypatch):
 
 
 def test_it_does_not_settle_the_conflict_of_attention():
-    """Its best plan of a long-sequence attention without a batch is worse than that of the colour
-    actions.
+    """Its best plan is worse than that of the colour actions.
+
+    The problem is long-sequence attention without a batch.
     """
     problem = Problem(
         analysed("attention", sequence=4096, d_model=64, key=16, value=16), {"m": 4}, "tpu-v3"

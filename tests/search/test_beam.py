@@ -1,5 +1,6 @@
-"""Beam search finds proven optima from every seed, keeps one node a state, and refines what it is
-given.
+"""Beam search finds proven optima from every seed.
+
+It keeps one node a state, and refines what it is given.
 """
 
 import numpy as np

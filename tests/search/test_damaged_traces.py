@@ -1,5 +1,6 @@
-"""A damaged trace is refused with the field, the numbers and what to do, or it is one that a search
-can go on from.
+"""A damaged trace is refused, or it is one that a search can go on from.
+
+A refusal has the field, the numbers and what to do.
 """
 
 from __future__ import annotations

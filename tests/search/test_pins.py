@@ -1,5 +1,6 @@
-"""Pins: the plan of every method keeps to them, nothing better that keeps to them is missed,
-nonsense is refused.
+"""Pins: the plan of every method keeps to them.
+
+Nothing better that keeps to them is missed, and nonsense is refused.
 """
 
 import pickle

@@ -1,5 +1,6 @@
-"""The trace: what is written is what is read, in memory as from a file, and a file that is none is
-refused.
+"""The trace: what is written is what is read, in memory as from a file.
+
+A file that is none is refused.
 """
 
 import errno

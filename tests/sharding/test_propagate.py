@@ -53,8 +53,9 @@ def test_two_paths_to_one_op_conflict_and_the_op_stays_whole():
 
 
 def test_two_uses_that_want_different_dims_leave_the_value_whole():
-    """One vector splits the two products alike, which use the matrix along its rows and along its
-    columns.
+    """One vector splits the two products alike.
+
+    They use the matrix along its rows and along its columns.
     """
     analysis = traced(lambda x, s: (x * s[:, None], x * s[None]), S((8, 8), F), S((8,), F))
     found = propagated(Problem(analysis, {"m": 4}), ("s", 0, "m"))
@@ -199,8 +200,9 @@ def decide(
 @settings(max_examples=40)
 @given(st.sampled_from(sorted(PROGRAMS)), st.sampled_from(MESHES), decisions, st.integers(0, 99))
 def test_whole_sweeps_in_any_order_of_independent_ops_come_to_the_same(name, mesh, numbers, seed):
-    """The worklist against a plain reading of the rules that visits every op, listed anew at
-    random.
+    """The worklist against a plain reading of the rules that visits every op.
+
+    The ops are listed anew at random.
     """
     analysis = PROGRAMS[name]()
     propagation = Propagation(analysis, make_mesh(mesh))
@@ -265,8 +267,9 @@ def sweep(
     axis: int,
     order: list[int],
 ) -> None:
-    """Propagate one decision by visiting every op, forward and backward, until a whole round
-    changes nothing.
+    """Propagate one decision by visiting every op until nothing changes.
+
+    Ops are visited forward and backward, until a whole round changes nothing.
     """
     program = analysis.program
     split, held = state.op_axis, state.value_axis

@@ -128,8 +128,9 @@ def theirs(plan: ShardingPlan, rows: Sequence[RawCollective]) -> Iterator[tuple[
 
 
 def root_values(program: Program, rows: Sequence[RawCollective]) -> list[int]:
-    """For each row the value of the program at the start of its chain of collectives, -1 if there
-    is none.
+    """For each row, the value of the program at the start of its chain of collectives.
+
+    It is -1 if there is none.
     """
     roots: list[int] = []
     for row in rows:
@@ -188,8 +189,9 @@ def _itemsize(program: Program, value: int, element: str) -> float:
 
 
 def ours(plan: ShardingPlan) -> Iterator[tuple[int, Transfer]]:
-    """(step, Transfer) of every step of the plan that moves data, as the listing shows and the cost
-    model prices it.
+    """(step, Transfer) of every step of the plan that moves data.
+
+    The listing shows the steps so, and the cost model prices them so.
     """
     steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
     for i in range(len(steps.kind)):

@@ -165,8 +165,9 @@ def compare(plan: ShardingPlan, lowered: Lowered, narrower: frozenset[int]) -> C
 
 @functools.lru_cache(maxsize=4)
 def ops_of_other_rule(model: Model) -> frozenset[int]:
-    """Ops that our rules may split along factors along which Shardy's rules may not, or for which
-    it has no rule.
+    """Ops that our rules split further than Shardy's.
+
+    Ours may split along factors along which Shardy's rules may not, or for which it has no rule.
     """
     program = model.program
     context = _jaxlib.make_context()
@@ -225,8 +226,9 @@ class _Judge:
         return UNEXPLAINED
 
     def across_a_reshape(self, value: int) -> bool:
-        """Did Shardy reshape a moved copy of this value, or of its op's operand, under another
-        shape?
+        """Did Shardy reshape a moved copy of this value under another shape?
+
+        It may be a copy of the operand of the value's op as well.
         """
         near = {value, *self.program.operands(int(self.program.value_op[value]))}
         return any(near & self.reshapes_of(root) for root in self.moved)
@@ -248,8 +250,9 @@ class _Judge:
         return found
 
     def same_ends(self, value: int) -> bool:
-        """Does Shardy start from the sharding in which our op leaves the value and deliver the same
-        ones as ours?
+        """Does Shardy start from the same sharding as we do, and deliver the same ones?
+
+        It is to start from the one in which our op leaves the value.
         """
         start = self.natural[value]
         wanted = {self.used[u] for u in self.uses[value]}

@@ -45,8 +45,9 @@ def test_the_size_of_every_part_is_jaxs(shape, spec):
 
 @pytest.mark.parametrize(("shape", "spec"), SPECS)
 def test_parts_are_those_of_an_array_cut_axis_by_axis(shape, spec):
-    """The array reshaped so that every axis of the mesh has a dim of its own, the first axis of a
-    dim outermost.
+    """The array reshaped so that every axis of the mesh has a dim of its own.
+
+    The first axis of a dim is outermost.
     """
     whole = np.arange(int(np.prod(shape))).reshape(shape)
     found = parts(MESH, shape, spec)

@@ -103,8 +103,9 @@ def run_case(case: Case, full: bool) -> tuple[list[Outcome], str]:
 
 
 def certify_all(single: SingleOp, case: Case, full: bool) -> list[Outcome]:
-    """Every factor that may be sharded, cut into 4, or 2 where 4 does not divide it (in full:
-    both).
+    """Every factor that may be sharded, cut into 4, or 2 where 4 does not divide it.
+
+    In full, it is cut into both.
     """
     factors = certify.shardable_factors(single)
     if not case.sharded:

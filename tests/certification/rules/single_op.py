@@ -32,8 +32,9 @@ _STATIC = {"reduce", "reduce_window", "select_and_scatter"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SingleOp:
-    """A module whose ``@main`` is one op (and the constants it starts from), with what it reads and
-    gives.
+    """A module whose ``@main`` is one op, with what it reads and gives.
+
+    The constants that the op starts from are in it as well.
     """
 
     kind: str
@@ -87,8 +88,9 @@ def cut_out(
     reference: Reference | None = None,
     undefined: tuple[int, ...] = (),
 ) -> SingleOp:
-    """The first op of ``kind`` (for custom calls: of call target ``target``) in a module, with its
-    operand values.
+    """The first op of ``kind`` in a module, with its operand values.
+
+    For custom calls it is the first of call target ``target``.
     """
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, text)

@@ -89,8 +89,9 @@ def test_the_integer_program_finds_the_best_of_all_choices(name, machine):
 
 
 def as_kept(problem, choices, choice):
-    """The choice with every value as the evaluator keeps it, which takes back moves that every use
-    would undo.
+    """The choice with every value as the evaluator keeps it.
+
+    The evaluator takes back moves that every use would undo.
 
     And whether that is so for all values of every cluster.
     """

@@ -1,5 +1,6 @@
-"""The lower bound holds for every completion, and what branch and bound proves is what pricing
-everything finds.
+"""The lower bound holds for every completion.
+
+What branch and bound proves is what pricing everything finds.
 """
 
 import functools

@@ -73,8 +73,9 @@ def test_the_shardings_are_as_many_as_written_here(case):
 
 
 def test_exhaustive_agrees_with_brute_force_over_sequences():
-    """On a tiny program, enumerate action sequences without state keys and compare the set of
-    shardings reached.
+    """Enumerate action sequences of a tiny program without state keys.
+
+    The sets of shardings reached are compared.
     """
     from toast_lab.sharding.state import State, legal_actions
 

@@ -1,5 +1,6 @@
-"""Refinement: better or equal plans, priced right, with arguments and results left as colour
-actions have them.
+"""Refinement: better or equal plans, priced right.
+
+Arguments and results are left as colour actions have them.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -53,8 +54,9 @@ def test_the_plan_is_valid_and_its_price_is_the_full_price(found):
 
 
 def test_parameters_come_back_as_they_went_in(found):
-    """A new parameter has the sharding of the old one, and so have the optimizer's moments, as
-    colours have it.
+    """A new parameter has the sharding of the old one, as colours have it.
+
+    So have the optimizer's moments.
     """
     problem, result = found
     program = problem.analysis.program
