@@ -24,8 +24,8 @@ def conv(
     return lambda x, w: jax.lax.conv_general_dilated(
         x,
         w,
-        strides,
-        padding,
+        strides,  # type: ignore[arg-type]
+        padding,  # type: ignore[arg-type]
         dimension_numbers=dims,
         **options,  # type: ignore[arg-type]
     )
