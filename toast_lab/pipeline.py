@@ -1,12 +1,12 @@
 """The whole method on one page: from a JAX function to an executed sharding.
 
-    model    = load or trace              frontends, ir     StableHLO as flat arrays with Shardy's
-    rules analysis = analyse(model)             nda, conflicts    names, M, colours, conflicts,
-    compatibility sets problem  = Problem(analysis, ...)     sharding, cost    actions on a mesh,
-    priced on a machine result   = search(problem)            search            MCTS over colours,
-    resolutions and axes listing  = listing(problem, plan)     lowering          the device-local
-    program executed = run(model, plan)           runtime           compiled and run on real or
-    virtual devices
+    model    = load or trace           frontends, ir   StableHLO as flat arrays with Shardy's rules
+    analysis = analyse(model)          nda, conflicts  names, M, colours, conflicts,
+                                                       compatibility sets
+    problem  = Problem(analysis, ...)  sharding, cost  actions on a mesh, priced on a machine
+    result   = search(problem)         search          MCTS over colours, resolutions and axes
+    listing  = listing(problem, plan)  lowering        the device-local program
+    executed = run(model, plan)        runtime         compiled and run on real or virtual devices
 
 Reference: TOAST sections 3 and 4.
 """

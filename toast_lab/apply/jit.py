@@ -1,7 +1,7 @@
 """``plan.jit(fn)``: the user's function, sharded as the plan says.
 
-    step = plan.jit(train_step)                   # or with donate_argnums=(0,) params, loss =
-    step(params, batch)            # arrays, pytrees and modules as ``train_step`` takes them
+    step = plan.jit(train_step)         # or with donate_argnums=(0,)
+    params, loss = step(params, batch)  # arrays, pytrees and modules as ``train_step`` takes them
 
 What is compiled is the annotated program of ``tl.annotate``, whole: shardings of arguments, results
 and everything between are the plan's, with nothing left to propagation.  On its first call the

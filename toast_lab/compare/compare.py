@@ -1,10 +1,9 @@
 """``compare``: several plans of one model, each in its own process, measured in turns.
 
-    compare(model, {"fsdp": plan_a, "megatron": plan_b})                 virtual CPU devices, as
-    many as each mesh has compare(model, plans, devices="gpu", machine="h100")
-    attached GPUs, beside predicted numbers compare(model, plans, processes=2)
-    a mesh over two processes (jax.distributed) compare(model, plans, devices="distributed")
-    in processes that srun or mpirun started
+    compare(model, {"fsdp": plan_a, "megatron": plan_b})  # as many virtual CPUs as each mesh has
+    compare(model, plans, devices="gpu", machine="h100")  # attached GPUs, beside predicted numbers
+    compare(model, plans, processes=2)                    # one mesh over two (jax.distributed)
+    compare(model, plans, devices="distributed")          # in processes that srun or mpirun started
 
 Times of virtual devices say which plan works and what it becomes, not which one is faster on
 accelerators.

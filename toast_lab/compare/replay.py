@@ -1,7 +1,8 @@
 """``replay``: one device's share of a large mesh, timed for real, beside priced collectives.
 
-    replay(model, plan, "gpu", machine="h100")       the plan's mesh may have any number of devices;
-    one is needed
+    replay(model, plan, "gpu", machine="h100")
+
+The plan's mesh may have any number of devices; one is needed.
 
 What a device computes is measured, what it sends is priced on the machine model, and their sum is
 an estimate of the step that hangs on fewer assumptions than the full prediction.  It leaves out

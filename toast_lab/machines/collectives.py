@@ -3,21 +3,21 @@
 One axis of n devices, B bytes on the larger side, links of w bytes/s (on a ring both directions
 together):
 
-==============  ====================================================
-============================================== collective      torus (h hops to the farthest device)
-switch (h = log2 n rounds) ==============  ====================================================
-============================================== all_gather,     both directions at once:
-Bruck / recursive doubling: reduce_scatter  h hops, B (n-1)/n                                     h
-rounds, B (n-1)/n all_reduce      the two above, or gather everything and add up:       the two
-above, or recursive doubling of all:
-                h hops, B (n-1)                                       h rounds (2 more unless n =
-                2^k) of B each
-all_to_all      shortest ways, all at once: h hops, the busiest       n-1 exchanges, B (n-1)/n; or
-                Bruck: h rounds link carries floor(n^2/4)/n B (n/4 B for even n)      of B/2 each
-permute         everybody sends to the farthest: h hops, twice the    one hop, B
-                all_to_all's load; no less than B over one link
-==============  ====================================================
-==============================================
+==============  ===================================  =============================================
+collective      torus (h hops to the farthest        switch (h = log2 n rounds)
+                device)
+==============  ===================================  =============================================
+all_gather,     both directions at once:             Bruck / recursive doubling:
+reduce_scatter  h hops, B (n-1)/n                    h rounds, B (n-1)/n
+all_reduce      the two above, or gather everything  the two above, or recursive doubling of all:
+                and add up: h hops, B (n-1)          h rounds (2 more unless n = 2^k) of B each
+all_to_all      shortest ways, all at once: h hops,  n-1 exchanges, B (n-1)/n; or Bruck: h rounds
+                the busiest link carries             of B/2 each
+                floor(n^2/4)/n B (n/4 B for even n)
+permute         everybody sends to the farthest:     one hop, B
+                h hops, twice the all_to_all's
+                load; no less than B over one link
+==============  ===================================  =============================================
 
 A torus dim that does not wrap around is a line: half the rate (``topology.py`` says so in
 ``rate``), n-1 hops.

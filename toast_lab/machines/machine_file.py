@@ -5,14 +5,24 @@ They are read with every mistake reported at once, and written whole or not at a
 A file is read into the fields of a ``Machine``; nothing here builds one (``Machine.from_toml``
 does).
 
-    name = "my-machine" memory_bytes = 16e9 memory_bytes_per_s = 900e9 op_overhead_s = 1e-6 overlap
-    = 0.8                # optional, 1 if left out tile = 128                   # optional: side of
-    the matrix unit, to which local sizes are rounded up compiler = "gpu"             # whose
-    fusions to expect: "cpu" (if left out), "gpu" or "tpu" [flops] f32 = 15e12 bf16 = 120e12
-    [[links]]                    # innermost level first name = "NVLink" topology = "switch"
-    # or "torus", "ring" bytes_per_s = 150e9 latency_s = 3e-6 devices = 8                  # may be
-    left out of the outermost level # of a torus also: extents = [16, 16], wrap_multiple = 16,
-    wrap_all = false [sources]                    # optional texts: where the numbers are from
+    name = "my-machine"
+    memory_bytes = 16e9
+    memory_bytes_per_s = 900e9
+    op_overhead_s = 1e-6
+    overlap = 0.8                # optional, 1 if left out
+    tile = 128                   # optional: side of the matrix unit; local sizes round up to it
+    compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
+    [flops]
+    f32 = 15e12
+    bf16 = 120e12
+    [[links]]                    # innermost level first
+    name = "NVLink"
+    topology = "switch"          # or "torus", "ring"
+    bytes_per_s = 150e9
+    latency_s = 3e-6
+    devices = 8                  # may be left out of the outermost level
+    # of a torus also: extents = [16, 16], wrap_multiple = 16, wrap_all = false
+    [sources]                    # optional texts: where the numbers are from
     [provenance]                 # optional texts: what a measurement was made on
 
 ``docs/machines.md`` says what each key means.
