@@ -18,9 +18,8 @@ from toast_lab.search.trace import Trace
 
 OPTIONS = {"manual": {"actions": [("batch", "data"), ("d_model", "data")]}}
 MESH = {"data": 2, "model": 2}
-SEARCHING = [
-    name for name, cls in METHODS.items() if not cls.by_hand
-]  # a person's actions are kept whatever their price
+# A person's actions are kept whatever their price
+SEARCHING = [name for name, cls in METHODS.items() if not cls.by_hand]
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,8 @@ from jax.extend import core
 from toast_lab.frontends.calls import Whole, called, numbers_of, ordered, split_result
 
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-ENDS = {
-    code.co_filename for code in ((lambda: 0).__code__, called.__code__)
-}  # files whose frames are not the user's, and end the chain of source lines
+# Files whose frames are not the user's, and end the chain of source lines
+ENDS = {code.co_filename for code in ((lambda: 0).__code__, called.__code__)}
 _INLINED = (
     "jit",
     "pjit",

@@ -78,9 +78,8 @@ class Beam:
         recorder.price(self.root)
         self.choices: list[Row] = [(m, a) for m, a in legal_rows(self.root, least).tolist()]
         keys = recorder.trace.node.array["key"][: recorder.trace.node.n].tolist()
-        self.nodes: dict[int, int] = {
-            key: number for number, key in enumerate(keys)
-        }  # trace nodes by state
+        # Trace nodes by state
+        self.nodes: dict[int, int] = {key: number for number, key in enumerate(keys)}
 
     def rank(self, rows: Sequence[Row]) -> tuple[float, float, float]:
         """What is lower is better."""

@@ -168,9 +168,8 @@ def search_in_child(
     if time_limit_s is None:
         time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
     points: list[Point] = []
-    handle, stop_file = tempfile.mkstemp(
-        prefix="toast-lab-go-on-"
-    )  # removing it tells the child to stop
+    # Removing it tells the child to stop
+    handle, stop_file = tempfile.mkstemp(prefix="toast-lab-go-on-")
     os.close(handle)
     told_at: list[float] = []
 

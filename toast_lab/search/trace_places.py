@@ -53,9 +53,8 @@ class Places:
         self.place = Columns(parent="i4", node="i4", word="i4", depth="i4")
         self.end = Columns(place="i4")
         self.home = Columns(place="i4")
-        self._keys = np.zeros(
-            0, np.int64
-        )  # sorted (parent place, node) of the places that are no homes
+        # Sorted (parent place, node) of the places that are no homes
+        self._keys = np.zeros(0, np.int64)
         self._at = np.zeros(0, np.int32)
 
     def extend(self) -> None:

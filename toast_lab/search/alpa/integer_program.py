@@ -300,9 +300,8 @@ def solve(
     )
     bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else -float("inf")
     seconds = time.monotonic() - began
-    out_of_time = (
-        answer.status == 1 and seconds >= time_limit_s
-    )  # HiGHS stops for nodes with the same status
+    # HiGHS stops for nodes with the same status
+    out_of_time = answer.status == 1 and seconds >= time_limit_s
     return Solved(
         x=x,
         optimal=answer.status == 0,

@@ -166,9 +166,8 @@ def make_bound(
     return b
 
 
-_Entry = tuple[
-    int, int, int, list[tuple[int, int, int]]
-]  # group, class of ops, use that may share a copy, parts
+# Group, class of ops, use that may share a copy, parts
+_Entry = tuple[int, int, int, list[tuple[int, int, int]]]
 
 
 def _entries(t: Tables, f: Facts) -> tuple[int, list[_Entry]]:

@@ -98,9 +98,8 @@ class _Tree:
         self.space = recorder.problem.space
         self.least = least
         self.axis_size = recorder.problem.mesh.array()
-        self.seen = np.zeros(
-            1 << 12, np.uint64
-        )  # open addressing; 0: a free place, and the unsharded state's key
+        # Open addressing; 0: a free place, and the unsharded state's key
+        self.seen = np.zeros(1 << 12, np.uint64)
         self.n_seen = self.n_visited = 0
         self.nodes = nodes  # trace nodes of states that the beam priced, by key
         self.states = Columns(

@@ -335,9 +335,8 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
     move = n.layer * axis + n.move[begin + int((end - begin) * random(drawn))]
     now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
     take = _has(n, ops, values, middle, move, axis)
-    only_free = (
-        not take and now < 0 and random(drawn) < 0.5
-    )  # leave alone what uses the axis for something else
+    # Leave alone what uses the axis for something else
+    only_free = not take and now < 0 and random(drawn) < 0.5
     hops = _hops(drawn, 0, 5, n_rows)
     flood = _from(middle, n_rows)
     first, last, changed = 0, 1, 0
