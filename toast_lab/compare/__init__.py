@@ -1,7 +1,7 @@
 """Compare: several plans of one model, measured side by side and kept.
 
-Takes: a ``Model`` and plans.  Gives: a ``Comparison``: a row for each plan with times, memory,
+Takes: a ``Model`` and plans. Gives: a ``Comparison``: a row for each plan with times, memory,
 collectives, a certificate and the predicted numbers (``compare.py``); rows are kept in a file
-(``store.py``).  ``replay`` times one device's share of a large mesh.  Start reading at
-``compare.compare``.
+(``store.py``). ``replay`` times one device's share of a large mesh.
+Start reading at ``compare.compare``.
 """

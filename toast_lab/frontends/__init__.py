@@ -2,10 +2,10 @@
 
 A file holds StableHLO; ``module:make`` names a function that makes the model.
 
-Takes: what users have: functions and pytrees, modules, files, bytes.  Gives: a ``Model``: the
-Program with argument paths, source lines and donated arguments, and its StableHLO text.  Nothing is
-materialised: arrays become shapes.  The paper's own input is JAX programs (section 4).  Start
-reading at ``tracing.from_jax``.
+Takes: what users have: functions and pytrees, modules, files, bytes. Gives: a ``Model``: the
+Program with argument paths, source lines and donated arguments, and its StableHLO text. Nothing is
+materialised: arrays become shapes. The paper's own input is JAX programs (section 4).
+Start reading at ``tracing.from_jax``.
 """
 
 from __future__ import annotations
