@@ -3,8 +3,8 @@
 Any process of a sweep, race, comparison or search is killed, at any time.
 
 The moments are drawn from a seed (``TOAST_LAB_KILL_SEED``, 0 by default) over the time that the
-same command takes when nothing is killed.  ``pytest tests/kills -s`` prints what was killed; ``-m
-slow`` does fifty.
+same command takes when nothing is killed.  ``pytest tests/kills -s`` prints what was killed;
+``-m slow`` does fifty.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def from_jax(
         args: pytrees of arrays or ShapeDtypeStructs; only shapes and types are looked at.
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
         name: name for listings, the function's own by default.
-        dim_names: names for argument dims by path or last key, ``{"wq": ("d_model", "heads",
-            "key")}``.
+        dim_names: names for argument dims by path or last key,
+            ``{"wq": ("d_model", "heads", "key")}``.
         keywords: further arguments, by name.  For those that are called like an option here,
             ``functools.partial``.
 

@@ -57,8 +57,8 @@ def agrees(error: float | None, limit: float | None) -> bool | None:
 def verdict(error: float | None, limit: float | None) -> str:
     """In words: agrees, DIFFERS or not compared.
 
-    As in ``agrees (largest error 3.6e-03, tolerance 8.8e-02)``, ``DIFFERS (...)`` or ``not
-    compared``.
+    As in ``agrees (largest error 3.6e-03, tolerance 8.8e-02)``, ``DIFFERS (...)`` or
+    ``not compared``.
     """
     words = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
     if error is None:
