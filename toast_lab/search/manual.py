@@ -1,10 +1,10 @@
 """Plans given by a person: actions as they stand, or expert plans on every axis assignment.
 
 An expert plan names roles instead of axes:
-``("batch", "data"), ("d_model", "data"), ("heads", "model")``.  Every way to give mesh axes to the roles is tried: each axis to one role or to none,
-several axes to a role in any order (an action on a role is taken on each of its axes in turn).  As
-an expert would, actions that have no effect on an axis, because nothing divides, are left out
-there, and the label of the plan says so.
+``("batch", "data"), ("d_model", "data"), ("heads", "model")``.  Every way to give mesh axes to the
+roles is tried: each axis to one role or to none, several axes to a role in any order (an action on
+a role is taken on each of its axes in turn).  As an expert would, actions that have no effect on an
+axis, because nothing divides, are left out there, and the label of the plan says so.
 
 Reference: TOAST section 5.1, where all combinations of the experts' plans are tried.
 """
