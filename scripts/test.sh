@@ -19,4 +19,5 @@ fi
 workers="$(.venv/bin/python -c 'import os; print(min(4, len(os.sched_getaffinity(0))))')"
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 echo "== main run: Python $version"
-.venv/bin/python -m pytest -n "$workers" --dist loadfile "${suites[@]}"
+.venv/bin/python -m pytest -m timing tests
+.venv/bin/python -m pytest -m "not slow and not accelerator and not timing" -n "$workers" --dist loadfile "${suites[@]}"

@@ -65,6 +65,7 @@ def pair_texts(analysis: Analysis) -> list[tuple[str, str]]:
     return [(analysis.name_text[a], analysis.name_text[b]) for a, b in analysis.pairs]
 
 
+@functools.cache
 def from_python(helper: Any) -> Any:
     """A function that Python can call, of one that only kernels can.
 

@@ -69,6 +69,7 @@ def first_points(session: Session) -> None:
 # -- jobs ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_cancel_takes_less_than_a_second(jobs: Registry) -> None:
     job = jobs.start("load", "sleeping", f"{HERE}:child_sleep", 60)
     wait(lambda: bool(job.events), "the child")
@@ -262,6 +263,7 @@ def transformer(jobs: Registry) -> Session:
     return made
 
 
+@pytest.mark.timing
 def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry) -> None:
     session = transformer(jobs)
     session.step_search()

@@ -74,6 +74,7 @@ def explorer(served: Callable[..., str], strict_page: Page) -> Page:
     return strict_page
 
 
+@pytest.mark.timing
 def test_the_first_screen_is_there_within_three_seconds(
     served: Callable[..., str], strict_page: Page
 ) -> None:

@@ -16,6 +16,8 @@ from tests.certification.programs import programs
 from toast_lab.lowering.annotate import annotate
 from toast_lab.sharding.plan import ShardingPlan
 
+# One fixture executes four plans of every program, and pays for all tests of the file.
+pytestmark = pytest.mark.timeout(1800)
 CASES = {c.name: c for c in programs()}
 
 

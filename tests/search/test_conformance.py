@@ -77,6 +77,7 @@ def test_evaluation_budget_is_honoured(problem, method):
         assert result.evaluations < 50
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("method", SEARCHING)
 def test_time_budget_is_honoured(problem, method):
     run(problem, method)  # compiled code is ready

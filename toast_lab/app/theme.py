@@ -60,14 +60,15 @@ _BORROWED = """--design-background-color: var(--tl-card);\
   --design-primary-color: var(--tl-accent); --design-primary-text-color: #fff;\
  --bokeh-icon-color: var(--tl-quiet);"""
 # Tooltips of Bokeh hang on the body or on their figure, and bring their own colours along unless
-# these are stronger.
+# these are stronger.  One that covers the next button must not take its click.
 TOOLTIP = """.bk-Tooltip {
   --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
   --tooltip-color: var(--tl-card, #fff) !important;\
  --tooltip-text: var(--tl-ink, #18191d) !important;
   --tooltip-border: var(--tl-edge, #d7d7d8) !important;\
  --divider-color: var(--tl-edge, #d7d7d8) !important;
-  --tooltip-arrow-color: var(--tl-card, #fff) !important; }"""
+  --tooltip-arrow-color: var(--tl-card, #fff) !important;\
+ pointer-events: none; }"""
 DECIDE = """(() => {
   const stored = () => { try { return localStorage.getItem('tl-theme') } catch { return null } }
   const system = matchMedia('(prefers-color-scheme: dark)')

@@ -364,6 +364,7 @@ def hang(*_):
     time.sleep(20)
 
 
+@pytest.mark.timing
 def test_cancel_reaches_the_solver(monkeypatch):
     """A solve in the child is killed, and what was found before is kept."""
     monkeypatch.setattr(solving, "_SMALL", 0)
@@ -399,6 +400,7 @@ def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
     assert result.cost.score < 1.0
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("child", [solving._CHILD, "tests.search.test_alpa:hang"])
 def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
     monkeypatch.setattr(solving, "_SMALL", 0)
