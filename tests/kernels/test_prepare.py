@@ -78,6 +78,28 @@ def test_a_first_search_on_a_machine_spends_its_budget_on_searching(tmp_path: Pa
     assert found["status"] == "COMPLETE" or found["evaluations"] > 20
 
 
+def test_a_cancel_while_a_search_waits_for_kernels_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import toast_lab as tl
+    from toast_lab.search import limits
+    from toast_lab.search.contract import Status
+
+    asked: list[tuple[str, ...]] = []
+
+    def cancelled(*needs: str, cancel: object = None) -> None:
+        asked.append(needs)
+        raise isolate.Cancelled("cancelled while kernels were prepared")
+
+    monkeypatch.setattr(limits, "prepare", cancelled)
+    problem = tl.Problem(tl.analyse(tl.load("mlp")), "4x2")
+    result = tl.search(problem, "random", budget=tl.Budget(seconds=5))
+    assert asked == [("random",)]
+    assert result.status is Status.CANCELLED
+    assert result.evaluations == 1
+    assert result.plan.actions == ()
+
+
 def test_what_a_listener_takes_is_no_searching() -> None:
     import toast_lab as tl
 
