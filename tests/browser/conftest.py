@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Error, Page
+from playwright.sync_api import ConsoleMessage, Error, Page, expect
 
 from tests.browser.serving import free_port, launch_arguments, wait_until_answers
 
@@ -23,6 +23,9 @@ LOCAL_SCHEMES = {"about", "blob", "data"}
 # Panel's table puts its scroll place back one frame later; where the table has been taken away by
 # then, it says so.
 PANEL_TABLE = ("reading 'rowManager'", "panel.min.js")
+
+# Another worker may have the other core.
+expect.set_options(timeout=30_000)
 
 
 def is_local(url: str) -> bool:

@@ -146,7 +146,9 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     expect(best).to_contain_text("cpu:8")
     expect(page.get_by_text(re.compile("relative to unsharded")).first).to_be_visible()
     page.get_by_text("A | B", exact=True).click()
-    expect(page.get_by_text(re.compile("mcts .seed 0., device-local")).first).to_be_visible()
+    expect(page.get_by_text(re.compile("mcts .seed 0., device-local")).first).to_be_visible(
+        timeout=SLOW
+    )
 
 
 def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows(
