@@ -39,7 +39,7 @@ def test_the_result_is_that_of_a_search_in_the_foreground(problem: tl.Problem) -
     found = run.result(PATIENCE_S)
     expected = tl.search(pinned, seed=3, budget=budget)
     assert found.plan.actions == expected.plan.actions
-    assert np.array_equal(found.plan.op_axis, expected.plan.op_axis)
+    assert np.array_equal(found.plan.op_factor, expected.plan.op_factor)
     assert found.cost.time_s == expected.cost.time_s
     assert (found.status, found.evaluations, found.actions) == (
         expected.status,

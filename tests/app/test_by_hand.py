@@ -181,7 +181,7 @@ def test_a_row_of_the_board_selects_its_names_and_a_name_its_row(page: HandPage)
     assert board.row == 0
     quiet = next(
         n
-        for n in range(session.analysis.dims.n)
+        for n in range(session.analysis.names.n)
         if not any(n in c.sides for c in session.analysis.conflicts)
     )
     session.select((quiet,))

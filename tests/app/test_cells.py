@@ -79,7 +79,7 @@ class Tags(HTMLParser):
 def test_graph(attention: tl.Analysis) -> None:
     view = tl.views.graph(attention)
     assert repr(view) == "toast_lab.views.graph: attn, 31 names, 5 conflicts in 1 compatibility set"
-    assert len(view.table) == int((attention.dims.size > 1).sum())
+    assert len(view.table) == int((attention.names.size > 1).sum())
     tags = Tags(view.to_html())
     red = [
         a
@@ -106,7 +106,7 @@ def test_the_selection_in_a_graph_cell_is_linked_both_ways(attention: tl.Analysi
     cell: GraphCell = tl.views.graph(attention)._make()
     conflict = attention.conflicts[0]
     cell.graph.plot.on_select(conflict.sides, (0,))
-    assert cell.listing.pane.chosen == sorted({int(attention.dims.op[n]) for n in conflict.sides})
+    assert cell.listing.pane.chosen == sorted({int(attention.names.op[n]) for n in conflict.sides})
     op = attention.program.n_arguments
     cell.listing.pane.picked = [op, 1]
     assert cell.session.names == tuple(attention.program.factors(op))

@@ -23,7 +23,7 @@ def holds(name: str) -> None:
     found = (
         program.n_ops - program.n_arguments,
         program.n_values,
-        int((analysis.dims.size > 1).sum()),
+        int((analysis.names.size > 1).sum()),
     )
     assert found == (card.ops, card.values, card.names)
     assert len(analysis.conflicts) == card.conflicts

@@ -143,7 +143,7 @@ def test_answers_come_from_the_program(tour: Tour, step: object) -> None:
 def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     session = tour.session
     tour.go("mlp.fresh")
-    names = session.analysis.dims
+    names = session.analysis.names
     assert f"M leads from definitions to uses, {_word(len(names.source))}" in tour.text
     tour.go("mlp.megatron")
     tour.do()

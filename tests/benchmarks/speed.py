@@ -91,7 +91,7 @@ def pricing() -> list[str]:
         changed_s = seconds(lambda p=pricer, w=walks: walk(p, w, fresh=False)) / n
         folded_s = seconds(lambda p=pricer, w=walks: walk(p, w, fresh=True)) / n
         state = states_of(problem, walks[0])[-1]
-        arrays = state.op_axis, state.value_axis
+        arrays = state.op_factor, state.value_dim
         whole_s = seconds(lambda p=pricer, a=arrays: p.totals(*a), 20)
         searched = {}
 

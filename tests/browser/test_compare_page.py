@@ -265,7 +265,7 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     name, text = exported("Plan (JSON)")
     (tmp_path / name).write_text(text)
     loaded = tl.Plan.load(tmp_path / name, PROBLEM)
-    assert (loaded.op_axis == PLAN.op_axis).all()
+    assert (loaded.op_factor == PLAN.op_factor).all()
     assert not loaded.notes
     name, text = exported("Python with JAX alone")
     assert name == "data_parallel_sharding.py"

@@ -235,9 +235,9 @@ def scattered(problem: tl.Problem, batch: str, summed: list[str]) -> ShardingPla
     """
     plan = ShardingPlan.from_actions(problem, [f"x.0->{batch}", *(f"x.2->{a}" for a in summed)])
     program = plan.program
-    values = plan.value_axis.copy()
+    values = plan.value_dim.copy()
     values[program.outputs[0], plan.mesh.axes.index(summed[0])] = 0
-    return dataclasses.replace(plan, value_axis=values)
+    return dataclasses.replace(plan, value_dim=values)
 
 
 def test_a_sum_that_goes_to_a_split_batch_dim_is_summed_right() -> None:

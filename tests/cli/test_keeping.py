@@ -96,10 +96,10 @@ def test_a_plan_that_no_actions_give_is_printed(
         analysed("attention", sequence=16, d_model=8, key=8, value=8), {"data": 2, "model": 2}
     )
     plan = ShardingPlan.from_actions(problem, [("S", "data", 0)])
-    values = plan.value_axis.copy()
+    values = plan.value_dim.copy()
     values[0] = -1
     refined = ShardingPlan(
-        plan.program, plan.mesh, plan.op_axis, values, (*plan.actions, "refined in 1 place"), 7
+        plan.program, plan.mesh, plan.op_factor, values, (*plan.actions, "refined in 1 place"), 7
     )
     refined.save(tmp_path / "refined.json")
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
@@ -110,7 +110,7 @@ def test_a_plan_that_no_actions_give_is_printed(
     copied = err.partition("Copy the plan from here into a file:\n")[2]
     (tmp_path / "copied.json").write_text(copied)
     again = ShardingPlan.load(tmp_path / "copied.json", problem)
-    assert (again.value_axis == values).all()
+    assert (again.value_dim == values).all()
     assert again.actions == refined.actions
 
 

@@ -43,7 +43,7 @@ COLLECTIVE = (
 def flops_of_a_device(plan: ShardingPlan) -> float:
     """The cost model's count: each op's, divided by the sizes of the axes that it is split on."""
     sizes = np.asarray(plan.mesh.sizes)
-    ways = np.where(plan.op_axis >= 0, sizes, 1).prod(axis=1)
+    ways = np.where(plan.op_factor >= 0, sizes, 1).prod(axis=1)
     return float((plan.program.flops * plan.program.trips / ways).sum())
 
 

@@ -19,9 +19,9 @@ F = jnp.float32
 def test_colours_are_the_weak_components_of_m():
     analysis = small_transformer(mode="train")
     graph = nx.Graph()
-    graph.add_nodes_from(range(analysis.dims.n))
+    graph.add_nodes_from(range(analysis.names.n))
     graph.add_edges_from(
-        zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True)
+        zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True)
     )
     for component in nx.connected_components(graph):
         assert len({int(analysis.colour[n]) for n in component}) == 1
@@ -43,7 +43,7 @@ def test_conflicts_are_exactly_the_pairs_of_one_colour_on_one_tensor():
         for b in row
         if a != b
         and analysis.colour[a] == analysis.colour[b]
-        and min(analysis.dims.size[[a, b]]) > 1
+        and min(analysis.names.size[[a, b]]) > 1
     }
     assert set(analysis.pairs) == expected
 
@@ -55,7 +55,7 @@ def test_boxes_keep_sides_together():
     for c in conflicts:
         for i, name in enumerate(c.sides):
             assert side.setdefault((c.set, name), i) == i
-    edges = set(zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True))
+    edges = set(zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True))
     for box in analysis.sets.boxes:
         outer, inner = conflicts[box.outer], conflicts[box.inner]
         if box.outcome == "joined":
@@ -166,7 +166,7 @@ def test_stacked_square_layers_are_not_mirrored_into_each_other():
 
     analysis = traced(fn, [S((16, 16), F)] * 4, S((8, 16), F))
     for group in analysis.groups:
-        ops = [set(analysis.dims.op[analysis.colours[c].names].tolist()) for c in group.colours]
+        ops = [set(analysis.names.op[analysis.colours[c].names].tolist()) for c in group.colours]
         for i, a in enumerate(ops):
             for b in ops[i + 1 :]:
                 assert a.isdisjoint(b)

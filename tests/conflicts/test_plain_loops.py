@@ -63,19 +63,19 @@ def test_edges_of_m(analysis: Analysis) -> None:
             continue
         for dim, extent in enumerate(program.dims(value)):
             here = program.def_dim_minor[program.shape_ptr[value] + dim]
-            there = program.use_dim_minor[program.use_dim_ptr[use] + dim]
+            there = program.use_dim_factors[program.use_dim_ptr[use] + dim]
             if extent > 1 and [size[f] for f in here] == [size[f] for f in there]:
                 found.update(zip(here, there, strict=True))
             elif extent > 1:
                 found.add((here[0], there[0]))
-    names = analysis.dims
+    names = analysis.names
     assert list(zip(names.source.tolist(), names.target.tolist(), strict=True)) == sorted(found)
     rows = [names.successor[names.ptr[n] : names.ptr[n + 1]].tolist() for n in range(names.n)]
     assert [(n, t) for n, row in enumerate(rows) for t in row] == sorted(found)
 
 
 def test_conflicts_and_their_places(analysis: Analysis) -> None:
-    program, colour, size = analysis.program, analysis.colour, analysis.dims.size
+    program, colour, size = analysis.program, analysis.colour, analysis.names.size
     found: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
     rows = [
         (v, -1, program.def_names(v))
@@ -96,7 +96,7 @@ def test_conflicts_and_their_places(analysis: Analysis) -> None:
 
 
 def test_groups_and_texts(analysis: Analysis) -> None:
-    dims = analysis.dims
+    dims = analysis.names
     for c in analysis.colours:
         names = np.flatnonzero(analysis.colour == c.index)
         assert c.names.tolist() == names.tolist()
@@ -137,12 +137,12 @@ def test_values_used_alike_have_equal_keys(analysis: Analysis) -> None:
 
 
 def test_moves_of_the_action_space(analysis: Analysis) -> None:
-    program, dims, space = analysis.program, analysis.dims, build_space(analysis, make_mesh("2x2"))
+    program, dims, space = analysis.program, analysis.names, build_space(analysis, make_mesh("2x2"))
     group_of = analysis.group[analysis.colour]
     assert set(space.group.tolist()) == {g.index for g in analysis.groups if g.shardable}
     for move, group in enumerate(space.group.tolist()):
         ops = slice(space.op_ptr[move], space.op_ptr[move + 1])
-        for op, name in zip(space.op[ops].tolist(), space.op_name[ops].tolist(), strict=True):
+        for op, name in zip(space.op[ops].tolist(), space.move_factor[ops].tolist(), strict=True):
             assert dims.op[name] == op
             assert group_of[name] == group
             assert dims.shardable[name]
@@ -158,8 +158,8 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
         ]
         for value, dim, size in zip(
             space.value[values].tolist(),
-            space.value_dim[values].tolist(),
-            space.value_dim_size[values].tolist(),
+            space.move_dim[values].tolist(),
+            space.move_dim_size[values].tolist(),
             strict=True,
         ):
             assert size == program.dims(value)[dim] > 1
@@ -171,7 +171,7 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
         if place.use >= 0 or not analysis.groups[group].shardable:
             continue
         offered = {
-            int(space.value_dim[i])
+            int(space.move_dim[i])
             for move in np.flatnonzero(space.group == group)
             for i in range(space.value_ptr[move], space.value_ptr[move + 1])
             if space.value[i] == place.value

@@ -47,7 +47,7 @@ def problem_of(name: str, mesh: int) -> Problem:
 def check(pricer: Pricer, state: State) -> None:
     """The state's quick price against the whole program's, in total and op by op."""
     quick = pricer.quick(state)
-    whole = pricer.totals(state.op_axis, state.value_axis)
+    whole = pricer.totals(state.op_factor, state.value_dim)
     assert quick.time_s == pytest.approx(whole.time_s, rel=1e-9)
     assert quick.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-9)
     by_op = np.zeros(len(whole.live) - 2)
@@ -117,7 +117,7 @@ def test_alike_ops_and_values_stay_alike(name, mesh, choices):
     """
     problem = problem_of(name, mesh)
     space, state = problem.space, State(problem.space)
-    op_axis, value_axis = state.op_axis, state.value_axis
+    op_factor, value_dim = state.op_factor, state.value_dim
     for choice in choices:
         rows = legal_rows(state)
         if not len(rows):
@@ -125,24 +125,24 @@ def test_alike_ops_and_values_stay_alike(name, mesh, choices):
         move, axis = map(int, rows[choice % len(rows)])
         state.apply_row(move, axis)
         apply_move(
-            op_axis,
-            value_axis,
+            op_factor,
+            value_dim,
             np.zeros(1, np.uint64),
             axis,
             problem.mesh.array(),
             move,
             spans(space.op_ptr, problem),
             space.op,
-            space.op_name,
+            space.move_factor,
             space.name_size,
             spans(space.value_ptr, problem),
             space.value,
-            space.value_dim,
-            space.value_dim_size,
+            space.move_dim,
+            space.move_dim_size,
             False,
         )
-        assert np.array_equal(state.op_axis, op_axis)
-        assert np.array_equal(state.value_axis, value_axis)
+        assert np.array_equal(state.op_factor, op_factor)
+        assert np.array_equal(state.value_dim, value_dim)
 
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
@@ -182,7 +182,7 @@ def test_what_a_branch_gathered_is_gathered_again_after_it():
     for action in (("batch", "a"), ("d", "a")):
         state.apply(parse_action(analysis, problem.mesh, action))
     pricer = problem.pricer()
-    whole = pricer.totals(state.op_axis, state.value_axis)
+    whole = pricer.totals(state.op_factor, state.value_dim)
     assert (whole.steps.kind[: whole.n_steps] == ALL_GATHER).sum() == 2
     check(pricer, state)
 

@@ -454,9 +454,9 @@ def test_a_soft_op_computes_the_slice_alone_that_is_kept(compiler):
     for make, passing in ((jnp.sin, 0.0), (fixed, 1.0)):
         problem = Problem(traced(make, SQUARE), {"a": 2}, machine(compiler))
         whole = replicated(problem)
-        value_axis = np.array(whole.value_axis)
-        value_axis[problem.analysis.program.outputs[0], 0] = 0
-        totals = problem.pricer().totals(whole.op_axis, value_axis)
+        value_dim = np.array(whole.value_dim)
+        value_dim[problem.analysis.program.outputs[0], 0] = 0
+        totals = problem.pricer().totals(whole.op_factor, value_dim)
         assert (totals.steps.kind[: totals.n_steps] == SLICE).sum() == 1
         assert totals.peak_bytes == (1 + 0.5 + passing) * SIZE
 

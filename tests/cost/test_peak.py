@@ -69,7 +69,7 @@ def test_what_is_held_adds_up_at_every_op(name: str, machine: str) -> None:
     problem = Problem(analysed(name), MESH, machine)
     program, (_, memory) = problem.analysis.program, problem._static
     for plan in plans(problem, 4):
-        totals = problem.pricer().totals(plan.op_axis, plan.value_axis)
+        totals = problem.pricer().totals(plan.op_factor, plan.value_dim)
         for op in range(program.n_ops + 1):
             held = peak.held_at(program, memory, totals.found, totals.size, totals.last, op)
             assert sum(h.bytes for h in held) == pytest.approx(totals.live[op]), op

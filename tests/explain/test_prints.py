@@ -24,7 +24,7 @@ def test_reprs_are_short_and_hold_no_arrays(found):
     for thing in (
         problem.analysis,
         problem.analysis.program,
-        problem.analysis.dims,
+        problem.analysis.names,
         problem.space,
         one,
         one.plan,

@@ -70,8 +70,8 @@ def test_partial_sums_come_from_the_action_that_split_what_is_summed(problem):
         assert undo.removes
         others = [a for a in asked.actions if a != expected]
         same = ShardingPlan.from_actions(problem, others)
-        assert (undo.plan.op_axis == same.op_axis).all()
-        assert (undo.plan.value_axis == same.value_axis).all()
+        assert (undo.plan.op_factor == same.op_factor).all()
+        assert (undo.plan.value_dim == same.value_dim).all()
 
 
 def test_a_conflict_that_decided_is_named_and_the_other_side_tried():
@@ -86,7 +86,7 @@ def test_a_conflict_that_decided_is_named_and_the_other_side_tried():
     )
     (change,) = settled
     assert change.text == "S@0->d instead of S@1->d"
-    assert (change.plan.op_axis == other.op_axis).all()
+    assert (change.plan.op_factor == other.op_factor).all()
     assert change.time_s == price(attention, other).time_s
 
 

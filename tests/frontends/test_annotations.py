@@ -186,7 +186,7 @@ def test_propagation_does_not_split_the_op_of_a_constraint_otherwise():
     assert propagation.shard(state, np.asarray([1]), 0, 0) > 2
     assert problem.pins.broken(*state) == []
     op = int(model.program.value_op[model.annotations[0].value])
-    assert (state.op_axis[op] < 0).all()
+    assert (state.op_factor[op] < 0).all()
 
 
 def test_what_this_mesh_cannot_keep_is_listed():

@@ -210,7 +210,7 @@ def test_reshapes_map_dims_in_factors(before: tuple[int, ...], after: tuple[int,
     op = only(program, "reshape")
     use = int(program.use_ptr[op])
     start = int(program.use_dim_ptr[use])
-    inside = [program.use_dim_minor[start + d] for d in range(len(before))]
+    inside = [program.use_dim_factors[start + d] for d in range(len(before))]
     at = int(program.shape_ptr[program.results(op)[0]])
     outside = [program.def_dim_minor[at + d] for d in range(len(after))]
     for dims, shape in ((inside, before), (outside, after)):

@@ -99,9 +99,9 @@ def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -
     problem = problem_of(model, {"d": 4})
     plan = replicated(problem)
     add = model.program.n_arguments
-    op_axis = plan.op_axis.copy()
-    op_axis[add, 0] = model.program.def_names(model.program.results(add)[0])[1]
-    plan = ShardingPlan(plan.program, plan.mesh, op_axis, plan.value_axis)
+    op_factor = plan.op_factor.copy()
+    op_factor[add, 0] = model.program.def_names(model.program.results(add)[0])[1]
+    plan = ShardingPlan(plan.program, plan.mesh, op_factor, plan.value_dim)
     text = annotate(model, plan)
     assert constraints(text) == [
         ("%arg0", '[{}, {"d"}]'),
@@ -141,9 +141,9 @@ def test_donation_stays_where_the_shardings_agree_and_turns_into_a_hint_where_no
     )
     plan = plan_of(model, {"d": 4}, ("rows", "d"))
     assert "tf.aliasing_output = 0" in annotate(model, plan)
-    value_axis = plan.value_axis.copy()
-    value_axis[int(model.program.outputs[0]), 0] = -1
-    other = ShardingPlan(plan.program, plan.mesh, plan.op_axis, value_axis)
+    value_dim = plan.value_dim.copy()
+    value_dim[int(model.program.outputs[0]), 0] = -1
+    other = ShardingPlan(plan.program, plan.mesh, plan.op_factor, value_dim)
     text = annotate(model, other)
     assert "tf.aliasing_output" not in text
     assert "jax.buffer_donor = true" in text
@@ -226,10 +226,10 @@ def test_sums_that_cannot_be_scattered_beside_what_is_there_are_made_whole_first
     (op,) = program.ops()
     experts = program.use_names(int(program.use_ptr[op]))[0]
     inner = program.use_names(int(program.use_ptr[op]))[2]
-    op_axis, value_axis = whole.op_axis.copy(), whole.value_axis.copy()
-    op_axis[op] = experts, inner
-    value_axis[program.results(op)[0]] = 2, 0
-    plan = dataclasses.replace(whole, op_axis=op_axis, value_axis=value_axis)
+    op_factor, value_dim = whole.op_factor.copy(), whole.value_dim.copy()
+    op_factor[op] = experts, inner
+    value_dim[program.results(op)[0]] = 2, 0
+    plan = dataclasses.replace(whole, op_factor=op_factor, value_dim=value_dim)
     assert made_specs(plan)[-1] == (("d",), (), ())
     assert constraints(annotate(model, plan))[-2:] == [
         ("%2", '[{"d"}, {}, {}]'),

@@ -67,7 +67,7 @@ def test_a_value_that_no_use_wants_as_it_is_kept() -> None:
     m = from_jax(glue, S((8, 16), F), S((8, 16), F))
     _, plan = planned(m, {"d": 8}, "x.0->d", "x.1->d")
     (joined,) = m.program.results(m.program.kind.index("concatenate"))
-    assert plan.value_axis[joined].tolist() == [0]  # the state has it cut by rows
+    assert plan.value_dim[joined].tolist() == [0]  # the state has it cut by rows
     # It stays as the op makes it, for its use wants it so
     assert plan.value_specs()[joined] == ((), ("d",))
     found = routes.compare_with_shardy(m, plan)

@@ -12,13 +12,13 @@ F = jnp.float32
 
 def test_every_factor_is_a_name_and_arguments_come_first():
     analysis = traced(lambda x, y: x @ y, S((3, 5), F), S((5, 7), F))
-    assert analysis.dims.n == analysis.program.n_factors == 4 + 3
-    assert [analysis.program.kind[analysis.dims.op[n]] for n in range(4)] == ["argument"] * 4
+    assert analysis.names.n == analysis.program.n_factors == 4 + 3
+    assert [analysis.program.kind[analysis.names.op[n]] for n in range(4)] == ["argument"] * 4
 
 
 def test_size_one_dims_carry_no_edges():
     analysis = traced(lambda x: jnp.sin(x), S((1, 5), F))
-    assert analysis.dims.source.tolist() == [1]
+    assert analysis.names.source.tolist() == [1]
 
 
 def test_a_merged_dim_links_its_major_factor_only():
@@ -34,8 +34,8 @@ def test_a_merged_dim_links_its_major_factor_only():
     assert analysis.dim_text(out) == "rows"
     reshape = program.kind.index("reshape")
     rows, columns = program.factors(reshape)
-    assert analysis.dims.shardable[rows]
-    assert not analysis.dims.shardable[columns]
+    assert analysis.names.shardable[rows]
+    assert not analysis.names.shardable[columns]
 
 
 def test_minor_factors_are_linked_where_both_sides_split_alike():
@@ -71,20 +71,20 @@ def test_unknown_reductions_cannot_be_sharded():
     op = next(
         o for o in program.ops() if program.kind[o] == "reduce" and len(program.results(o)) == 2
     )
-    shardable = [bool(analysis.dims.shardable[n]) for n in program.factors(op)]
+    shardable = [bool(analysis.names.shardable[n]) for n in program.factors(op)]
     assert shardable == [True, False]
 
 
 def test_arrays_cannot_be_written():
     analysis = traced(lambda x: x + 1, S((3,), F))
-    for array in (analysis.dims.op, analysis.dims.source, analysis.program.shape):
+    for array in (analysis.names.op, analysis.names.source, analysis.program.shape):
         assert not array.flags.writeable
 
 
 def test_map_points_forward():
     analysis = traced(lambda x, y: jnp.tanh(x @ y) @ y.T, S((4, 6), F), S((6, 8), F))
-    op = analysis.dims.op
-    assert np.all(op[analysis.dims.source] < op[analysis.dims.target])
+    op = analysis.names.op
+    assert np.all(op[analysis.names.source] < op[analysis.names.target])
 
 
 def test_paths_stay_within_one_round_of_a_loop() -> None:

@@ -18,7 +18,7 @@ def names_of(fn, *shapes):
     program = analysis.program
     op = int(program.value_op[program.outputs[0]])
     uses = [program.use_names(u) for u in range(program.use_ptr[op], program.use_ptr[op + 1])]
-    edges = set(zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True))
+    edges = set(zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True))
     arguments = [program.def_names(a) for a in range(program.n_arguments)]
     return program.def_names(int(program.outputs[0])), uses, edges, arguments
 

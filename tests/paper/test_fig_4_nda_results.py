@@ -23,7 +23,8 @@ def test_4b_map_has_the_ten_entries_of_the_comments():
     analysis = analysed("mlp")
     text = analysis.name_text
     edges = {
-        (text[s], text[t]) for s, t in zip(analysis.dims.source, analysis.dims.target, strict=True)
+        (text[s], text[t])
+        for s, t in zip(analysis.names.source, analysis.names.target, strict=True)
     }
     assert edges == {
         # B -> A1, X -> X1, T -> X1, U -> A2

@@ -124,7 +124,7 @@ def test_5d_dimension_graph_of_s():
     ours = {v: k for k, v in PAPER.items()}
     edges = {
         (ours[text[s]], ours[text[t]])
-        for s, t in zip(analysis.dims.source, analysis.dims.target, strict=True)
+        for s, t in zip(analysis.names.source, analysis.names.target, strict=True)
         if text[s] in ours
     }
     assert edges == {
@@ -174,6 +174,6 @@ def test_size_of_the_analysis(fn, n_ops, n_names):
     """Ops include the zero that the reduction starts from; [None, :] is a broadcast of its own."""
     analysis = traced(fn, *make().args)
     assert analysis.program.n_ops - analysis.program.n_arguments == n_ops
-    assert analysis.dims.n == n_names
+    assert analysis.names.n == n_names
     assert len(analysis.conflicts) == 5
     assert len(analysis.compatibility_sets) == 1

@@ -58,7 +58,7 @@ def test_without_the_constant_rule_one_mask_would_tie_all_layers():
     """Guards the reason for the rule: no two layers share a sequence conflict set."""
     analysis = small_transformer(layers=4, mode="forward")
     ops = [
-        {int(analysis.dims.op[n]) for k in s.conflicts for n in analysis.pairs[k]}
+        {int(analysis.names.op[n]) for k in s.conflicts for n in analysis.pairs[k]}
         for s in analysis.compatibility_sets
     ]
     for i, first in enumerate(ops):
@@ -140,10 +140,10 @@ def test_the_layers_of_a_scan_are_no_dim_of_its_loops():
     scanned = small_transformer(layers=4, mode="train", scan=True)
     program = scanned.program
     kinds = [
-        program.kind[scanned.dims.op[name]]
+        program.kind[scanned.names.op[name]]
         for c in scanned.groups[scanned.group_index("layers")].colours
         for name in scanned.colours[c].names
-        if scanned.dims.shardable[name]
+        if scanned.names.shardable[name]
     ]
     assert kinds.count("argument") == 3 * 9  # a layer's parameters and their moments
     assert "while.enter" not in kinds

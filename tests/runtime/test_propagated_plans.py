@@ -73,8 +73,8 @@ def random_plans(model: Model, count: int) -> list[ShardingPlan]:
             made = ShardingPlan(
                 model.program,
                 problem.mesh,
-                state.op_axis,
-                state.value_axis,
+                state.op_factor,
+                state.value_dim,
                 tuple(moves.text[m] for m in taken),
                 trees=model.trees,
             )

@@ -52,10 +52,10 @@ class Refines(Method):
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         state = _improve(recorder)
-        values = state.value_axis.copy()
+        values = state.value_dim.copy()
         values[0] = -1
         price = Quick(0.0, 1e-9, 1.0, True)
-        recorder.record_plan(state.op_axis, values, ["refined by hand"], quick=price)
+        recorder.record_plan(state.op_factor, values, ["refined by hand"], quick=price)
         return _die(recorder)
 
 

@@ -38,7 +38,7 @@ def best_of_all_sequences(problem: Problem) -> float:
     while frontier:
         deeper = []
         for state in frontier:
-            key = (state.op_axis.tobytes(), state.value_axis.tobytes())
+            key = (state.op_factor.tobytes(), state.value_dim.tobytes())
             if key in seen:
                 continue
             seen.add(key)
@@ -129,7 +129,7 @@ def test_actions_are_mirrored_to_the_arguments_of_repeated_layers():
     program = problem.analysis.program
     for layer in range(3):
         value = program.value_name.index(f"params['layers'][{layer}]['w_down']")
-        assert state.value_axis[value].tolist() == [0]
+        assert state.value_dim[value].tolist() == [0]
 
 
 def test_actions_that_reach_little_are_discarded_and_counted():
@@ -149,10 +149,10 @@ def test_the_recorded_price_is_that_of_the_recorded_plan_for_every_simulation():
     seen = recorder(problem)
     record, pricer = seen.record_plan, problem.pricer()
 
-    def checked(op_axis, value_axis, labels, nodes=(), quick=None):
-        totals = pricer.totals(op_axis, value_axis)
+    def checked(op_factor, value_dim, labels, nodes=(), quick=None):
+        totals = pricer.totals(op_factor, value_dim)
         assert quick.time_s == pytest.approx(totals.time_s, rel=1e-9)
-        return record(op_axis, value_axis, labels, nodes, quick)
+        return record(op_factor, value_dim, labels, nodes, quick)
 
     seen.record_plan = checked
     seen.add_node(-1, "", 0, 0)

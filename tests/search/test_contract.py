@@ -80,17 +80,17 @@ def test_a_plan_given_by_arrays_is_kept_as_one_given_by_actions(problem):
     by_actions, by_arrays = begun(problem), begun(problem)
     quick = by_actions.record(*taken(problem, "B->data"))
     made = plan(problem, "B->data")
-    op_axis, value_axis = made.op_axis.copy(), made.value_axis.copy()
-    assert by_arrays.record_plan(op_axis, value_axis, ["by hand"]) == pytest.approx(
+    op_factor, value_dim = made.op_factor.copy(), made.value_dim.copy()
+    assert by_arrays.record_plan(op_factor, value_dim, ["by hand"]) == pytest.approx(
         quick, rel=1e-12
     )
-    op_axis[:], value_axis[:] = -1, -1  # the method may use its arrays again
+    op_factor[:], value_dim[:] = -1, -1  # the method may use its arrays again
     kept = by_arrays.incumbent.plan()
-    assert np.array_equal(kept.op_axis, made.op_axis)
-    assert np.array_equal(kept.value_axis, made.value_axis)
+    assert np.array_equal(kept.op_factor, made.op_factor)
+    assert np.array_equal(kept.value_dim, made.value_dim)
     assert kept.actions == ("by hand",)
     assert by_arrays.incumbent.actions == ()
-    by_arrays.record_plan(made.op_axis, made.value_axis, ["by hand", "again"])
+    by_arrays.record_plan(made.op_factor, made.value_dim, ["by hand", "again"])
     assert by_arrays.evaluations == 2
     assert by_arrays.incumbent.plan().actions == ("by hand",)
 

@@ -36,14 +36,14 @@ def problem():
 def entries(problem, action):
     """What an action by itself makes: ([O, A], [V, A]) arrays."""
     made = plan(problem.unpinned, action)
-    return made.op_axis, made.value_axis
+    return made.op_factor, made.value_dim
 
 
 def has(found, problem, action):
     return all(
         (there[made >= 0] == made[made >= 0]).all()
         for made, there in zip(
-            entries(problem, action), (found.op_axis, found.value_axis), strict=True
+            entries(problem, action), (found.op_factor, found.value_dim), strict=True
         )
     )
 
@@ -51,10 +51,10 @@ def has(found, problem, action):
 def names_on(found, problem, axis):
     """Colours of all that a plan splits or cuts on an axis."""
     a, program = problem.mesh.axes.index(axis), found.program
-    names = found.op_axis[found.op_axis[:, a] >= 0, a].tolist()
+    names = found.op_factor[found.op_factor[:, a] >= 0, a].tolist()
     names += [
-        program.def_names(v)[found.value_axis[v, a]]
-        for v in np.flatnonzero(found.value_axis[:, a] >= 0)
+        program.def_names(v)[found.value_dim[v, a]]
+        for v in np.flatnonzero(found.value_dim[:, a] >= 0)
     ]
     return {problem.analysis.dim_text(n) for n in names}
 
@@ -113,7 +113,7 @@ def test_the_plan_of_every_method_keeps_to_the_pins(problem, case, method):
     pinned = make(problem)
     result = search(pinned, method, seed=1, budget=FEW, **OPTIONS.get(method, {}))
     assert keeps(result.plan, problem)
-    assert pinned.pins.broken(result.plan.op_axis, result.plan.value_axis) == []
+    assert pinned.pins.broken(result.plan.op_factor, result.plan.value_dim) == []
     result.plan.check()
     assert price(problem, result.plan).score == pytest.approx(result.cost.score, rel=1e-12)
     assert result.bound is None or result.bound <= result.cost.score * (1 + 1e-12)
@@ -134,7 +134,7 @@ def test_the_checker_sees_a_plan_that_does_not_keep_to_the_pins(problem, case):
         from_state = type(replicated(problem)).from_state(state)
         verdicts.add(keeps(from_state, problem))
         assert keeps(from_state, problem) == (
-            pins.broken(from_state.op_axis, from_state.value_axis) == []
+            pins.broken(from_state.op_factor, from_state.value_dim) == []
         )
     assert False in verdicts
 
@@ -202,10 +202,10 @@ def test_every_state_that_actions_lead_to_keeps_to_the_pins(problem, case):
         for _ in range(8):
             if actions := legal_actions(state):
                 taken += state.apply(actions[rng.integers(len(actions))])
-            assert pinned.pins.broken(state.op_axis, state.value_axis) == []
-        again = State.from_arrays(pinned.space, state.op_axis, state.value_axis)
+            assert pinned.pins.broken(state.op_factor, state.value_dim) == []
+        again = State.from_arrays(pinned.space, state.op_factor, state.value_dim)
         assert again.key == state.key
-        plain = State.from_arrays(problem.space, state.op_axis, state.value_axis)
+        plain = State.from_arrays(problem.space, state.op_factor, state.value_dim)
         # Where pins tell apart what is alike without them, keys differ; the plan's own is of the
         # whole sharding.
         assert (
@@ -304,7 +304,7 @@ def test_the_optimum_with_pins_is_the_best_of_all_states_that_keep_to_them(ask):
                 states[more.key] = more
                 queue.append(more)
     pricer = problem.pricer()
-    kept = [s for s in states.values() if not pinned.pins.broken(s.op_axis, s.value_axis)]
+    kept = [s for s in states.values() if not pinned.pins.broken(s.op_factor, s.value_dim)]
     assert 0 < len(kept) < len(states)
     best = min(pricer.quick(s).score for s in kept)
     # Pinned by themselves, values may be cut as no sequence of actions does.
@@ -340,7 +340,7 @@ def test_without_any_pins_nothing_is_otherwise(problem):
 def test_prices_are_relative_to_the_unsharded_program_and_replicated_shards_nothing(problem):
     pinned = problem.pin("batch->data")
     assert pinned.baseline == problem.baseline
-    assert (replicated(pinned).op_axis < 0).all()
+    assert (replicated(pinned).op_factor < 0).all()
     assert replicated(pinned).key == replicated(problem).key == 0
     alone = search(pinned, budget=Budget(seconds=0))
     assert alone.cost.score == price(problem, plan(problem, ("batch", "data"))).score
@@ -352,8 +352,8 @@ def test_actions_of_a_plan_begin_with_the_pinned_ones_and_make_it_anywhere(probl
     assert result.plan.actions[:2] == ("d_model->data", "batch->model")
     for where in (problem, pinned):
         again = plan(where, *result.plan.actions)
-        assert (again.op_axis == result.plan.op_axis).all()
-        assert (again.value_axis == result.plan.value_axis).all()
+        assert (again.op_factor == result.plan.op_factor).all()
+        assert (again.value_dim == result.plan.value_dim).all()
         assert again.key == result.plan.key
     replayed = list(replay(pinned, result.trace))
     assert len(replayed) == len(result.trace.simulations)
@@ -507,4 +507,4 @@ def test_a_plan_of_actions_that_are_pinned_or_forbidden(problem):
     ):
         plan(pinned, "hidden->model")
     with pytest.raises(InvalidPlan, match=r"does not keep to pin batch->data.*(\n.*)*pinned to"):
-        pinned.pins.check(*(getattr(replicated(problem), k) for k in ("op_axis", "value_axis")))
+        pinned.pins.check(*(getattr(replicated(problem), k) for k in ("op_factor", "value_dim")))

@@ -36,12 +36,12 @@ class LocalMachine:
     """Runs ``program`` on a mesh of ``sizes`` following the steps of a plan."""
 
     def __init__(
-        self, program: Program, op_axis: np.ndarray, value_axis: np.ndarray, sizes: tuple[int, ...]
+        self, program: Program, op_factor: np.ndarray, value_dim: np.ndarray, sizes: tuple[int, ...]
     ) -> None:
-        self.program, self.op_axis, self.sizes = program, op_axis, sizes
-        self.steps = st.lower(program, op_axis, value_axis, np.asarray(sizes))
+        self.program, self.op_factor, self.sizes = program, op_factor, sizes
+        self.steps = st.lower(program, op_factor, value_dim, np.asarray(sizes))
         self.tables = st.tables(program)
-        self.wants = st.wants_of(self.tables, op_axis)
+        self.wants = st.wants_of(self.tables, op_factor)
         self.devices = list(itertools.product(*(range(s) for s in sizes)))
 
     def block(
@@ -164,7 +164,7 @@ class LocalMachine:
         uses = range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
         local_size = {}
         for name in program.factors(op):
-            ways = [self.sizes[a] for a in range(len(self.sizes)) if self.op_axis[op, a] == name]
+            ways = [self.sizes[a] for a in range(len(self.sizes)) if self.op_factor[op, a] == name]
             local_size[name] = int(program.factor_size[name]) // int(np.prod(ways, initial=1))
         held[value] = {
             d: local_op(program, op, [self.operand(u, d, held, copies) for u in uses], local_size)

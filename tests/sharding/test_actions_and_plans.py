@@ -67,8 +67,8 @@ def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
     again = State(problem.space)
     for action in reversed(taken):
         again.apply(action)
-    same = np.array_equal(state.op_axis, again.op_axis) and np.array_equal(
-        state.value_axis, again.value_axis
+    same = np.array_equal(state.op_factor, again.op_factor) and np.array_equal(
+        state.value_dim, again.value_dim
     )
     assert (state.key == again.key) == same
 
@@ -89,12 +89,12 @@ def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
         0,
         op_span,
         at.op,
-        at.op_name,
-        problem.analysis.dims.size,
+        at.move_factor,
+        problem.analysis.names.size,
         value_span,
         at.value,
-        at.value_dim,
-        at.value_dim_size,
+        at.move_dim,
+        at.move_dim_size,
         False,
     )
     assert changed > 0
@@ -120,8 +120,8 @@ def test_saved_plans_come_back_the_same(tmp_path_factory, name, choices):
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     made.save(path)
     back = ShardingPlan.load(path, problem)
-    assert np.array_equal(made.op_axis, back.op_axis)
-    assert np.array_equal(made.value_axis, back.value_axis)
+    assert np.array_equal(made.op_factor, back.op_factor)
+    assert np.array_equal(made.value_dim, back.value_dim)
     assert (made.key, made.actions, made.mesh) == (back.key, back.actions, back.mesh)
     assert price(problem, made).score == price(problem, back).score
 

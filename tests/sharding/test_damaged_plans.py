@@ -118,8 +118,8 @@ def test_three_hundred_damaged_plans_are_refused_or_are_plans(problem, saved, tm
             found["refused"] += 1
             continue
         loaded.check()
-        same = np.array_equal(loaded.op_axis, plan.op_axis) and np.array_equal(
-            loaded.value_axis, plan.value_axis
+        same = np.array_equal(loaded.op_factor, plan.op_factor) and np.array_equal(
+            loaded.value_dim, plan.value_dim
         )
         found["the same" if same else "another"] += 1
     print(dict(found))

@@ -88,7 +88,7 @@ def test_no_action_cuts_what_the_report_calls_whole() -> None:
         cut |= {
             program.value_name[a]
             for a in range(program.n_arguments)
-            if (state.value_axis[a] >= 0).any()
+            if (state.value_dim[a] >= 0).any()
         }
     tensors = {
         program.value_name[a]

@@ -55,9 +55,9 @@ def test_colour_plans_go_to_other_numbers_of_layers_as_their_actions_do(name, fe
     moved = ShardingPlan.from_json(saved(plan), there)
     expected = same_actions(there, state, taken)
     assert moved.notes == ()
-    assert (moved.op_axis == expected.op_axis).all()
-    assert (moved.value_axis == expected.value_axis).all()
-    assert (expected.op_axis >= 0).any()
+    assert (moved.op_factor == expected.op_factor).all()
+    assert (moved.value_dim == expected.value_dim).all()
+    assert (expected.op_factor >= 0).any()
 
 
 def test_refined_plans_of_four_layers_go_to_eighteen():
@@ -91,12 +91,12 @@ def test_through_loops():
     for seed in range(4):
         state, taken = random_state(here, seed)
         plan = ShardingPlan.from_state(state, taken)
-        assert (ShardingPlan.from_json(saved(plan), here).op_axis == plan.op_axis).all()
+        assert (ShardingPlan.from_json(saved(plan), here).op_factor == plan.op_factor).all()
         moved = ShardingPlan.from_json(saved(plan), there)
         if any("layers" in state.space.text(a) for a in taken):
             continue  # 2 layers are split over 2, 6 over 4 cannot be
         expected = same_actions(there, state, taken)
-        assert (moved.value_axis == expected.value_axis).all()
+        assert (moved.value_dim == expected.value_dim).all()
 
 
 def test_what_does_not_divide_is_left_out_and_said():
@@ -188,8 +188,8 @@ def reread(plan, problem, path):
 def assert_exact(plan, problem, path):
     again = reread(plan, problem, path)
     assert again.notes == ()
-    np.testing.assert_array_equal(again.op_axis, plan.op_axis)
-    np.testing.assert_array_equal(again.value_axis, plan.value_axis)
+    np.testing.assert_array_equal(again.op_factor, plan.op_factor)
+    np.testing.assert_array_equal(again.value_dim, plan.value_dim)
     assert (again.actions, again.key, again.mesh) == (plan.actions, plan.key, plan.mesh)
     assert price(problem, again).time_s == price(problem, plan).time_s
 
@@ -238,33 +238,35 @@ def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_pa
         program = problem.analysis.program
         rng = np.random.default_rng(seed)
         n_axes = len(problem.mesh.axes)
-        op_axis = np.full((program.n_ops, n_axes), -1, np.int32)
-        value_axis = np.full((program.n_values, n_axes), -1, np.int8)
+        op_factor = np.full((program.n_ops, n_axes), -1, np.int32)
+        value_dim = np.full((program.n_values, n_axes), -1, np.int8)
         for op in range(program.n_ops):
             places = list(portable._places(program, op))
             for axis, size in enumerate(problem.mesh.sizes):
-                free = [n for n in places if program.factor_class[n] <= 1 and n not in op_axis[op]]
+                free = [
+                    n for n in places if program.factor_class[n] <= 1 and n not in op_factor[op]
+                ]
                 free = [n for n in free if program.factor_size[n] % size == 0]
                 own = [n for n in free if program.factor_ptr[op] <= n < program.factor_ptr[op + 1]]
                 if own and rng.random() < 0.5:
-                    op_axis[op, axis] = rng.choice(own)
+                    op_factor[op, axis] = rng.choice(own)
         for value in range(program.n_values):
             for axis, size in enumerate(problem.mesh.sizes):
                 shape = program.dims(value)
                 free = [
                     d
                     for d in range(len(shape))
-                    if shape[d] % size == 0 and d not in value_axis[value]
+                    if shape[d] % size == 0 and d not in value_dim[value]
                 ]
                 if free and rng.random() < 0.5:
-                    value_axis[value, axis] = rng.choice(free)
+                    value_dim[value, axis] = rng.choice(free)
         plan = ShardingPlan(
-            program, problem.mesh, op_axis, value_axis, ("at random",), 5, problem.analysis.trees
+            program, problem.mesh, op_factor, value_dim, ("at random",), 5, problem.analysis.trees
         )
         plan.check()
         again = reread(plan, problem, tmp_path / "plan.json")
-        np.testing.assert_array_equal(again.op_axis, plan.op_axis)
-        np.testing.assert_array_equal(again.value_axis, plan.value_axis)
+        np.testing.assert_array_equal(again.op_factor, plan.op_factor)
+        np.testing.assert_array_equal(again.value_dim, plan.value_dim)
 
 
 # -- the checksum ----------------------------------------------------------------------------------
@@ -323,4 +325,4 @@ def test_a_file_of_an_earlier_version_has_none_and_is_read(kept):
     problem, plan, path = kept
     path.write_text(portable.text(plan.to_json()))
     assert "checksum" not in path.read_text()
-    assert (ShardingPlan.load(path, problem).op_axis == plan.op_axis).all()
+    assert (ShardingPlan.load(path, problem).op_factor == plan.op_factor).all()

@@ -28,7 +28,7 @@ F = jnp.float32
 
 def propagated(problem: Problem, *shardings: tuple[str, int, str]) -> ShardingPlan:
     state = Propagation(problem.analysis, problem.mesh).from_arguments(list(shardings))
-    made = ShardingPlan(problem.analysis.program, problem.mesh, state.op_axis, state.value_axis)
+    made = ShardingPlan(problem.analysis.program, problem.mesh, state.op_factor, state.value_dim)
     made.check()
     return made
 
@@ -75,7 +75,7 @@ def test_sharding_the_sequence_stops_at_the_conflict_of_attention():
     assert specs(made)["k"] == (("m",), ())
     assert specs(made)["qt"] == ((), ("m",))
     product = analysis.program.value_op[analysis.program.value_name.index("a")]
-    assert made.op_axis[product].tolist() == [-1]
+    assert made.op_factor[product].tolist() == [-1]
     gathered = {c.value for c in price(problem, made).collectives if c.kind == "all_gather"}
     assert {"k", "qt"} <= gathered
     best = min(price(problem, plan(problem, ("S", "m", bit))).compute_s for bit in (0, 1))
@@ -113,7 +113,7 @@ def test_chains_of_square_weights_alternate_between_columns_and_rows():
     propagation = Propagation(analysis, make_mesh({"m": 4}))
     state = propagation.unsharded()
     propagation.shard(state, np.arange(1, 5), 1, 0)
-    assert state.value_axis[1:5, 0].tolist() == [1, 0, 1, 0]
+    assert state.value_dim[1:5, 0].tolist() == [1, 0, 1, 0]
 
 
 def test_loops_hand_shardings_on_from_round_to_round():
@@ -129,7 +129,7 @@ def test_loops_hand_shardings_on_from_round_to_round():
             "while.enter",
             "while.result",
         ) and program.dims(value) == (8, 16):
-            assert made.value_axis[value, 0] == 0, program.value_name[value]
+            assert made.value_dim[value, 0] == 0, program.value_name[value]
     assert made.value_specs()[int(program.outputs[0])][0] == ("d",)
     assert "all_reduce" in {c.kind for c in price(problem, made).collectives}
 
@@ -137,8 +137,8 @@ def test_loops_hand_shardings_on_from_round_to_round():
 def test_what_is_made_of_constants_takes_nothing():
     analysis = small_transformer(mode="forward")
     made = propagated(Problem(analysis, {"d": 4}), ("tokens", 1, "d"))
-    assert (made.value_axis[analysis.program.value_is_constant] == -1).all()
-    assert (made.value_axis >= 0).sum() > 20
+    assert (made.value_dim[analysis.program.value_is_constant] == -1).all()
+    assert (made.value_dim >= 0).sum() > 20
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_whole_sweeps_in_any_order_of_independent_ops_come_to_the_same(name, mes
     for argument, dim, axis in decide(analysis, mesh, numbers):
         propagation.shard(fast, np.asarray([argument]), dim, axis)
         sweep(analysis, make_mesh(mesh).array(), slow, argument, dim, axis, order)
-    assert np.array_equal(fast.op_axis, slow.op_axis)
-    assert np.array_equal(fast.value_axis, slow.value_axis)
+    assert np.array_equal(fast.op_factor, slow.op_factor)
+    assert np.array_equal(fast.value_dim, slow.value_dim)
 
 
 @settings(max_examples=40)
@@ -229,7 +229,7 @@ def test_propagated_shardings_are_plans_and_grow_only(name, mesh, numbers):
             np.array_equal(new[old >= 0], old[old >= 0])
             for new, old in zip(state, before, strict=True)
         )
-    ShardingPlan(analysis.program, make_mesh(mesh), state.op_axis, state.value_axis).check()
+    ShardingPlan(analysis.program, make_mesh(mesh), state.op_factor, state.value_dim).check()
 
 
 def reordered(analysis: Analysis, rng: np.random.Generator) -> list[int]:
@@ -272,7 +272,7 @@ def sweep(
     Ops are visited forward and backward, until a whole round changes nothing.
     """
     program = analysis.program
-    split, held = state.op_axis, state.value_axis
+    split, held = state.op_factor, state.value_dim
 
     def fits(size: int, row: np.ndarray, what: int) -> bool:
         return size > 1 and size % (sizes[axis] * np.prod(sizes[row == what], dtype=int)) == 0
@@ -295,7 +295,7 @@ def sweep(
         wanted = {
             f
             for f in wanted
-            if analysis.dims.shardable[f] and program.factor_size[f] % sizes[axis] == 0
+            if analysis.names.shardable[f] and program.factor_size[f] % sizes[axis] == 0
         }
         if split[op, axis] >= 0 or len(wanted) != 1:
             return False
@@ -349,22 +349,22 @@ def test_arrays_that_treat_alike_ops_alike_are_a_state_of_the_same_key(choices):
         actions = legal_actions(state)
         if actions:  # a few may leave none on so small a mesh
             state.apply(actions[choice % len(actions)])
-    again = State.from_arrays(problem.space, state.op_axis, state.value_axis)
+    again = State.from_arrays(problem.space, state.op_factor, state.value_dim)
     assert again is not None
     assert again.key == state.key
-    assert np.array_equal(again.op_axis, state.op_axis)
-    assert np.array_equal(again.value_axis, state.value_axis)
+    assert np.array_equal(again.op_factor, state.op_factor)
+    assert np.array_equal(again.value_dim, state.value_dim)
 
 
 def test_arrays_that_tell_alike_ops_apart_are_no_state():
     analysis = small_transformer(mode="train", layers=3)
     problem = Problem(analysis, {"m": 4})
     one_layer = propagated(problem, ("params['layers'][1]['w_up']", 1, "m"))
-    assert State.from_arrays(problem.space, one_layer.op_axis, one_layer.value_axis) is None
+    assert State.from_arrays(problem.space, one_layer.op_factor, one_layer.value_dim) is None
     whole = plan(problem, ("hidden", "m"))
-    ops = whole.op_axis.copy()
+    ops = whole.op_factor.copy()
     label = problem.space.alike.ops.label
     several = np.flatnonzero((ops[:, 0] >= 0) & (np.bincount(label)[label] > 1))
     ops[several[-1]] = -1  # one op alone is computed whole; the values stay alike
-    assert State.from_arrays(problem.space, whole.op_axis, whole.value_axis) is not None
-    assert State.from_arrays(problem.space, ops, whole.value_axis) is None
+    assert State.from_arrays(problem.space, whole.op_factor, whole.value_dim) is not None
+    assert State.from_arrays(problem.space, ops, whole.value_dim) is None

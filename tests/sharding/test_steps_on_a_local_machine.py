@@ -76,7 +76,7 @@ def test_forty_random_plans(name, mesh):
             if not actions:
                 break
             state.apply(actions[rng.integers(len(actions))])
-        machine = LocalMachine(program, state.op_axis, state.value_axis, problem.mesh.sizes)
+        machine = LocalMachine(program, state.op_factor, state.value_dim, problem.mesh.sizes)
         kinds |= {STEP_KINDS[k] for k in machine.steps.kind}
         for got, want in zip(machine.run(arguments), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
@@ -92,7 +92,7 @@ def test_a_missing_gather_is_noticed():
     from toast_lab.sharding.space import parse_action
 
     state.apply(parse_action(analysis, problem.mesh, ("S", "s", 1)))
-    machine = LocalMachine(analysis.program, state.op_axis, state.value_axis, (4,))
+    machine = LocalMachine(analysis.program, state.op_factor, state.value_dim, (4,))
     row = int(np.flatnonzero(machine.steps.kind == ALL_GATHER)[0])
     machine.steps.axes[row] = 0
     rng = np.random.default_rng(0)

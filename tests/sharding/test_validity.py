@@ -14,21 +14,21 @@ PROGRAM = small_transformer(layers=1, mode="train").program
 MESH = make_mesh({"a": 2, "b": 3, "c": 4})
 
 
-def one_by_one(op_axis: np.ndarray, value_axis: np.ndarray) -> int:
+def one_by_one(op_factor: np.ndarray, value_dim: np.ndarray) -> int:
     """Number of ops and values with an entry that does not hold."""
     ops, values = set(), set()
-    for op, a in np.argwhere(op_axis >= 0):
-        name = int(op_axis[op, a])
-        ways = np.prod([MESH.sizes[b] for b in range(3) if op_axis[op, b] == name])
+    for op, a in np.argwhere(op_factor >= 0):
+        name = int(op_factor[op, a])
+        ways = np.prod([MESH.sizes[b] for b in range(3) if op_factor[op, b] == name])
         if (
             name not in PROGRAM.factors(int(op))
             or PROGRAM.factor_size[name] % ways
             or PROGRAM.factor_class[name] > 1
         ):
             ops.add(int(op))
-    for v, a in np.argwhere(value_axis >= 0):
-        dim, shape = int(value_axis[v, a]), PROGRAM.dims(int(v))
-        ways = np.prod([MESH.sizes[b] for b in range(3) if value_axis[v, b] == dim])
+    for v, a in np.argwhere(value_dim >= 0):
+        dim, shape = int(value_dim[v, a]), PROGRAM.dims(int(v))
+        ways = np.prod([MESH.sizes[b] for b in range(3) if value_dim[v, b] == dim])
         if dim >= len(shape) or shape[dim] % ways:
             values.add(int(v))
     return len({PROGRAM.kind[o] + PROGRAM.where(o) for o in ops}) + len(
@@ -40,31 +40,31 @@ def one_by_one(op_axis: np.ndarray, value_axis: np.ndarray) -> int:
 @given(st.integers(0, 2**32 - 1))
 def test_the_same_ops_and_values_as_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    op_axis = np.full((PROGRAM.n_ops, 3), -1, np.int32)
-    value_axis = np.full((PROGRAM.n_values, 3), -1, np.int8)
+    op_factor = np.full((PROGRAM.n_ops, 3), -1, np.int32)
+    value_dim = np.full((PROGRAM.n_values, 3), -1, np.int8)
     for op in rng.integers(0, PROGRAM.n_ops, 12):
         own = PROGRAM.factors(int(op))
         for a in rng.integers(0, 3, 2):
             if len(own):
-                op_axis[op, a] = (
+                op_factor[op, a] = (
                     rng.choice(own) if rng.random() < 0.9 else rng.integers(0, PROGRAM.n_factors)
                 )
     for v in rng.integers(0, PROGRAM.n_values, 12):
-        value_axis[v, rng.integers(0, 3)] = rng.integers(0, len(PROGRAM.dims(int(v))) + 1)
-    found = offenders(PROGRAM, MESH, op_axis, value_axis)
+        value_dim[v, rng.integers(0, 3)] = rng.integers(0, len(PROGRAM.dims(int(v))) + 1)
+    found = offenders(PROGRAM, MESH, op_factor, value_dim)
     named = {
         text.partition("): ")[0] if "): " in text else text.partition(": ")[0] for text in found
     }
-    assert len(named) == one_by_one(op_axis, value_axis)
+    assert len(named) == one_by_one(op_factor, value_dim)
 
 
 def test_numbers_are_in_the_text() -> None:
-    op_axis = np.full((PROGRAM.n_ops, 3), -1, np.int32)
-    value_axis = np.full((PROGRAM.n_values, 3), -1, np.int8)
-    value_axis[0] = [0, 0, 9]
-    found = offenders(PROGRAM, MESH, op_axis, value_axis)
+    op_factor = np.full((PROGRAM.n_ops, 3), -1, np.int32)
+    value_dim = np.full((PROGRAM.n_values, 3), -1, np.int8)
+    value_dim[0] = [0, 0, 9]
+    found = offenders(PROGRAM, MESH, op_factor, value_dim)
     size = PROGRAM.dims(0)[0]
     assert any(f"dimension 0 has size {size}, not divisible by 6" in text for text in found)
     assert any("no dimension 9, its rank is 2" in text for text in found)
-    value_axis[0] = -1
-    assert offenders(PROGRAM, MESH, op_axis, value_axis) == []
+    value_dim[0] = -1
+    assert offenders(PROGRAM, MESH, op_factor, value_dim) == []

@@ -193,7 +193,7 @@ def ours(plan: ShardingPlan) -> Iterator[tuple[int, Transfer]]:
 
     The listing shows the steps so, and the cost model prices them so.
     """
-    steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
+    steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
     for i in range(len(steps.kind)):
         kind = int(steps.kind[i])
         if kind in (COMPUTE, SLICE):

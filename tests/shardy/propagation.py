@@ -94,7 +94,7 @@ def compare_propagation(
 
 def spec_of(state: Sharding, mesh: Mesh, value: int, rank: int) -> Spec:
     """Mesh axes per dim of a value, in mesh order."""
-    row = state.value_axis[value]
+    row = state.value_dim[value]
     return tuple(
         tuple(a for a, dim in zip(mesh.axes, row, strict=True) if dim == d) for d in range(rank)
     )

@@ -198,7 +198,7 @@ class _Judge:
         self.kept = plan.value_specs()
         self.natural = natural_specs(plan)
         self.used = plan.use_specs()
-        steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
+        steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
         self.sliced = {
             int(steps.value[i]) for i in np.flatnonzero((steps.kind == SLICE) & (steps.use < 0))
         }
@@ -219,7 +219,7 @@ class _Judge:
         if self.same_ends(value):
             return self.route(value, mine, other)
         touched = {int(self.program.value_op[value]), *self.users[value]}
-        if any(op in self.narrower and (self.plan.op_axis[op] >= 0).any() for op in touched):
+        if any(op in self.narrower and (self.plan.op_factor[op] >= 0).any() for op in touched):
             return OTHER_RULE
         if self.across_a_reshape(value):
             return RESHAPED

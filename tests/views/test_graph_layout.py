@@ -37,8 +37,8 @@ def test_attention_starts_with_its_names(attention: Analysis) -> None:
         "d = div(a, c)",
         "z = matmul(d, v)",
     ]
-    assert len(layout.nodes) == attention.dims.n
-    assert len(layout.edges) == len(attention.dims.source)
+    assert len(layout.nodes) == attention.names.n
+    assert len(layout.edges) == len(attention.names.source)
 
 
 def test_a_large_program_starts_with_its_colours(transformer: Analysis) -> None:
@@ -83,8 +83,8 @@ def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str
     lanes = {lane.group for lane in layout.lanes}
     real = [
         n
-        for n in range(transformer.dims.n)
-        if transformer.dims.size[n] > 1 and transformer.group[transformer.colour[n]] in lanes
+        for n in range(transformer.names.n)
+        if transformer.names.size[n] > 1 and transformer.group[transformer.colour[n]] in lanes
     ]
     assert shown == real
     assert sorted(k for c in layout.conflicts for k in c.conflicts) == [

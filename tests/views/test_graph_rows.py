@@ -120,7 +120,7 @@ def test_shares_of_the_time_add_up_over_ops() -> None:
     layout = gl.graph_layout(attention)
     shares = overlay._shares(attention, layout, cost)
     by_op = {
-        int(attention.dims.op[n.names[0]]): s for n, s in zip(layout.nodes, shares, strict=True)
+        int(attention.names.op[n.names[0]]): s for n, s in zip(layout.nodes, shares, strict=True)
     }
     total = sum(row.time_s for row in cost.ops)
     assert total > 0

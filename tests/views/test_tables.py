@@ -98,7 +98,7 @@ def test_conflicts_frame(attention: Analysis) -> None:
 def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:
     pairs = {
         frozenset(p)
-        for p in zip(attention.dims.source.tolist(), attention.dims.target.tolist(), strict=True)
+        for p in zip(attention.names.source.tolist(), attention.names.target.tolist(), strict=True)
     }
     for c in attention.conflicts:
         path = inspect.chain(attention, c.index)

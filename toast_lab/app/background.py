@@ -186,8 +186,8 @@ class RunningSearch(Running):
             return None
         trace, problem = self.job.mirror.trace.copy(), self.problem
         elapsed_s = float(trace.row["elapsed_s"][-1]) if trace.row.n else self.elapsed_s
-        trace.best_op_axis = plan.op_axis
-        trace.best_value_axis = plan.value_axis
+        trace.best_op_factor = plan.op_factor
+        trace.best_value_dim = plan.value_dim
         trace.best_actions = plan.actions
         trace.about = {
             "method": self.method,
@@ -224,13 +224,13 @@ class RunningSearch(Running):
     @functools.cached_property
     def _made(self) -> SearchResult:
         found, analysis = self.job.result, self.problem.analysis
-        for array in (found.op_axis, found.value_axis):
+        for array in (found.op_factor, found.value_dim):
             array.flags.writeable = False
         plan = ShardingPlan(
             analysis.program,
             self.problem.mesh,
-            found.op_axis,
-            found.value_axis,
+            found.op_factor,
+            found.value_dim,
             found.actions,
             found.key,
             analysis.trees,

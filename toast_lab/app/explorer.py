@@ -303,7 +303,7 @@ class Explorer(pn.viewable.Viewer):
         if analysis is None:
             return
         self.listing.chosen = (
-            sorted({int(o) for o in analysis.dims.op[list(s.names)]}) if s.names else []
+            sorted({int(o) for o in analysis.names.op[list(s.names)]}) if s.names else []
         )
         met = s.conflicts or _conflicts_of(analysis, s.names)
         if list(self.conflicts.selection) != list(met):

@@ -112,7 +112,7 @@ class GraphInspector(pn.viewable.Viewer):
         if not names:
             return Safe("")
         steps = [
-            h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}")
+            h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
             for n in names
         ]
         more = len(steps) - STEPS_SHOWN
@@ -132,7 +132,7 @@ class GraphInspector(pn.viewable.Viewer):
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
     """Of several names: the op that they share, or the colour."""
     groups = Counter(analysis.group[analysis.colour[list(names)]].tolist())
-    ops = set(analysis.dims.op[list(names)].tolist())
+    ops = set(analysis.names.op[list(names)].tolist())
     rows = []
     if len(ops) == 1:
         rows = inspect.op_facts(analysis, next(iter(ops)))

@@ -55,7 +55,7 @@ def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
     program, found = analysis.program, dict.fromkeys(h - len(ops) for h in hits if h >= len(ops))
     for op in (h for h in hits if h < len(ops)):
         found.update(dict.fromkeys(program.factors(op)))
-    return tuple(sorted(n for n in found if analysis.dims.size[n] > 1) or sorted(found))
+    return tuple(sorted(n for n in found if analysis.names.size[n] > 1) or sorted(found))
 
 
 def start(analysis: Analysis, wanted: str, *, regex: bool) -> Future[tuple[int, ...]]:

@@ -309,7 +309,7 @@ def _apply(session: Any, view: View) -> None:
     elif view.program:
         if len(view.program) < 12:
             return
-        n_names, n_conflicts = session.analysis.dims.n, len(session.analysis.conflicts)
+        n_names, n_conflicts = session.analysis.names.n, len(session.analysis.conflicts)
         session.select(
             tuple(n for n in view.names if n < n_names),
             tuple(k for k in view.conflicts if k < n_conflicts),

@@ -423,8 +423,8 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         plan = ShardingPlan(
             problem.analysis.program,
             problem.mesh,
-            found.op_axis,
-            found.value_axis,
+            found.op_factor,
+            found.value_dim,
             found.actions,
             found.key,
             problem.analysis.trees,

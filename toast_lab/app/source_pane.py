@@ -51,7 +51,9 @@ class SourcePane(pn.viewable.Viewer):
             self._analysis, self._file = analysis, ""
             self._ops = source_lines.ops_of_lines(analysis.program)
         ops = (
-            sorted({int(o) for o in analysis.dims.op[list(session.names)]}) if session.names else []
+            sorted({int(o) for o in analysis.names.op[list(session.names)]})
+            if session.names
+            else []
         )
         frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
         wanted = frames[0].file if frames else self._file or self._first()

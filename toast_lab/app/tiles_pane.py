@@ -39,7 +39,7 @@ def tensors_of(
     )
     first = len(found)
     for name in names:
-        op = int(analysis.dims.op[name])
+        op = int(analysis.names.op[name])
         made = [v for v in program.results(op) if name in program.def_names(v)]
         read = [
             int(program.use_value[u])

@@ -47,10 +47,10 @@ class Batch(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Outcome of a search; ``op_axis`` and ``value_axis`` are the plan's arrays."""
+    """Outcome of a search; ``op_factor`` and ``value_dim`` are the plan's arrays."""
 
-    op_axis: Any
-    value_axis: Any
+    op_factor: Any
+    value_dim: Any
     key: int
     actions: tuple[str, ...]
     cost: Any
@@ -243,8 +243,8 @@ def search_problem(
             result.trace.save(keep)
     plan = result.plan
     return Found(
-        plan.op_axis,
-        plan.value_axis,
+        plan.op_factor,
+        plan.value_dim,
         plan.key,
         plan.actions,
         result.cost,

@@ -377,7 +377,7 @@ def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | Non
     """
     plan = _given_plan(args, problem)
     if plan is not None and problem.pins is not None:
-        problem.pins.check(plan.op_axis, plan.value_axis)
+        problem.pins.check(plan.op_factor, plan.value_dim)
     return plan
 
 

@@ -98,8 +98,8 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
         again = None
     if (
         again is not None
-        and (again.op_axis == plan.op_axis).all()
-        and (again.value_axis == plan.value_axis).all()
+        and (again.op_factor == plan.op_factor).all()
+        and (again.value_dim == plan.value_dim).all()
     ):
         words = " ".join(f'"{action}"' for action in actions)
         return (

@@ -247,7 +247,7 @@ def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> N
     """All processes must be about to do the same, or they would wait for each other for good."""
     mine = (
         model.program.digest(),
-        [(name, plan.op_axis.tobytes()) for name, plan in named.items()],
+        [(name, plan.op_factor.tobytes()) for name, plan in named.items()],
         seed,
     )
     differ = [i for i, theirs in enumerate(distributed.exchange(mine)) if theirs != mine]

@@ -245,7 +245,7 @@ def planned_product_flops(plan: ShardingPlan) -> float:
     Each product's are divided by the sizes of the axes that its op is split on.
     """
     program, sizes = plan.program, np.asarray(plan.mesh.sizes)
-    ways = np.where(plan.op_axis >= 0, sizes, 1).prod(axis=1)
+    ways = np.where(plan.op_factor >= 0, sizes, 1).prod(axis=1)
     products = np.asarray([kind == "dot_general" for kind in program.kind])
     return float((program.flops * program.trips / ways)[products].sum())
 

@@ -89,7 +89,7 @@ class Analysis:
     """
 
     program: Program
-    dims: Names
+    names: Names
     colour: np.ndarray  #: [N] colour of each name
     colour_name: tuple[str, ...]
     group: np.ndarray  #: [colours] colour group
@@ -121,9 +121,9 @@ class Analysis:
         """All colours, in program order."""
         order = np.argsort(self.colour, kind="stable")
         start = np.searchsorted(self.colour[order], np.arange(len(self.colour_name)))
-        size = np.maximum.reduceat(self.dims.size[order], start) if len(order) else order
+        size = np.maximum.reduceat(self.names.size[order], start) if len(order) else order
         shardable = (
-            np.logical_or.reduceat(self.dims.shardable[order], start) if len(order) else order
+            np.logical_or.reduceat(self.names.shardable[order], start) if len(order) else order
         )
         rows = (
             zip(start.tolist(), [*start[1:].tolist(), len(order)], strict=True)
@@ -191,9 +191,9 @@ class Analysis:
         for s in self.compatibility_sets:
             met[int(self.group[s.colour])][s.resolution] = None
         size = np.zeros(n, np.int64)
-        np.maximum.at(size, group_of, self.dims.size)
-        n_names = np.bincount(group_of[self.dims.size > 1], minlength=n)
-        shardable = np.bincount(group_of[self.dims.shardable], minlength=n) > 0
+        np.maximum.at(size, group_of, self.names.size)
+        n_names = np.bincount(group_of[self.names.size > 1], minlength=n)
+        shardable = np.bincount(group_of[self.names.shardable], minlength=n) > 0
         rows = zip(
             self.group_name,
             colours,
@@ -290,7 +290,7 @@ def analyse_program(
     colour_name = _name_colours(names, colour, dim_names or {})
     return Analysis(
         program=program,
-        dims=names,
+        names=names,
         colour=colour,
         colour_name=colour_name,
         group=group,

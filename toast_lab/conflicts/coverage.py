@@ -207,7 +207,9 @@ def _all_dims(program: Program) -> _Dims:
     size = np.concatenate([program.shape, program.shape[program.shape_ptr[use_value] + dim]])
     keep = ~program.value_is_constant[value]
     factors = [
-        f for f, k in zip((*program.def_dim_minor, *program.use_dim_minor), keep, strict=True) if k
+        f
+        for f, k in zip((*program.def_dim_minor, *program.use_dim_factors), keep, strict=True)
+        if k
     ]
     major = np.concatenate([program.def_dim_factor, program.use_dim_factor])[keep]
     return _Dims(op[keep], value[keep], size[keep], factors, major)
@@ -215,7 +217,7 @@ def _all_dims(program: Program) -> _Dims:
 
 def coverage(analysis: Analysis) -> Coverage:
     """Work out the report; the module says what the numbers mean."""
-    program, names = analysis.program, analysis.dims
+    program, names = analysis.program, analysis.names
     dims, nbytes = _all_dims(program), value_bytes(program)
     nbytes[program.value_is_constant] = 0
     flops = program.flops * program.trips

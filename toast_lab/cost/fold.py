@@ -56,7 +56,7 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
 
     ``t``, ``f`` and ``m`` are those of the whole program.
     """
-    row = alike.ops.label  # [O] row of op_axis
+    row = alike.ops.label  # [O] row of op_factor
     first_name = program.factor_ptr[:-1]
     by_dim_of_use = np.diff(t.use_dim_ptr)
     use_names = t.use_dim_factor - np.repeat(first_name[t.use_owner], by_dim_of_use)

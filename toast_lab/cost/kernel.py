@@ -115,7 +115,7 @@ def price_steps(
     ops: Int32Array,
     steps: Steps,
     n_steps: int,
-    op_axis: Int32Matrix,
+    op_factor: Int32Matrix,
     axis_size: Int64Array,
     each: StepPrices,
     found: Prices,

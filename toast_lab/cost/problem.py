@@ -330,9 +330,9 @@ class Pricer:
         """Prices states given by classes; see ``quick``."""
         return Repricer(self.problem.folded, self.problem.prices.rates, self.problem.mesh.array())
 
-    def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
+    def totals(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Totals:
         """Price a state given by its arrays over the whole program, every op and step by itself."""
-        return self.problem.prices.totals(op_axis, value_axis)
+        return self.problem.prices.totals(op_factor, value_dim)
 
     def score(self, time_s: float, peak_bytes: float) -> tuple[float, float, float]:
         """(C(s), RT(s), MP(s)) of the paper."""
@@ -359,7 +359,7 @@ class Pricer:
 
     def full(self, plan: ShardingPlan) -> Cost:
         """Price a plan with every term apart."""
-        totals = self.totals(plan.op_axis, plan.value_axis)
+        totals = self.totals(plan.op_factor, plan.value_dim)
         score, relative, penalty = self.score(totals.time_s, totals.peak_bytes)
         hidden_s = self.problem.machine.overlap * (totals.time_s - totals.overlapped_s)
         program, mesh = self.problem.analysis.program, self.problem.mesh

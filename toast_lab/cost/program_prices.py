@@ -114,7 +114,7 @@ class ProgramPrices:
         totals = self.totals(whole_ops, whole_values)
         return totals.time_s, totals.peak_bytes
 
-    def totals(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Totals:
+    def totals(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Totals:
         """Price a sharding, given by its arrays, over the whole program.
 
         Every op and every step is priced by itself.
@@ -123,15 +123,15 @@ class ProgramPrices:
         facts, memory = self.static
         # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled
         # twice.
-        op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
+        op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
         ops, steps = st.real_ops(tables), st.buffers(tables, len(axis_size))
         each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
         live = np.zeros(len(tables.op_row) + 2)
         size = np.empty(len(tables.value_op))
         last = np.empty(len(tables.use_op), np.int32)
-        n_steps = st.lower_all(tables, ops, op_axis, value_axis, axis_size, steps)
+        n_steps = st.lower_all(tables, ops, op_factor, value_dim, axis_size, steps)
         kernel.price_steps(
-            facts, self.rates, tables, ops, steps, n_steps, op_axis, axis_size, each, prices
+            facts, self.rates, tables, ops, steps, n_steps, op_factor, axis_size, each, prices
         )
         compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
         peak_bytes, peak_op = kernel.live_bytes(

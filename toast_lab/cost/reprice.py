@@ -35,7 +35,7 @@ class Snapshot(NamedTuple):
     Never changed once it was made.
     """
 
-    op_axis: Int32Matrix  #: [K, A]
+    op_factor: Int32Matrix  #: [K, A]
     wanted: Int64Array  #: [W]
     kept: Int64Array  #: [V]
     prices: Prices
@@ -84,7 +84,7 @@ class Repricer:
         return found
 
     def price(
-        self, op_axis: np.ndarray, value_axis: np.ndarray, before: Snapshot | None
+        self, op_factor: np.ndarray, value_dim: np.ndarray, before: Snapshot | None
     ) -> tuple[float, float, int, Snapshot]:
         """(time_s, peak_bytes, ops priced, snapshot) of a state given by its classes' rows.
 
@@ -92,7 +92,7 @@ class Repricer:
         """
         t = self.folded.tables
         after = Snapshot(
-            np.empty_like(op_axis),
+            np.empty_like(op_factor),
             np.empty(len(t.use_owner), np.int64),
             np.empty(len(t.value_op), np.int64),
             kernel.prices(t),
@@ -103,8 +103,8 @@ class Repricer:
             t,
             self.folded.memory,
             self.folded.times,
-            op_axis,
-            value_axis,
+            op_factor,
+            value_dim,
             self.axis_size,
             np.inf,
             before is None,
@@ -122,8 +122,8 @@ def reprice(
     t: Tables,
     m: Memory,
     times: Float64Array,
-    op_axis: Int32Matrix,
-    value_axis: Int8Matrix,
+    op_factor: Int32Matrix,
+    value_dim: Int8Matrix,
     axis_size: Int64Array,
     enough_s: float,
     all_ops: bool,
@@ -141,9 +141,9 @@ def reprice(
     n_axes = axis_size.shape[0]
     n_ops = t.op_row.shape[0]
     steps = scratch.steps
-    st.wanted_layouts(t, op_axis, n_axes, steps.wanted)
-    st.kept_layouts_into(t, op_axis, value_axis, n_axes, steps.wanted, steps.layout)
-    copy_rows(after.op_axis, op_axis)
+    st.wanted_layouts(t, op_factor, n_axes, steps.wanted)
+    st.kept_layouts_into(t, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
+    copy_rows(after.op_factor, op_factor)
     copy_row(after.wanted, steps.wanted)
     copy_row(after.kept, steps.layout)
     n = 0
@@ -158,8 +158,10 @@ def reprice(
         copy_row(after.prices.passing_bytes, before.prices.passing_bytes)
         n = changed_ops(f, t, before, after, scratch.ops)
     ops = scratch.ops[:n]
-    n_steps = st.lower_into(t, ops, op_axis, axis_size, steps)
-    kernel.price_steps(f, r, t, ops, steps, n_steps, op_axis, axis_size, scratch.each, after.prices)
+    n_steps = st.lower_into(t, ops, op_factor, axis_size, steps)
+    kernel.price_steps(
+        f, r, t, ops, steps, n_steps, op_factor, axis_size, scratch.each, after.prices
+    )
     time_s = 0.0
     for op in range(n_ops):
         time_s += times[op] * after.prices.op_time_s[op]
@@ -186,11 +188,11 @@ def changed_ops(f: Facts, t: Tables, before: Snapshot, after: Snapshot, ops: np.
 
     Gives their number.
     """
-    n_rows, n_axes = after.op_axis.shape
+    n_rows, n_axes = after.op_factor.shape
     row = np.zeros(n_rows, np.bool_)
     for i in range(n_rows):
         for a in range(n_axes):
-            if before.op_axis[i, a] != after.op_axis[i, a]:
+            if before.op_factor[i, a] != after.op_factor[i, a]:
                 row[i] = True
     want = np.empty(after.wanted.shape[0], np.bool_)
     for w in range(want.shape[0]):

@@ -225,7 +225,7 @@ def _option(
     action = Action(group, bits, axis)
     state = State(space)
     changed = state.apply(action)
-    totals = pricer.totals(state.op_axis, state.value_axis)
+    totals = pricer.totals(state.op_factor, state.value_dim)
     kinds, sent = totals.steps.kind[: totals.n_steps], 0.0
     counts: dict[str, int] = {}
     for kind in np.unique(kinds).tolist():

@@ -90,7 +90,7 @@ def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) ->
 
 def _priced(pricer: Pricer, state: State, action: str) -> Taken:
     problem = pricer.problem
-    totals = pricer.totals(state.op_axis, state.value_axis)
+    totals = pricer.totals(state.op_factor, state.value_dim)
     kinds = totals.steps.kind[: totals.n_steps]
     sent: Sent = Counter()
     for i in np.flatnonzero((kinds != COMPUTE) & (kinds != SLICE)).tolist():

@@ -200,22 +200,22 @@ class _Asker:
         self.program, self.analysis = problem.analysis.program, problem.analysis
         self.actions = _actions(problem, plan)
         self.texts = [problem.space.text(a) for a in self.actions]
-        shape = plan.op_axis.shape, plan.value_axis.shape
+        shape = plan.op_factor.shape, plan.value_dim.shape
         # -1: refinement
         self.op_cause, self.value_cause = np.full(shape[0], -1), np.full(shape[1], -1)
         state = State(problem.space)
         for i, action in enumerate(self.actions):
-            before = state.op_axis.copy(), state.value_axis.copy()
+            before = state.op_factor.copy(), state.value_dim.copy()
             state.apply(action)
-            self.op_cause[state.op_axis != before[0]] = i
-            self.value_cause[state.value_axis != before[1]] = i
-        self.op_cause[state.op_axis != plan.op_axis] = -1
-        self.value_cause[state.value_axis != plan.value_axis] = -1
+            self.op_cause[state.op_factor != before[0]] = i
+            self.value_cause[state.value_dim != before[1]] = i
+        self.op_cause[state.op_factor != plan.op_factor] = -1
+        self.value_cause[state.value_dim != plan.value_dim] = -1
         self.exact = bool(
-            (state.op_axis == plan.op_axis).all() and (state.value_axis == plan.value_axis).all()
+            (state.op_factor == plan.op_factor).all() and (state.value_dim == plan.value_dim).all()
         )
         self.kept = plan.value_specs()
-        self._wants = st.wants_of(st.tables(plan.program), plan.op_axis)
+        self._wants = st.wants_of(st.tables(plan.program), plan.op_factor)
         self.values = {name: v for v, name in enumerate(self.program.value_name)}
         self.without: dict[int, Change | None] = {}
         self.settled: dict[tuple[int, int], Change | None] = {}
@@ -247,11 +247,11 @@ class _Asker:
         program = self.program
         if made:
             summed = [
-                f"{self.analysis.dim_text(int(self.plan.op_axis[row.op, a]))} over "
+                f"{self.analysis.dim_text(int(self.plan.op_factor[row.op, a]))} over "
                 f"{self.plan.mesh.axes[a]}"
                 for a in axes
-                if self.plan.op_axis[row.op, a] >= 0
-                and int(self.plan.op_axis[row.op, a]) not in program.def_names(value)
+                if self.plan.op_factor[row.op, a] >= 0
+                and int(self.plan.op_factor[row.op, a]) not in program.def_names(value)
             ]
             if summed:
                 return (
@@ -279,10 +279,10 @@ class _Asker:
     def _colours(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[str]:
         names = self.program.def_names(value)
         for a in axes:
-            if self.plan.value_axis[value, a] >= 0:
-                yield self.analysis.dim_text(names[int(self.plan.value_axis[value, a])])
-            if self.plan.op_axis[row.op, a] >= 0:
-                yield self.analysis.dim_text(int(self.plan.op_axis[row.op, a]))
+            if self.plan.value_dim[value, a] >= 0:
+                yield self.analysis.dim_text(names[int(self.plan.value_dim[value, a])])
+            if self.plan.op_factor[row.op, a] >= 0:
+                yield self.analysis.dim_text(int(self.plan.op_factor[row.op, a]))
 
     def _conflict(self, row: CollectiveRow, value: int) -> str:
         """The first conflict on the value or on a tensor of the op, and its bit.
@@ -319,9 +319,9 @@ class _Asker:
         ops = [row.op] if made else [row.op, int(self.program.value_op[value])]
         for a in axes:
             for op in ops:
-                if self.plan.op_axis[op, a] >= 0:
+                if self.plan.op_factor[op, a] >= 0:
                     found[int(self.op_cause[op, a])] = None
-            if self.plan.value_axis[value, a] >= 0:
+            if self.plan.value_dim[value, a] >= 0:
                 found[int(self.value_cause[value, a])] = None
         if not found and not self.exact:
             found[-1] = None
@@ -335,17 +335,17 @@ class _Asker:
             for k, action in enumerate(self.actions):
                 if k != i:
                     state.apply(action)
-            op_axis, value_axis = self.plan.op_axis.copy(), self.plan.value_axis.copy()
+            op_factor, value_dim = self.plan.op_factor.copy(), self.plan.value_dim.copy()
             mine, its = self.op_cause == i, self.value_cause == i
             later = np.isin(self.op_cause, np.arange(i + 1, len(self.actions)))
-            op_axis[mine | later] = state.op_axis[mine | later]
+            op_factor[mine | later] = state.op_factor[mine | later]
             later = np.isin(self.value_cause, np.arange(i + 1, len(self.actions)))
-            value_axis[its | later] = state.value_axis[its | later]
+            value_dim[its | later] = state.value_dim[its | later]
             if self.exact:
-                op_axis, value_axis = state.op_axis, state.value_axis
+                op_factor, value_dim = state.op_factor, state.value_dim
             actions = [t for k, t in enumerate(self.texts) if k != i]
             self.without[i] = self._change(
-                f"without {self.texts[i]}", op_axis, value_axis, tuple(actions), None
+                f"without {self.texts[i]}", op_factor, value_dim, tuple(actions), None
             )
         change = self.without[i]
         return None if change is None else change._replace(removes=self._gone(change.plan, row))
@@ -369,8 +369,8 @@ class _Asker:
                 texts = tuple(space.text(other) if k == i else t for k, t in enumerate(self.texts))
                 self.settled[i, bit] = self._change(
                     f"{space.text(other)} instead of {self.texts[i]}",
-                    state.op_axis,
-                    state.value_axis,
+                    state.op_factor,
+                    state.value_dim,
                     texts,
                     None,
                 )
@@ -389,17 +389,17 @@ class _Asker:
         wanted = self._wanted(row, value)
 
         def changed(what: str, ops: Sequence[int], values: dict[int, Spec | None]) -> Change | None:
-            op_axis, value_axis = plan.op_axis.copy(), plan.value_axis.copy()
+            op_factor, value_dim = plan.op_factor.copy(), plan.value_dim.copy()
             for op in ops:
-                op_axis[op, list(axes)] = -1
+                op_factor[op, list(axes)] = -1
             for v, spec in values.items():
                 for a in range(len(plan.mesh.axes)):
                     if spec is not None:
                         dims = [d for d, here in enumerate(spec) if plan.mesh.axes[a] in here]
-                        value_axis[v, a] = dims[0] if dims else -1
+                        value_dim[v, a] = dims[0] if dims else -1
                     elif a in axes:
-                        value_axis[v, a] = -1
-            return self._change(what, op_axis, value_axis, (), row)
+                        value_dim[v, a] = -1
+            return self._change(what, op_factor, value_dim, (), row)
 
         axis_text = " and ".join(row.axes)
         results = list(program.results(row.op))
@@ -436,21 +436,21 @@ class _Asker:
     def _change(
         self,
         what: str,
-        op_axis: np.ndarray,
-        value_axis: np.ndarray,
+        op_factor: np.ndarray,
+        value_dim: np.ndarray,
         actions: tuple[str, ...],
         row: CollectiveRow | None,
     ) -> Change | None:
         """None if the plan is the same or cannot be carried out."""
         plan = self.plan
-        if (op_axis == plan.op_axis).all() and (value_axis == plan.value_axis).all():
+        if (op_factor == plan.op_factor).all() and (value_dim == plan.value_dim).all():
             return None
-        for array in (op_axis, value_axis):
+        for array in (op_factor, value_dim):
             array.flags.writeable = False
         other = dataclasses.replace(
             plan,
-            op_axis=op_axis,
-            value_axis=value_axis,
+            op_factor=op_factor,
+            value_dim=value_dim,
             actions=actions or (*plan.actions, what),
             key=0,
         )

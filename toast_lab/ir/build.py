@@ -180,7 +180,7 @@ def finish(
         factor_class=ints(build.factor_class),
         use_dim_ptr=ints(build.use_dim_ptr),
         use_dim_factor=ints([d[0] for d in build.use_dim]),
-        use_dim_minor=tuple(build.use_dim),
+        use_dim_factors=tuple(build.use_dim),
         def_dim_factor=ints([d[0] for d in build.def_dim]),
         def_dim_minor=tuple(build.def_dim),
         hidden=np.zeros(len(build.shape), dtype=bool),

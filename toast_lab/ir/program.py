@@ -118,7 +118,7 @@ class Program:
     factor_class: np.ndarray  #: [F] index into FACTOR_CLASSES
     use_dim_ptr: np.ndarray  #: [U+1] row starts into use_dim_*; row u has one entry per operand dim
     use_dim_factor: np.ndarray  #: [sum] major factor of each operand dim (-1 never occurs)
-    use_dim_minor: tuple[tuple[int, ...], ...]  #: [sum] all factors of that dim, major first
+    use_dim_factors: tuple[tuple[int, ...], ...]  #: [sum] all factors of that dim, major first
     #: [sum of ranks] major factor of each result dim, row starts = shape_ptr
     def_dim_factor: np.ndarray
     def_dim_minor: tuple[tuple[int, ...], ...]  #: [sum of ranks] all factors of that dim

@@ -332,7 +332,7 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
     As the op leaves it, plus the axes over which partial sums are scattered.
     """
     program = plan.program
-    _, partial = steps.made_layouts(steps.tables(program), plan.op_axis)
+    _, partial = steps.made_layouts(steps.tables(program), plan.op_factor)
     kept, natural = plan.value_specs(), natural_specs(plan)
     made = list(kept)
     for value in range(program.n_values):

@@ -86,7 +86,7 @@ def _check_program(problem: Problem, plan: ShardingPlan) -> None:
 class _Listing:
     def __init__(self, analysis: Analysis, plan: ShardingPlan, names: bool) -> None:
         self.analysis, self.program, self.plan, self.names = analysis, plan.program, plan, names
-        self.steps = st.lower(plan.program, plan.op_axis, plan.value_axis, plan.mesh.array())
+        self.steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
         self.lines: list[ListingLine] = []
         self.depth, self.labels = outline(self.program)
         self.taken = set(self.program.value_name)

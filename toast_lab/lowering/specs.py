@@ -83,7 +83,7 @@ def natural_specs(plan: ShardingPlan) -> list[Spec]:
     Arguments have no op that makes them: theirs is the sharding in which they are kept.
     """
     program = plan.program
-    made, _ = steps.made_layouts(steps.tables(program), plan.op_axis)
+    made, _ = steps.made_layouts(steps.tables(program), plan.op_factor)
     kept = plan.kept_layouts()
     natural = []
     for value in range(program.n_values):

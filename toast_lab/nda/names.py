@@ -88,11 +88,11 @@ def _map_edges(program: Program) -> np.ndarray:
     ).astype(np.int64)
     # Of merged dims the major factors flow, and the minor ones too where both sides are made up
     # alike.
-    merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_minor)[use_dim]
+    merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_factors)[use_dim]
     size = program.factor_size
     minor = []
     for here, there in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
-        left, right = program.def_dim_minor[here], program.use_dim_minor[there]
+        left, right = program.def_dim_minor[here], program.use_dim_factors[there]
         if len(left) == len(right) and all(
             size[a] == size[b] for a, b in zip(left, right, strict=True)
         ):

@@ -271,8 +271,8 @@ def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     whole = dataclasses.replace(
         plan,
         mesh=one,
-        op_axis=np.full((plan.program.n_ops, 1), -1, np.int32),
-        value_axis=np.full((plan.program.n_values, 1), -1, np.int8),
+        op_factor=np.full((plan.program.n_ops, 1), -1, np.int32),
+        value_dim=np.full((plan.program.n_values, 1), -1, np.int8),
     )
     return annotate(model, whole)
 

@@ -113,11 +113,7 @@ def smaller_size(
         for dim, name in enumerate(names):
             cut = int(
                 np.prod(
-                    [
-                        n
-                        for a, n in enumerate(problem.mesh.sizes)
-                        if plan.value_axis[value, a] == dim
-                    ]
+                    [n for a, n in enumerate(problem.mesh.sizes) if plan.value_dim[value, a] == dim]
                 )
             )
             group = int(analysis.group[analysis.colour[name]])

@@ -128,12 +128,12 @@ class Moves:
         """Moves that would change the state."""
         flow = self.propagation.flow
         return _legal(
-            state.value_axis,
+            state.value_dim,
             self.member_ptr,
             self.member,
             self.dim,
             self.axis,
-            flow.value_dim,
+            flow.value_dim_ptr,
             flow.value_size,
             flow.axis_size,
         )
@@ -176,12 +176,12 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
 
 @compiled
 def _legal(
-    value_axis: Int8Matrix,
+    value_dim: Int8Matrix,
     member_ptr: Int64Array,
     member: Int32Array,
     dims: Int32Array,
     axes: Int32Array,
-    value_dim: Int32Array,
+    value_dim_ptr: Int32Array,
     value_size: Int64Matrix,
     axis_size: Int64Array,
 ) -> np.ndarray:
@@ -191,13 +191,13 @@ def _legal(
         dim, axis = dims[move], axes[move]
         for k in range(member_ptr[move], member_ptr[move + 1]):
             value = member[k]
-            if value_axis[value, axis] >= 0:
+            if value_dim[value, axis] >= 0:
                 continue
             ways = axis_size[axis]
             for b in range(axis_size.shape[0]):
-                if value_axis[value, b] == dim:
+                if value_dim[value, b] == dim:
                     ways *= axis_size[b]
-            if value_size[axis, value_dim[value] + dim] % ways == 0:
+            if value_size[axis, value_dim_ptr[value] + dim] % ways == 0:
                 legal[n] = move
                 n += 1
                 break
@@ -254,16 +254,16 @@ class _Tree:
         if recorder.is_resumed:
             self.known = dict(zip(trace["key"].tolist(), range(trace.n), strict=True))
         start = moves.propagation.start()
-        self.room = max(8, CACHE_BYTES // (start.op_axis.nbytes + start.value_axis.nbytes))
+        self.room = max(8, CACHE_BYTES // (start.op_factor.nbytes + start.value_dim.nbytes))
         # The unsharded program (or what pins leave of it) is priced already, and is not to be
         # counted twice.
         given = State(recorder.problem.space)
-        self.prices[int(_print(given.op_axis, given.value_axis))] = recorder.price(given)
+        self.prices[int(_print(given.op_factor, given.value_dim))] = recorder.price(given)
         self.root = self._add(start, None, -1, self._key(start))
 
     # -- states -----------------------------------------------------------------------------------
     def _key(self, state: Sharding) -> int:
-        arguments = state.value_axis[: self.recorder.problem.analysis.program.n_arguments]
+        arguments = state.value_dim[: self.recorder.problem.analysis.program.n_arguments]
         return int.from_bytes(
             hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little"
         )
@@ -280,7 +280,7 @@ class _Tree:
             id_ = self.known[key]
         else:
             id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
-        print_ = int(_print(state.op_axis, state.value_axis))
+        print_ = int(_print(state.op_factor, state.value_dim))
         quick = self._price(state, print_)
         self.recorder.trace.node.array["score"][id_] = quick.score
         node = _Node(
@@ -380,7 +380,7 @@ class _Tree:
         child = self.nodes.get(key)
         if child is None:
             child = self._add(state, node, move, key)
-        elif child.print != int(_print(state.op_axis, state.value_axis)):
+        elif child.print != int(_print(state.op_factor, state.value_dim)):
             self.ambiguous += 1
         self.taken[move] += 1
         self.gain[move] += child.reward - node.reward
@@ -472,7 +472,7 @@ class _Tree:
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
-        quick = self._price(state, int(_print(state.op_axis, state.value_axis)))
+        quick = self._price(state, int(_print(state.op_factor, state.value_dim)))
         self.recorder.record_plan(*state, [self.moves.text[m] for m in way], ids, quick)
         return quick.score
 
@@ -490,7 +490,7 @@ class Evaluator:
 
     def price(self, state: Sharding) -> Quick:
         """Price a sharding."""
-        alike = State.from_arrays(self.problem.space, state.op_axis, state.value_axis)
+        alike = State.from_arrays(self.problem.space, state.op_factor, state.value_dim)
         if alike is not None:
             self.folded += 1
             alike.priced = self._priced
@@ -498,7 +498,7 @@ class Evaluator:
             self._priced = alike.priced
             return quick
         self.whole += 1
-        totals = self.pricer.totals(state.op_axis, state.value_axis)
+        totals = self.pricer.totals(state.op_factor, state.value_dim)
         score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
         return Quick(
             score,
@@ -509,10 +509,10 @@ class Evaluator:
 
 
 @compiled
-def _print(op_axis: Int32Matrix, value_axis: Int8Matrix) -> np.uint64:
+def _print(op_factor: Int32Matrix, value_dim: Int8Matrix) -> np.uint64:
     """Hash of a whole sharding."""
     h = np.uint64(14695981039346656037)
-    for array in (op_axis.reshape(-1), value_axis.reshape(-1).astype(np.int32)):
+    for array in (op_factor.reshape(-1), value_dim.reshape(-1).astype(np.int32)):
         for x in array:
             h = (h ^ np.uint64(np.uint32(x))) * np.uint64(1099511628211)
     return h

@@ -127,11 +127,11 @@ def _result(recorder: Recorder, status: Status, asked: dict[str, Any]) -> Search
     recorder.report(last=True)
     plan, problem, trace = recorder.incumbent.plan(), recorder.problem, recorder.trace
     if problem.pins is not None:
-        broken = problem.pins.broken(plan.op_axis, plan.value_axis)
+        broken = problem.pins.broken(plan.op_factor, plan.value_dim)
         if broken:
             raise AssertionError(f"{asked['method']} does not keep to the pins: {broken[:5]}")
     cost = recorder.ledger.pricer.full(plan)
-    trace.best_op_axis, trace.best_value_axis = plan.op_axis, plan.value_axis
+    trace.best_op_factor, trace.best_value_dim = plan.op_factor, plan.value_dim
     trace.best_actions = plan.actions
     trace.about = {
         **about_problem(problem),

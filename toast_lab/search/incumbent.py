@@ -53,7 +53,7 @@ class Incumbent:
         kept.priced = None
         self.quick, self.rank, self.row, self.actions = quick, rank, row, taken
         self._plan = lambda: ShardingPlan.from_state(kept, taken)
-        self.trace.best_op_axis = self.trace.best_value_axis = None
+        self.trace.best_op_factor = self.trace.best_value_dim = None
 
     def keep_arrays(
         self,
@@ -61,24 +61,24 @@ class Incumbent:
         rank: Rank,
         row: int,
         *,
-        op_axis: np.ndarray,
-        value_axis: np.ndarray,
+        op_factor: np.ndarray,
+        value_dim: np.ndarray,
         labels: Sequence[str],
     ) -> None:
         """Make a plan the best that no sequence of actions gives."""
-        op_axis, value_axis, labels = op_axis.copy(), value_axis.copy(), tuple(labels)
-        key = int.from_bytes(digest(op_axis, value_axis), "little")
+        op_factor, value_dim, labels = op_factor.copy(), value_dim.copy(), tuple(labels)
+        key = int.from_bytes(digest(op_factor, value_dim), "little")
         self.quick, self.rank, self.row, self.actions = quick, rank, row, ()
-        self._plan = lambda: self._plan_of(op_axis, value_axis, labels, key)
-        self.trace.best_op_axis, self.trace.best_value_axis = op_axis, value_axis
+        self._plan = lambda: self._plan_of(op_factor, value_dim, labels, key)
+        self.trace.best_op_factor, self.trace.best_value_dim = op_factor, value_dim
         self.trace.best_actions, self.trace.about["key"] = labels, key
 
     def take_over(self, rank_of: Callable[[Quick, int], Rank]) -> None:
         """Make the best plan of a resumed trace the best so far."""
         trace, problem = self.trace, self.problem
-        op_axis, value_axis = trace.best_op_axis, trace.best_value_axis
-        assert op_axis is not None
-        assert value_axis is not None
+        op_factor, value_dim = trace.best_op_factor, trace.best_value_dim
+        assert op_factor is not None
+        assert value_dim is not None
         row = int(trace.row["best"][-1])
         simulation = trace.simulation(row)
         quick = Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
@@ -93,12 +93,12 @@ class Incumbent:
         trace.best_actions = labels
         self.quick, self.rank, self.row = quick, rank_of(quick, len(labels)), row
         self.actions = tuple(parsed[n_pinned:])
-        self._plan = lambda: self._plan_of(op_axis, value_axis, labels, key)
+        self._plan = lambda: self._plan_of(op_factor, value_dim, labels, key)
 
     def _plan_of(
-        self, op_axis: np.ndarray, value_axis: np.ndarray, labels: tuple[str, ...], key: int
+        self, op_factor: np.ndarray, value_dim: np.ndarray, labels: tuple[str, ...], key: int
     ) -> ShardingPlan:
         actions = with_pinned(self.problem, labels)
         return plan_of_arrays(
-            problem=self.problem, op_axis=op_axis, value_axis=value_axis, actions=actions, key=key
+            problem=self.problem, op_factor=op_factor, value_dim=value_dim, actions=actions, key=key
         )

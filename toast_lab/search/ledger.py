@@ -47,12 +47,12 @@ class Ledger:
             quick = self._prices[state.key] = self.pricer.quick(state)
         return quick
 
-    def price_arrays(self, op_axis: np.ndarray, value_axis: np.ndarray) -> Quick:
+    def price_arrays(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Quick:
         """Price a plan that no sequence of actions gives; arrays as in ``Recorder.record_plan``."""
-        key = digest(op_axis, value_axis)
+        key = digest(op_factor, value_dim)
         quick = self._prices.get(key)
         if quick is None:
-            totals = self.pricer.totals(op_axis, value_axis)
+            totals = self.pricer.totals(op_factor, value_dim)
             quick = self._prices[key] = self.quick(totals.time_s, totals.peak_bytes)
         return quick
 

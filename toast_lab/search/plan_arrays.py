@@ -1,7 +1,7 @@
 """Plans as the two arrays that a trace and a child process hand on: made, and checked.
 
-``op_axis`` is [O, A] int32, the name along which each op is split on each mesh axis, and
-``value_axis`` [V, A] int8, the dim of each value; -1: none.
+``op_factor`` is [O, A] int32, the name along which each op is split on each mesh axis, and
+``value_dim`` [V, A] int8, the dim of each value; -1: none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from toast_lab.sharding.plan import ShardingPlan, pinned_texts
 
 def plan_of_arrays(
     problem: Problem,
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
+    op_factor: np.ndarray,
+    value_dim: np.ndarray,
     actions: tuple[str, ...],
     key: int,
 ) -> ShardingPlan:
@@ -27,19 +27,19 @@ def plan_of_arrays(
 
     Args:
         problem: that the plan is of.
-        op_axis: [O, A] int32.
-        value_axis: [V, A] int8.
+        op_factor: [O, A] int32.
+        value_dim: [V, A] int8.
         actions: all of them, the pinned ones first.
         key: tells the plan from others.
     """
-    for array in (op_axis, value_axis):
+    for array in (op_factor, value_dim):
         array.flags.writeable = False
     analysis = problem.analysis
     return ShardingPlan(
         program=analysis.program,
         mesh=problem.mesh,
-        op_axis=op_axis,
-        value_axis=value_axis,
+        op_factor=op_factor,
+        value_dim=value_dim,
         actions=actions,
         key=key,
         trees=analysis.trees,
@@ -52,20 +52,20 @@ def with_pinned(problem: Problem, actions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def array_offenders(
-    problem: Problem, prefix: str, op_axis: np.ndarray, value_axis: np.ndarray
+    problem: Problem, prefix: str, op_factor: np.ndarray, value_dim: np.ndarray
 ) -> Iterator[str]:
     """Why arrays are not a plan of a problem: shapes, names and dims out of range, pins.
 
     Args:
         problem: that the plan should be of.
         prefix: what the arrays are called by in a trace, such as "best.".
-        op_axis: should be [O, A].
-        value_axis: should be [V, A].
+        op_factor: should be [O, A].
+        value_dim: should be [V, A].
     """
     program, n_axes = problem.analysis.program, len(problem.mesh.axes)
     rows = (
-        ("op_axis", op_axis, program.n_ops, "ops"),
-        ("value_axis", value_axis, program.n_values, "values"),
+        ("op_factor", op_factor, program.n_ops, "ops"),
+        ("value_dim", value_dim, program.n_values, "values"),
     )
     wrong = []
     for name, array, n, noun in rows:
@@ -79,9 +79,9 @@ def array_offenders(
     if wrong:
         yield from wrong
         return
-    both = f"{prefix}op_axis and {prefix}value_axis"
-    for text in validity.offenders(program, problem.mesh, op_axis, value_axis):
+    both = f"{prefix}op_factor and {prefix}value_dim"
+    for text in validity.offenders(program, problem.mesh, op_factor, value_dim):
         yield f"{both}: {text}"
-    if problem.pins is not None and (broken := problem.pins.broken(op_axis, value_axis)):
+    if problem.pins is not None and (broken := problem.pins.broken(op_factor, value_dim)):
         listed = "; ".join(map(str, broken[:5]))
         yield f"{both} do not keep to what is pinned: {listed}"

@@ -13,7 +13,7 @@ FULL_SIZE = 500
 
 def pruning_threshold(problem: Problem, limit: int = SMALLEST_GROUP) -> int:
     """Fewest names that a colour group must have to be acted on."""
-    total = int((problem.analysis.dims.size > 1).sum())
+    total = int((problem.analysis.names.size > 1).sum())
     return limit if total >= FULL_SIZE else max(1, limit * total // FULL_SIZE)
 
 

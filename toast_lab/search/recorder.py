@@ -152,8 +152,8 @@ class Recorder:
 
     def record_plan(
         self,
-        op_axis: np.ndarray,
-        value_axis: np.ndarray,
+        op_factor: np.ndarray,
+        value_dim: np.ndarray,
         labels: Sequence[str],
         nodes: Sequence[int] = (),
         quick: Quick | None = None,
@@ -161,25 +161,25 @@ class Recorder:
         """``record`` for a plan that no sequence of actions gives.
 
         Args:
-            op_axis: [O, A], the name along which each op is split on each axis, -1: none.
-            value_axis: [V, A], the dim of each value on each axis, -1: none.
+            op_factor: [O, A], the name along which each op is split on each axis, -1: none.
+            value_dim: [V, A], the dim of each value on each axis, -1: none.
             labels: how it came about, for people.
             nodes: trace nodes passed, root first.
             quick: its price, where the method has worked it out (and counted it in
                 ``ledger.counted``).
         """
-        op_axis = np.ascontiguousarray(op_axis, np.int32)
-        value_axis = np.ascontiguousarray(value_axis, np.int8)
+        op_factor = np.ascontiguousarray(op_factor, np.int32)
+        value_dim = np.ascontiguousarray(value_dim, np.int8)
         if quick is None:
-            quick = self.ledger.price_arrays(op_axis, value_axis)
+            quick = self.ledger.price_arrays(op_factor, value_dim)
         rank = self.rank(quick, len(labels))
         if self._write(quick, rank, labels, nodes):
             self.incumbent.keep_arrays(
                 quick,
                 rank,
                 self.trace.row.n - 1,
-                op_axis=op_axis,
-                value_axis=value_axis,
+                op_factor=op_factor,
+                value_dim=value_dim,
                 labels=labels,
             )
         self.report()

@@ -164,24 +164,24 @@ def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
 
 
 def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
-    op_axis, value_axis = trace.best_op_axis, trace.best_value_axis
-    if op_axis is None or value_axis is None:
+    op_factor, value_dim = trace.best_op_factor, trace.best_value_dim
+    if op_factor is None or value_dim is None:
         yield "it lacks best.op_axis and best.value_axis, the plan to go on from"
         return
-    if wrong := list(array_offenders(problem, "best.", op_axis, value_axis)):
+    if wrong := list(array_offenders(problem, "best.", op_factor, value_dim)):
         yield from wrong
         return
-    state = State.from_arrays(problem.space, op_axis, value_axis)
-    keys = {int.from_bytes(digest(op_axis, value_axis), "little")} | (
+    state = State.from_arrays(problem.space, op_factor, value_dim)
+    keys = {int.from_bytes(digest(op_factor, value_dim), "little")} | (
         set() if state is None else {state.plan_key}
     )
     if trace.about["key"] not in keys:
         yield f"about.key is {trace.about['key']:016x}, the best plan's is {min(keys):016x}"
-    yield from _actions(problem, trace, op_axis, value_axis)
+    yield from _actions(problem, trace, op_factor, value_dim)
 
 
 def _actions(
-    problem: Problem, trace: Trace, op_axis: np.ndarray, value_axis: np.ndarray
+    problem: Problem, trace: Trace, op_factor: np.ndarray, value_dim: np.ndarray
 ) -> Iterator[str]:
     """The actions of the best plan lead to it, if they are actions and not labels."""
     pinned = pinned_texts(problem.space)
@@ -195,7 +195,7 @@ def _actions(
         except ToastError:
             return
     if not (
-        np.array_equal(state.op_axis, op_axis) and np.array_equal(state.value_axis, value_axis)
+        np.array_equal(state.op_factor, op_factor) and np.array_equal(state.value_dim, value_dim)
     ):
         yield (
             f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of "
@@ -228,10 +228,10 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
 
 def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
     """The best plan costs what the trace says."""
-    assert trace.best_op_axis is not None
-    assert trace.best_value_axis is not None
+    assert trace.best_op_factor is not None
+    assert trace.best_value_dim is not None
     row, at = trace.row, int(trace.row["best"][-1])
-    totals = problem.pricer().totals(trace.best_op_axis, trace.best_value_axis)
+    totals = problem.pricer().totals(trace.best_op_factor, trace.best_value_dim)
     for column, priced in (("time_s", totals.time_s), ("peak_bytes", totals.peak_bytes)):
         written = float(row[column][at])
         if abs(priced - written) > trace_check.NEAR * abs(priced):

@@ -53,8 +53,8 @@ class BestPlan(NamedTuple):
     """A best plan that no sequence of actions gives."""
 
     simulation: int  #: that it came with, counted from 1
-    op_axis: np.ndarray  #: [O, A]
-    value_axis: np.ndarray  #: [V, A]
+    op_factor: np.ndarray  #: [O, A]
+    value_dim: np.ndarray  #: [V, A]
     actions: tuple[str, ...]  #: its labels
     key: int
 
@@ -63,8 +63,8 @@ class BestPlan(NamedTuple):
         actions = with_pinned(problem, self.actions)
         return plan_of_arrays(
             problem=problem,
-            op_axis=self.op_axis,
-            value_axis=self.value_axis,
+            op_factor=self.op_factor,
+            value_dim=self.value_dim,
             actions=actions,
             key=self.key,
         )
@@ -83,17 +83,17 @@ class PlanSender:
             return
         trace = simulations.trace
         if (
-            trace.best_op_axis is None
-            or trace.best_value_axis is None
-            or trace.best_op_axis is self._sent
+            trace.best_op_factor is None
+            or trace.best_value_dim is None
+            or trace.best_op_factor is self._sent
         ):
             return
-        self._sent = trace.best_op_axis
+        self._sent = trace.best_op_factor
         self.send(
             BestPlan(
                 simulation=int(trace.row["best"][-1]) + 1,
-                op_axis=trace.best_op_axis,
-                value_axis=trace.best_value_axis,
+                op_factor=trace.best_op_factor,
+                value_dim=trace.best_value_dim,
                 actions=trace.best_actions,
                 key=trace.about["key"],
             )
@@ -226,9 +226,13 @@ def search_in_child(
     finally:
         if not told_at:
             os.unlink(stop_file)
-    op_axis, value_axis, key = outcome.pop("plan")
+    op_factor, value_dim, key = outcome.pop("plan")
     plan = plan_of_arrays(
-        problem=problem, op_axis=op_axis, value_axis=value_axis, actions=outcome["actions"], key=key
+        problem=problem,
+        op_factor=op_factor,
+        value_dim=value_dim,
+        actions=outcome["actions"],
+        key=key,
     )
     return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
 
@@ -296,5 +300,5 @@ def run_one(
         "prepare_s": prepare_s,
         "bound": result.bound if result.bound is not None and np.isfinite(result.bound) else None,
         "actions": result.plan.actions,
-        "plan": (np.array(result.plan.op_axis), np.array(result.plan.value_axis), result.plan.key),
+        "plan": (np.array(result.plan.op_factor), np.array(result.plan.value_dim), result.plan.key),
     }

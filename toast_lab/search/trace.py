@@ -167,7 +167,7 @@ class Trace:
         nodes: every state of the search tree, a sequence of ``Node``; the root first.
         about: what was searched (program digest, mesh, machine, limit), by which method, seed and
             options.
-        best_op_axis, best_value_axis: arrays of the best plan, as in ``ShardingPlan``; while the
+        best_op_factor, best_value_dim: arrays of the best plan, as in ``ShardingPlan``; while the
             search goes on, None where its actions alone give it.
         best_actions: its actions as text.
         memory: what the method needs to go on, by name.
@@ -202,8 +202,8 @@ class Trace:
             score="f8",
         )
         self.about: dict[str, Any] = {}
-        self.best_op_axis: np.ndarray | None = None
-        self.best_value_axis: np.ndarray | None = None
+        self.best_op_factor: np.ndarray | None = None
+        self.best_value_dim: np.ndarray | None = None
         self.best_actions: tuple[str, ...] = ()
         self.memory: dict[str, np.ndarray] = {}
 
@@ -308,7 +308,7 @@ class Trace:
                 {name: getattr(self, part)[name] for name in getattr(self, part).array}
             )
         new.about, new.best_actions = dict(self.about), self.best_actions
-        new.best_op_axis, new.best_value_axis = self.best_op_axis, self.best_value_axis
+        new.best_op_factor, new.best_value_dim = self.best_op_factor, self.best_value_dim
         new.memory = {name: array.copy() for name, array in self.memory.items()}
         return new
 
@@ -320,8 +320,8 @@ class Trace:
         columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
         arrays = {f"{part}.{name}": c[name] for part, c in columns.items() for name in c.array}
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
-        if self.best_op_axis is not None and self.best_value_axis is not None:
-            arrays |= {"best.op_axis": self.best_op_axis, "best.value_axis": self.best_value_axis}
+        if self.best_op_factor is not None and self.best_value_dim is not None:
+            arrays |= {"best.op_axis": self.best_op_factor, "best.value_axis": self.best_value_dim}
         header: dict[str, Any] = {
             "format": FORMAT,
             "about": self.about,
@@ -368,8 +368,8 @@ class Trace:
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
             for part, columns in parts.items():
                 columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
-            trace.best_op_axis = arrays.get("best.op_axis")
-            trace.best_value_axis = arrays.get("best.value_axis")
+            trace.best_op_factor = arrays.get("best.op_axis")
+            trace.best_value_dim = arrays.get("best.value_axis")
             trace.memory = {
                 k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")
             }

@@ -28,13 +28,13 @@ class Alike(NamedTuple):
 
     ops: Classes
     values: Classes
-    op_ptr: np.ndarray  #: [M+1] row starts into op / op_name
+    op_ptr: np.ndarray  #: [M+1] row starts into op / move_factor
     op: np.ndarray  #: class that the move would split ...
-    op_name: np.ndarray  #: ... along this name of its first op
+    move_factor: np.ndarray  #: ... along this name of its first op
     value_ptr: np.ndarray  #: [M+1]
     value: np.ndarray  #: class that the move would shard ...
-    value_dim: np.ndarray  #: ... along this dim
-    value_dim_size: np.ndarray
+    move_dim: np.ndarray  #: ... along this dim
+    move_dim_size: np.ndarray
     #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
     op_axes: np.ndarray
     value_axes: np.ndarray  #: the same of ``value``
@@ -54,13 +54,13 @@ class Alike(NamedTuple):
 class Spans(NamedTuple):
     """What each of ``M`` moves does on each of ``A`` axes, as the kernels read it."""
 
-    op_span: np.ndarray  #: [A, M, 2] first row and end in op / op_name
+    op_span: np.ndarray  #: [A, M, 2] first row and end in op / move_factor
     op: np.ndarray
-    op_name: np.ndarray
+    move_factor: np.ndarray
     value_span: np.ndarray  #: [A, M, 2]
     value: np.ndarray
-    value_dim: np.ndarray
-    value_dim_size: np.ndarray
+    move_dim: np.ndarray
+    move_dim_size: np.ndarray
 
 
 def spans(alike: Alike, n_axes: int) -> Spans:
@@ -73,11 +73,11 @@ def spans(alike: Alike, n_axes: int) -> Spans:
     return Spans(
         op_span,
         alike.op[op_row],
-        alike.op_name[op_row],
+        alike.move_factor[op_row],
         value_span,
         alike.value[value_row],
-        alike.value_dim[value_row],
-        alike.value_dim_size[value_row],
+        alike.move_dim[value_row],
+        alike.move_dim_size[value_row],
     )
 
 
@@ -101,11 +101,11 @@ def find_alike(
     program: Program,
     op_ptr: np.ndarray,
     op: np.ndarray,
-    op_name: np.ndarray,
+    move_factor: np.ndarray,
     value_ptr: np.ndarray,
     value: np.ndarray,
-    value_dim: np.ndarray,
-    value_dim_size: np.ndarray,
+    move_dim: np.ndarray,
+    move_dim_size: np.ndarray,
     op_axes: np.ndarray,
     value_axes: np.ndarray,
     fixed: tuple[np.ndarray, np.ndarray] | None = None,
@@ -116,9 +116,14 @@ def find_alike(
     the same.
     """
     move = np.repeat(np.arange(len(op_ptr) - 1), np.diff(op_ptr))
-    local = op_name - program.factor_ptr[op]
+    local = move_factor - program.factor_ptr[op]
     what = classes(
-        len(op), move, local, program.factor_size[op_name], program.factor_class[op_name], op_axes
+        len(op),
+        move,
+        local,
+        program.factor_size[move_factor],
+        program.factor_class[move_factor],
+        op_axes,
     )
     here: list[np.ndarray] = []
     there: list[np.ndarray] = []
@@ -127,18 +132,18 @@ def find_alike(
         there = list(fixed[1].T)
     ops = classes(program.n_ops, _grouped(op, what.label, program.n_ops), *here)
     move = np.repeat(np.arange(len(value_ptr) - 1), np.diff(value_ptr))
-    what = classes(len(value), move, value_dim, value_dim_size, value_axes)
+    what = classes(len(value), move, move_dim, move_dim_size, value_axes)
     values = classes(program.n_values, _grouped(value, what.label, program.n_values), *there)
     return by_classes(
         ops,
         values,
         op_ptr,
         op,
-        op_name,
+        move_factor,
         value_ptr,
         value,
-        value_dim,
-        value_dim_size,
+        move_dim,
+        move_dim_size,
         op_axes,
         value_axes,
     )
@@ -149,11 +154,11 @@ def by_classes(
     values: Classes,
     op_ptr: np.ndarray,
     op: np.ndarray,
-    op_name: np.ndarray,
+    move_factor: np.ndarray,
     value_ptr: np.ndarray,
     value: np.ndarray,
-    value_dim: np.ndarray,
-    value_dim_size: np.ndarray,
+    move_dim: np.ndarray,
+    move_dim_size: np.ndarray,
     op_axes: np.ndarray,
     value_axes: np.ndarray,
 ) -> Alike:
@@ -165,11 +170,11 @@ def by_classes(
         values,
         _kept_ptr(op_ptr, first),
         ops.label[op[first]],
-        op_name[first],
+        move_factor[first],
         _kept_ptr(value_ptr, value_first),
         values.label[value[value_first]],
-        value_dim[value_first],
-        value_dim_size[value_first],
+        move_dim[value_first],
+        move_dim_size[value_first],
         op_axes[first],
         value_axes[value_first],
     )

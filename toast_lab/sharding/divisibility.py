@@ -203,7 +203,7 @@ def misses(size: int, mesh: Mesh) -> tuple[Miss, ...]:
 
 def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
     """Rows of the (colour group, size) pairs that some axis does not divide, most bytes first."""
-    program, names = analysis.program, analysis.dims
+    program, names = analysis.program, analysis.names
     if not names.n or not _axes(mesh):
         return []
     group_of = analysis.group[analysis.colour].astype(np.int64)

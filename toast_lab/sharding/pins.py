@@ -72,48 +72,46 @@ class Pins:
         """The pinned actions as a plan names its actions."""
         return tuple(space.text(a) for a in self.actions)
 
-    def broken(self, op_axis: np.ndarray, value_axis: np.ndarray) -> list[str]:
+    def broken(self, op_factor: np.ndarray, value_dim: np.ndarray) -> list[str]:
         """Every place where a plan, given by its arrays, does not keep to the pins.
 
         It is empty if the plan does.
         """
         program, axes, found = self.program, self.mesh.axes, []
-        for op, a in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_axis)).tolist():
-            wanted, there = int(self.op_fixed[op, a]), int(op_axis[op, a])
+        for op, a in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_factor)).tolist():
+            wanted, there = int(self.op_fixed[op, a]), int(op_factor[op, a])
             found.append(
                 f"{program.kind[op]} ({program.where(op)}): split along "
                 f"{_name(program, op, there)} over {axes[a]}, "
                 f"pinned to {_name(program, op, wanted)}"
             )
-        for v, a in np.argwhere(
-            (self.value_fixed >= 0) & (self.value_fixed != value_axis)
-        ).tolist():
-            there = int(value_axis[v, a])
+        for v, a in np.argwhere((self.value_fixed >= 0) & (self.value_fixed != value_dim)).tolist():
+            there = int(value_dim[v, a])
             found.append(
                 f"{program.value_name[v]}: {axes[a]} cuts "
                 f"{f'dim {there}' if there >= 0 else 'nothing'}, pinned to dim "
                 f"{int(self.value_fixed[v, a])}"
             )
-        ops, cut = np.nonzero(op_axis >= 0)
-        for i in np.flatnonzero(self.name_closed[op_axis[ops, cut], cut]).tolist():
+        ops, cut = np.nonzero(op_factor >= 0)
+        for i in np.flatnonzero(self.name_closed[op_factor[ops, cut], cut]).tolist():
             op, a = int(ops[i]), int(cut[i])
-            name = _name(program, op, int(op_axis[op, a]))
+            name = _name(program, op, int(op_factor[op, a]))
             found.append(
                 f"{program.kind[op]} ({program.where(op)}): split along {name} over "
                 f"{axes[a]}, not allowed"
             )
-        values, cut = np.nonzero(value_axis >= 0)
-        rows = program.shape_ptr[values] + value_axis[values, cut]
+        values, cut = np.nonzero(value_dim >= 0)
+        rows = program.shape_ptr[values] + value_dim[values, cut]
         for i in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
             v, a = int(values[i]), int(cut[i])
             found.append(
-                f"{program.value_name[v]}: {axes[a]} cuts dim {int(value_axis[v, a])}, not allowed"
+                f"{program.value_name[v]}: {axes[a]} cuts dim {int(value_dim[v, a])}, not allowed"
             )
         return found
 
-    def check(self, op_axis: np.ndarray, value_axis: np.ndarray) -> None:
+    def check(self, op_factor: np.ndarray, value_dim: np.ndarray) -> None:
         """Raise InvalidPlan listing every place where a plan does not keep to the pins."""
-        found = self.broken(op_axis, value_axis)
+        found = self.broken(op_factor, value_dim)
         if found:
             raise InvalidPlan(
                 f"this plan does not keep to {', '.join(self.texts)}:\n{join_offenders(found)}"
@@ -125,8 +123,8 @@ class Pins:
         return dataclasses.replace(
             space,
             pins=self,
-            op_axes=_allowed(self.name_closed[space.op_name]),
-            value_axes=_allowed(self.dim_closed[first[space.value] + space.value_dim]),
+            op_axes=_allowed(self.name_closed[space.move_factor]),
+            value_axes=_allowed(self.dim_closed[first[space.value] + space.move_dim]),
         )
 
 
@@ -198,7 +196,7 @@ class _Made:
         program, v = self.program, wish.value
         first, op = int(program.shape_ptr[v]), int(program.value_op[v])
         names = program.def_names(v)
-        shardable = self.space.analysis.dims.shardable
+        shardable = self.space.analysis.names.shardable
         for a, d in wish.dims:
             before = self.why.get(("fixed", v, a))
             if before is not None and self.value_fixed[v, a] != d:
@@ -236,12 +234,12 @@ class _Made:
             except InvalidPlan as error:
                 self.wrong.append(f"{wish.text}: {error}")
                 return
-            names = self._sides(move, self.space.op_ptr, self.space.op, self.space.op_name)
+            names = self._sides(move, self.space.op_ptr, self.space.op, self.space.move_factor)
             picked = self._sides(
                 move,
                 self.space.value_ptr,
                 self.space.value,
-                program.shape_ptr[self.space.value] + self.space.value_dim,
+                program.shape_ptr[self.space.value] + self.space.move_dim,
             )
             rows = picked
         for row in names.tolist():
@@ -274,7 +272,7 @@ class _Made:
         """Fix what the pinned actions make, in order, by themselves."""
         state, program = State(self.space), self.program
         for wish in wishes:
-            ops, values = state.op_axis, state.value_axis
+            ops, values = state.op_factor, state.value_dim
             try:
                 changed = state.apply(wish.action)
             except InvalidPlan as error:
@@ -283,7 +281,7 @@ class _Made:
             if not changed:
                 self.wrong.append(no_effect(self.space, wish.action).replace("action ", "pin ", 1))
                 continue
-            new_ops, new_values, a = state.op_axis, state.value_axis, wish.action.axis
+            new_ops, new_values, a = state.op_factor, state.value_dim, wish.action.axis
             clashes: dict[str, list[str]] = {}
             for v in np.flatnonzero(new_values[:, a] != values[:, a]).tolist():
                 d = int(new_values[v, a])

@@ -39,8 +39,8 @@ class ShardingPlan:
 
     program: Program
     mesh: Mesh
-    op_axis: np.ndarray  #: [O, A] name along which the op is split on that axis, -1: none
-    value_axis: np.ndarray  #: [V, A] dim of the value on that axis, -1: none
+    op_factor: np.ndarray  #: [O, A] name along which the op is split on that axis, -1: none
+    value_dim: np.ndarray  #: [V, A] dim of the value on that axis, -1: none
     #: how it came about, as text; empty if it did not come from actions
     actions: tuple[str, ...] = ()
     key: int = 0  #: 64-bit state key
@@ -60,7 +60,7 @@ class ShardingPlan:
     @classmethod
     def from_state(cls, state: State, actions: Iterable[Action] = ()) -> ShardingPlan:
         """Freeze a search state."""
-        arrays = state.op_axis.copy(), state.value_axis.copy()
+        arrays = state.op_factor.copy(), state.value_dim.copy()
         for a in arrays:
             a.flags.writeable = False
         space = state.space
@@ -136,7 +136,7 @@ class ShardingPlan:
     def kept_layouts(self) -> np.ndarray:
         """[V] packed layout of each value as lowering keeps it."""
         t = steps.tables(self.program)
-        return steps.kept_layouts(t, self.op_axis, self.value_axis)
+        return steps.kept_layouts(t, self.op_factor, self.value_dim)
 
     def spec(self, layout: int, rank: int) -> Spec:
         """Mesh axis names per dim of a packed layout."""
@@ -154,7 +154,7 @@ class ShardingPlan:
 
     def use_specs(self) -> list[Spec]:
         """Mesh axes per dim of every operand use."""
-        wanted = steps.wants_of(steps.tables(self.program), self.op_axis)
+        wanted = steps.wants_of(steps.tables(self.program), self.op_factor)
         return [
             self.spec(int(layout), len(self.program.use_names(u)))
             for u, layout in enumerate(wanted)
@@ -247,7 +247,7 @@ class ShardingPlan:
             "mesh": dict(zip(self.mesh.axes, self.mesh.sizes, strict=True)),
             "actions": list(self.actions),
             "key": f"{self.key:016x}",
-            **portable.to_json(self.program, self.mesh, self.op_axis, self.value_axis),
+            **portable.to_json(self.program, self.mesh, self.op_factor, self.value_dim),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -322,7 +322,7 @@ class ShardingPlan:
 
     def check(self) -> None:
         """Raise InvalidPlan listing every op and value that the plan cannot shard as it says."""
-        wrong = validity.offenders(self.program, self.mesh, self.op_axis, self.value_axis)
+        wrong = validity.offenders(self.program, self.mesh, self.op_factor, self.value_dim)
         if wrong:
             raise InvalidPlan("this plan cannot be carried out: " + join_offenders(wrong))
 

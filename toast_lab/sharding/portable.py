@@ -47,8 +47,8 @@ Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ..
 class Applied(NamedTuple):
     """A plan on a program."""
 
-    op_axis: np.ndarray  #: [O, A] int32
-    value_axis: np.ndarray  #: [V, A] int8
+    op_factor: np.ndarray  #: [O, A] int32
+    value_dim: np.ndarray  #: [V, A] int8
     notes: tuple[str, ...]  #: what of the plan was left out, and why
 
 
@@ -112,11 +112,11 @@ def _places(program: Program, op: int) -> dict[int, str]:
 
 # -- writing ---------------------------------------------------------------------------------------
 def to_json(
-    program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray
+    program: Program, mesh: Mesh, op_factor: np.ndarray, value_dim: np.ndarray
 ) -> dict[str, Any]:
     """``ops`` and ``arguments`` of a plan as plain data."""
     label = labels(program)
-    splits = [_split(program, mesh, op_axis, value_axis, op) for op in range(program.n_ops)]
+    splits = [_split(program, mesh, op_factor, value_dim, op) for op in range(program.n_ops)]
     arguments = {
         program.value_name[program.results(op)[0]]: _plain(splits[op])[1][0]
         for op in range(program.n_arguments)
@@ -142,19 +142,19 @@ def to_json(
 
 
 def _split(
-    program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray, op: int
+    program: Program, mesh: Mesh, op_factor: np.ndarray, value_dim: np.ndarray, op: int
 ) -> Split:
-    axes = [a for a in range(len(mesh.axes)) if op_axis[op, a] >= 0]
+    axes = [a for a in range(len(mesh.axes)) if op_factor[op, a] >= 0]
     places = _places(program, op) if axes else {}
     kept = tuple(
         tuple(
-            (mesh.axes[a], int(value_axis[v, a]))
+            (mesh.axes[a], int(value_dim[v, a]))
             for a in range(len(mesh.axes))
-            if value_axis[v, a] >= 0
+            if value_dim[v, a] >= 0
         )
         for v in program.results(op)
     )
-    return tuple((mesh.axes[a], places[int(op_axis[op, a])]) for a in axes), kept
+    return tuple((mesh.axes[a], places[int(op_factor[op, a])]) for a in axes), kept
 
 
 def _plain(split: Split) -> list[Any]:
@@ -287,8 +287,8 @@ class _Writer:
 
     def __init__(self, program: Program, mesh: Mesh) -> None:
         self.program, self.mesh = program, mesh
-        self.op_axis = np.full((program.n_ops, len(mesh.axes)), -1, np.int32)
-        self.value_axis = np.full((program.n_values, len(mesh.axes)), -1, np.int8)
+        self.op_factor = np.full((program.n_ops, len(mesh.axes)), -1, np.int32)
+        self.value_dim = np.full((program.n_values, len(mesh.axes)), -1, np.int8)
         self.left_out: Counter[str] = Counter()
 
     def write(self, splits: Sequence[Split | None], deepest: np.ndarray) -> Applied:
@@ -302,10 +302,10 @@ class _Writer:
             owner = int(program.owner[op])
             if min(deepest[op], deepest[owner]) >= ROUNDS - 1:
                 continue
-            self.op_axis[op] = -1  # its names are the owner's
+            self.op_factor[op] = -1  # its names are the owner's
             for mine, theirs in zip(program.results(op), program.results(owner), strict=False):
                 if program.dims(mine) == program.dims(theirs):
-                    self.value_axis[mine] = self.value_axis[theirs]
+                    self.value_dim[mine] = self.value_dim[theirs]
         unknown = Counter(
             f"{program.kind[op]} ({program.where(op)})"
             for op in np.flatnonzero(deepest < 0).tolist()
@@ -316,7 +316,7 @@ class _Writer:
             notes.append(
                 f"unsharded, since the plan knows nothing like them: {join_offenders(rows_, 10)}"
             )
-        return Applied(self.op_axis, self.value_axis, tuple(notes))
+        return Applied(self.op_factor, self.value_dim, tuple(notes))
 
     def _op(self, op: int, split: Split) -> None:
         program = self.program
@@ -327,7 +327,7 @@ class _Writer:
                 self._leave_out(axis, f"{program.kind[op]} ({program.where(op)}) has no such dim")
                 continue
             self._give(
-                self.op_axis[op],
+                self.op_factor[op],
                 axis,
                 name,
                 int(program.factor_size[name]),
@@ -342,7 +342,7 @@ class _Writer:
                 if why := random_keys.offence(program, value, dim):
                     self._leave_out(axis, f"{self._called(op)}: {why}")
                     continue
-                self._give(self.value_axis[value], axis, dim, shape[dim], lambda: self._called(op))
+                self._give(self.value_dim[value], axis, dim, shape[dim], lambda: self._called(op))
 
     def _give(
         self, row: np.ndarray, axis: str, what: int, size: int, called: Callable[[], str]

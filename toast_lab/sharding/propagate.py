@@ -80,7 +80,7 @@ class Flow(NamedTuple):
     touch_value: Int32Array  #: [U+V]
     touch_dim: Int32Array  #: [U+V] row starts into dim_factor, one row for each dim of the value
     dim_factor: Int32Array  #: factor of the op that the dim has there
-    value_dim: Int32Array  #: [V+1] row starts into value_size
+    value_dim_ptr: Int32Array  #: [V+1] row starts into value_size
     #: [A, sum of ranks] sizes; 1 where the axis may not be (constants, pins)
     value_size: Int64Matrix
     factor_size: Int64Array  #: [F]
@@ -92,12 +92,14 @@ class Flow(NamedTuple):
 class Sharding(NamedTuple):
     """Where propagation stands; ``copy()`` before branching."""
 
-    op_axis: np.ndarray  #: [O, A] int32 factor along which each op is split on each axis, -1: none
-    value_axis: np.ndarray  #: [V, A] int8 dim of each value on each axis, -1: none
+    op_factor: (
+        np.ndarray
+    )  #: [O, A] int32 factor along which each op is split on each axis, -1: none
+    value_dim: np.ndarray  #: [V, A] int8 dim of each value on each axis, -1: none
 
     def copy(self) -> Sharding:
         """An independent copy."""
-        return Sharding(self.op_axis.copy(), self.value_axis.copy())
+        return Sharding(self.op_factor.copy(), self.value_dim.copy())
 
 
 class Propagation:
@@ -127,7 +129,7 @@ class Propagation:
                     dim = int(self.pins.value_fixed[value, axis])
                     # A value that has the axis counts as reached; this one has it, and has told
                     # nobody yet.
-                    self._start.value_axis[value, axis] = -1
+                    self._start.value_dim[value, axis] = -1
                     self.shard(self._start, np.array([value]), dim, axis)
         return self._start.copy()
 
@@ -149,8 +151,8 @@ class Propagation:
         return int(
             shard_values(
                 self.flow,
-                state.op_axis,
-                state.value_axis,
+                state.op_factor,
+                state.value_dim,
                 np.asarray(values, np.int32),
                 dim,
                 axis,
@@ -197,7 +199,7 @@ class Propagation:
 
 def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     program, axis_size = analysis.program, mesh.array()
-    usable = analysis.dims.shardable & (program.factor_size % axis_size[:, None] == 0)
+    usable = analysis.names.shardable & (program.factor_size % axis_size[:, None] == 0)
     op_of_use = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     touch_op = program.owner[np.concatenate([op_of_use, program.value_op])].astype(np.int32)
     op_touch_ptr, op_touch = _grouped(touch_op, program.n_ops)
@@ -222,7 +224,7 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
         dim_factor=np.concatenate([program.use_dim_factor, program.def_dim_factor]).astype(
             np.int32
         ),
-        value_dim=np.array(program.shape_ptr, np.int32),
+        value_dim_ptr=np.array(program.shape_ptr, np.int32),
         value_size=np.where(never, 1, program.shape),
         factor_size=program.factor_size,
         usable=usable,
@@ -313,8 +315,8 @@ def _divides(size: int, what: int, taken: np.ndarray, axis: int, axis_size: np.n
 @compiled
 def shard_values(
     t: Flow,
-    op_axis: Int32Matrix,
-    value_axis: Int8Matrix,
+    op_factor: Int32Matrix,
+    value_dim: Int8Matrix,
     values: Int32Array,
     dim: int,
     axis: int,
@@ -325,22 +327,20 @@ def shard_values(
 
     ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False.
     """
-    value_size, value_dim = t.value_size[axis], t.value_dim
+    value_size, value_dim_ptr = t.value_size[axis], t.value_dim_ptr
     changed = 0
     for value in values:
-        size = value_size[value_dim[value] + dim]
-        if value_axis[value, axis] < 0 and _divides(
-            size, dim, value_axis[value], axis, t.axis_size
-        ):
-            changed += _spread(t, op_axis, value_axis, value, dim, axis, waiting, blocks)
+        size = value_size[value_dim_ptr[value] + dim]
+        if value_dim[value, axis] < 0 and _divides(size, dim, value_dim[value], axis, t.axis_size):
+            changed += _spread(t, op_factor, value_dim, value, dim, axis, waiting, blocks)
     return changed
 
 
 @helper
 def _spread(
     t: Flow,
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
+    op_factor: np.ndarray,
+    value_dim: np.ndarray,
     seed: int,
     seed_dim: int,
     axis: int,
@@ -359,12 +359,12 @@ def _spread(
     value_use = t.value_use
     touch_dim = t.touch_dim
     dim_factor = t.dim_factor
-    value_dim = t.value_dim
+    value_dim_ptr = t.value_dim_ptr
     value_size = t.value_size[axis]
     factor_size = t.factor_size
     axis_size = t.axis_size
     n_uses, n_blocks = value_use.shape[0], blocks.shape[1]
-    split, held, usable = op_axis[:, axis], value_axis[:, axis], t.usable[axis]
+    split, held, usable = op_factor[:, axis], value_dim[:, axis], t.usable[axis]
     held[seed] = seed_dim
     _tell(seed, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
     changed = 1
@@ -388,7 +388,7 @@ def _spread(
                         value = touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
-                        start = value_dim[value]
+                        start = value_dim_ptr[value]
                         dim = _wanted_dim(
                             value,
                             split,
@@ -397,10 +397,10 @@ def _spread(
                             touch_op,
                             touch_dim,
                             dim_factor,
-                            value_dim[value + 1] - start,
+                            value_dim_ptr[value + 1] - start,
                         )
                         if dim >= 0 and _divides(
-                            value_size[start + dim], dim, value_axis[value], axis, axis_size
+                            value_size[start + dim], dim, value_dim[value], axis, axis_size
                         ):
                             held[value] = dim
                             changed += 1
@@ -419,7 +419,7 @@ def _spread(
                         op, held, op_touch_ptr, op_touch, touch_value, touch_dim, dim_factor, usable
                     )
                     if factor >= 0 and _divides(
-                        factor_size[factor], factor, op_axis[op], axis, axis_size
+                        factor_size[factor], factor, op_factor[op], axis, axis_size
                     ):
                         split[op] = factor
                         changed += 1
@@ -436,12 +436,15 @@ def _spread(
                         value = touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
-                        start = value_dim[value]
+                        start = value_dim_ptr[value]
                         dim = _dim_of(
-                            split[op], touch_dim[touch], value_dim[value + 1] - start, dim_factor
+                            split[op],
+                            touch_dim[touch],
+                            value_dim_ptr[value + 1] - start,
+                            dim_factor,
                         )
                         if dim >= 0 and _divides(
-                            value_size[start + dim], dim, value_axis[value], axis, axis_size
+                            value_size[start + dim], dim, value_dim[value], axis, axis_size
                         ):
                             held[value] = dim
                             changed += 1

@@ -47,13 +47,13 @@ class Space:
     mesh: Mesh
     group: np.ndarray  #: [M]
     bits: np.ndarray  #: [M]
-    op_ptr: np.ndarray  #: [M+1] row starts into op / op_name
+    op_ptr: np.ndarray  #: [M+1] row starts into op / move_factor
     op: np.ndarray  #: op that the move would split ...
-    op_name: np.ndarray  #: ... along this name
+    move_factor: np.ndarray  #: ... along this name
     value_ptr: np.ndarray  #: [M+1]
     value: np.ndarray  #: value that the move would shard ...
-    value_dim: np.ndarray  #: ... along this dim
-    value_dim_size: np.ndarray  #: size of that dim
+    move_dim: np.ndarray  #: ... along this dim
+    move_dim_size: np.ndarray  #: size of that dim
     n_names: np.ndarray  #: [M] names of the group with size above 1
     #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
     op_axes: np.ndarray
@@ -76,11 +76,11 @@ class Space:
             self.analysis.program,
             self.op_ptr,
             self.op,
-            self.op_name,
+            self.move_factor,
             self.value_ptr,
             self.value,
-            self.value_dim,
-            self.value_dim_size,
+            self.move_dim,
+            self.move_dim_size,
             self.op_axes,
             self.value_axes,
             None if self.pins is None else (self.pins.op_fixed, self.pins.value_fixed),
@@ -89,7 +89,7 @@ class Space:
     @functools.cached_property
     def name_size(self) -> np.ndarray:
         """[N] sizes of names, writable: of the type that kernels are compiled for."""
-        return np.array(self.analysis.dims.size, np.int64)
+        return np.array(self.analysis.names.size, np.int64)
 
     @functools.cached_property
     def first_name(self) -> np.ndarray:
@@ -213,7 +213,7 @@ class Choices(NamedTuple):
 
 def build_space(analysis: Analysis, mesh: Mesh) -> Space:
     """Work out all moves of an analysed program."""
-    program, names = analysis.program, analysis.dims
+    program, names = analysis.program, analysis.names
     sides = _sides(analysis)
     ops_of, values_of = _op_choices(analysis), _value_choices(analysis)
     group_row: list[int] = []
@@ -247,11 +247,11 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
         bits=np.asarray(bits_row, dtype=np.int32),
         op_ptr=np.cumsum([0, *map(len, op_rows)], dtype=np.int32),
         op=_joined(op_rows).astype(np.int32),
-        op_name=_joined(op_names).astype(np.int32),
+        move_factor=_joined(op_names).astype(np.int32),
         value_ptr=np.cumsum([0, *map(len, value_rows)], dtype=np.int32),
         value=value.astype(np.int32),
-        value_dim=dim.astype(np.int8),
-        value_dim_size=program.shape[program.shape_ptr[value] + dim],
+        move_dim=dim.astype(np.int8),
+        move_dim_size=program.shape[program.shape_ptr[value] + dim],
         n_names=np.asarray([analysis.groups[g].n_names for g in group_row], dtype=np.int32),
         op_axes=np.full(sum(map(len, op_rows)), every),
         value_axes=np.full(len(value), every),
@@ -276,8 +276,8 @@ def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def _op_choices(analysis: Analysis) -> Choices:
-    name = np.flatnonzero(analysis.dims.size > 1)
-    return _choices(analysis, analysis.dims.op[name], name, np.zeros_like(name))
+    name = np.flatnonzero(analysis.names.size > 1)
+    return _choices(analysis, analysis.names.op[name], name, np.zeros_like(name))
 
 
 def _value_choices(analysis: Analysis) -> Choices:

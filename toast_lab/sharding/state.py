@@ -1,13 +1,13 @@
 """The search state and how an action changes it.
 
-State of a program with ``O`` ops and ``V`` values on ``A`` mesh axes: ``op_axis[O, A]`` is the name
-along which the op is split on that axis (-1: none), ``value_axis[V, A]`` the dim of the value on
-that axis (-1: none).  An op may have lost a colour while its result keeps it; the two are separate
-on purpose.  Earlier actions win an axis on an op or a value.
+State of a program with ``O`` ops and ``V`` values on ``A`` mesh axes: ``op_factor[O, A]`` is the
+factor along which the op is split on that axis (-1: none), ``value_dim[V, A]`` the dim of the
+value on that axis (-1: none).  An op may have lost a colour while its result keeps it; the two are
+separate on purpose.  Earlier actions win an axis on an op or a value.
 
 Ops that no sequence of actions tells apart, those of repeated layers above all, are in one class
 (see ``alike``), and so are values.  A state holds one row for each class, ``ops[K, A]`` and
-``values[L, A]``; ``op_axis`` and ``value_axis`` spread them over the whole program.
+``values[L, A]``; ``op_factor`` and ``value_dim`` spread them over the whole program.
 
 The state key is a 64-bit Zobrist hash of the rows, so two orders that end in one sharding are one
 node of the search.  What pins fix is there from the start (``Space.start``) and does not count: the
@@ -58,8 +58,8 @@ def _value_hash(value: int, dim: int, axis: int) -> np.uint64:
 
 @compiled
 def _take_rows(
-    op_axis: Int32Matrix,
-    value_axis: Int8Matrix,
+    op_factor: Int32Matrix,
+    value_dim: Int8Matrix,
     first_name: Int32Array,
     op_label: Int32Array,
     op_first: Int64Array,
@@ -74,32 +74,32 @@ def _take_rows(
     Gives False if those of a class differ.
     """
     n_axes = ops.shape[1]
-    for op in range(op_axis.shape[0]):
+    for op in range(op_factor.shape[0]):
         first = op_first[op_label[op]]
         for a in range(n_axes):
-            here, there = op_axis[op, a], op_axis[first, a]
+            here, there = op_factor[op, a], op_factor[first, a]
             if (here < 0) != (there < 0) or (
                 here >= 0 and here - first_name[op] != there - first_name[first]
             ):
                 return False
-    for value in range(value_axis.shape[0]):
+    for value in range(value_dim.shape[0]):
         first = value_first[value_label[value]]
         for a in range(n_axes):
-            if value_axis[value, a] != value_axis[first, a]:
+            if value_dim[value, a] != value_dim[first, a]:
                 return False
     for a in range(n_axes):
         for k in range(ops.shape[0]):
-            ops[k, a] = op_axis[op_first[k], a]
+            ops[k, a] = op_factor[op_first[k], a]
         for v in range(values.shape[0]):
-            values[v, a] = value_axis[value_first[v], a]
+            values[v, a] = value_dim[value_first[v], a]
     _hash_rows(ops, values, key)
     return True
 
 
 @compiled
 def apply_move(
-    op_axis: Int32Matrix,
-    value_axis: Int8Matrix,
+    op_factor: Int32Matrix,
+    value_dim: Int8Matrix,
     key: UInt64Array,
     axis: int,
     axis_size: Int64Array,
@@ -118,42 +118,42 @@ def apply_move(
 
     Gives the number of rows changed (dry: 1 if any would).
 
-    ``op_axis[K, A]`` and ``value_axis[L, A]`` are those of the classes; the other arrays are those
+    ``op_factor[K, A]`` and ``value_dim[L, A]`` are those of the classes; the other arrays are those
     of ``Spans``.
     """
     n_axes = axis_size.shape[0]
     changed = 0
     for i in range(op_span[axis, move, 0], op_span[axis, move, 1]):
         op = ops[i]
-        if op_axis[op, axis] >= 0:
+        if op_factor[op, axis] >= 0:
             continue
         name = op_names[i]
         ways = axis_size[axis]
         for b in range(n_axes):
-            if op_axis[op, b] == name:
+            if op_factor[op, b] == name:
                 ways *= axis_size[b]
         if name_size[name] % ways != 0:
             continue
         changed += 1
         if not dry:
-            op_axis[op, axis] = name
+            op_factor[op, axis] = name
             key[0] ^= _op_hash(name, axis)
         elif changed > 0:
             return 1
     for i in range(value_span[axis, move, 0], value_span[axis, move, 1]):
         value = values[i]
-        if value_axis[value, axis] >= 0:
+        if value_dim[value, axis] >= 0:
             continue
         dim = value_dims[i]
         ways = axis_size[axis]
         for b in range(n_axes):
-            if value_axis[value, b] == dim:
+            if value_dim[value, b] == dim:
                 ways *= axis_size[b]
         if value_sizes[i] % ways != 0:
             continue
         changed += 1
         if not dry:
-            value_axis[value, axis] = dim
+            value_dim[value, axis] = dim
             key[0] ^= _value_hash(value, dim, axis)
         elif changed > 0:
             return 1
@@ -176,16 +176,18 @@ class State:
         self._axis_size = space.mesh.array()
 
     @classmethod
-    def from_arrays(cls, space: Space, op_axis: np.ndarray, value_axis: np.ndarray) -> State | None:
-        """The state that has these ``op_axis[O, A]`` and ``value_axis[V, A]``.
+    def from_arrays(
+        cls, space: Space, op_factor: np.ndarray, value_dim: np.ndarray
+    ) -> State | None:
+        """The state that has these ``op_factor[O, A]`` and ``value_dim[V, A]``.
 
         It is None if they tell alike ones apart.
         """
         state, alike = cls(space), space.alike
         state._key[0] = start_key(space)
         same = _take_rows(
-            op_axis,
-            value_axis,
+            op_factor,
+            value_dim,
             space.first_name,
             alike.ops.label,
             alike.ops.first,
@@ -211,7 +213,7 @@ class State:
         return int(self._key[0]) ^ int(start_key(self.space))
 
     @property
-    def op_axis(self) -> np.ndarray:
+    def op_factor(self) -> np.ndarray:
         """[O, A] name along which each op is split on each axis, -1: none.
 
         A new array at every call.
@@ -219,7 +221,7 @@ class State:
         return self.space.alike.over_ops(self.space.analysis.program, self.ops)
 
     @property
-    def value_axis(self) -> np.ndarray:
+    def value_dim(self) -> np.ndarray:
         """[V, A] dim of each value on each axis, -1: none.  A new array at every call."""
         return self.values[self.space.alike.values.label]
 
@@ -250,12 +252,12 @@ class State:
                 move,
                 m.op_span,
                 m.op,
-                m.op_name,
+                m.move_factor,
                 self.space.name_size,
                 m.value_span,
                 m.value,
-                m.value_dim,
-                m.value_dim_size,
+                m.move_dim,
+                m.move_dim_size,
                 dry,
             )
         )
@@ -287,8 +289,8 @@ def _hash_rows(ops: Int32Matrix, values: Int8Matrix, key: UInt64Array) -> None:
 
 @compiled
 def legal_pairs(
-    op_axis: Int32Matrix,
-    value_axis: Int8Matrix,
+    op_factor: Int32Matrix,
+    value_dim: Int8Matrix,
     axis_size: Int64Array,
     op_span: Int64Cube,
     ops: Int32Array,
@@ -314,8 +316,8 @@ def legal_pairs(
             continue
         for a in range(n_axes):
             if axis_size[a] > 1 and apply_move(
-                op_axis,
-                value_axis,
+                op_factor,
+                value_dim,
                 key,
                 a,
                 axis_size,
@@ -347,12 +349,12 @@ def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
         state._axis_size,
         m.op_span,
         m.op,
-        m.op_name,
+        m.move_factor,
         space.name_size,
         m.value_span,
         m.value,
-        m.value_dim,
-        m.value_dim_size,
+        m.move_dim,
+        m.move_dim_size,
         space.n_names,
         min_names,
     )

@@ -62,7 +62,7 @@ class Tables(NamedTuple):
     alike ones (see ``toast_lab.cost.fold``).  That is why a value and a use name the row of the
     state that decides about them instead of having its number.  Sizes: ``O`` ops, ``V`` values,
     ``U`` uses, ``W`` wants (ways in which uses want their values; unfolded: the uses), ``K`` and
-    ``L`` rows of ``op_axis`` and ``value_axis``.
+    ``L`` rows of ``op_factor`` and ``value_dim``.
     """
 
     shape_ptr: Int32Array  #: [V+1]
@@ -72,13 +72,13 @@ class Tables(NamedTuple):
     value_output: BoolArray  #: [V] bool
     value_use_ptr: Int64Array  #: [V+1] row starts into value_use
     value_use: Int32Array  #: wants of the uses of each value
-    value_row: Int32Array  #: [V] row of value_axis
-    #: [V] row of op_axis that decides the layout in which the value is made
+    value_row: Int32Array  #: [V] row of value_dim
+    #: [V] row of op_factor that decides the layout in which the value is made
     value_owner: Int32Array
     def_dim_factor: Int32Array
     result_ptr: Int32Array  #: [O+1]
     result: Int32Array  #: values
-    op_row: Int32Array  #: [O] row of op_axis
+    op_row: Int32Array  #: [O] row of op_factor
     use_ptr: Int32Array  #: [O+1]
     use_value: Int32Array  #: [U]
     use_op: Int32Array  #: [U]
@@ -87,7 +87,7 @@ class Tables(NamedTuple):
     earlier_begin: Int64Array
     earlier_end: Int64Array  #: [U] ... and ends
     earlier: Int32Array  #: wants
-    use_owner: Int32Array  #: [W] row of op_axis that decides the layout
+    use_owner: Int32Array  #: [W] row of op_factor that decides the layout
     use_dim_ptr: Int32Array  #: [W+1]
     use_dim_factor: Int32Array
     #: [W] first op after the innermost loop body or branch that the use is in
@@ -184,12 +184,12 @@ def _put(layout: int, axis: int, dim: int) -> int:
 
 
 @helper
-def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
+def use_layout(t: Tables, op_factor: np.ndarray, use: int, n_axes: int) -> int:
     """Layout that the op wants of one operand (``use`` counts wants)."""
     layout = 0
     op = t.use_owner[use]
     for a in range(n_axes):
-        name = op_axis[op, a]
+        name = op_factor[op, a]
         if name >= 0:
             for row in range(t.use_dim_ptr[use], t.use_dim_ptr[use + 1]):
                 if t.use_dim_factor[row] == name:
@@ -199,12 +199,12 @@ def use_layout(t: Tables, op_axis: np.ndarray, use: int, n_axes: int) -> int:
 
 
 @helper
-def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> tuple[int, int]:
+def natural_layout(t: Tables, op_factor: np.ndarray, value: int, n_axes: int) -> tuple[int, int]:
     """Layout in which an op leaves its result, and the mask of axes over which it is partial."""
     layout, partial = 0, 0
     op = t.value_owner[value]
     for a in range(n_axes):
-        name = op_axis[op, a]
+        name = op_factor[op, a]
         if name < 0:
             continue
         if t.factor_reduction[name]:
@@ -218,17 +218,17 @@ def natural_layout(t: Tables, op_axis: np.ndarray, value: int, n_axes: int) -> t
 
 
 @compiled
-def wanted_layouts(t: Tables, op_axis: Int32Matrix, n_axes: int, wanted: Int64Array) -> None:
+def wanted_layouts(t: Tables, op_factor: Int32Matrix, n_axes: int, wanted: Int64Array) -> None:
     """Fill ``wanted[W]``: layout that each use wants."""
     for w in range(wanted.shape[0]):
-        wanted[w] = use_layout(t, op_axis, w, n_axes)
+        wanted[w] = use_layout(t, op_factor, w, n_axes)
 
 
 @compiled
 def kept_layouts_into(
     t: Tables,
-    op_axis: Int32Matrix,
-    value_axis: Int8Matrix,
+    op_factor: Int32Matrix,
+    value_dim: Int8Matrix,
     n_axes: int,
     wanted: Int64Array,
     kept: Int64Array,
@@ -247,10 +247,10 @@ def kept_layouts_into(
         layout = 0
         row = t.value_row[v]
         for a in range(n_axes):
-            if value_axis[row, a] >= 0:
-                layout |= (value_axis[row, a] + 1) << (LAYOUT_BITS * a)
+            if value_dim[row, a] >= 0:
+                layout |= (value_dim[row, a] + 1) << (LAYOUT_BITS * a)
         if not t.value_output[v] and t.value_op[v] >= t.n_arguments:
-            natural, partial = natural_layout(t, op_axis, v, n_axes)
+            natural, partial = natural_layout(t, op_factor, v, n_axes)
             if layout != natural:
                 used = 0  # axes that some use wants where they are kept
                 for k in range(t.value_use_ptr[v], t.value_use_ptr[v + 1]):
@@ -273,35 +273,35 @@ def kept_layouts_into(
 
 @compiled
 def natural_layouts(
-    t: Tables, op_axis: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array
+    t: Tables, op_factor: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array
 ) -> None:
     """Fill ``natural[V]`` and ``partial[V]``: ``natural_layout`` of each value."""
     for v in range(natural.shape[0]):
-        natural[v], partial[v] = natural_layout(t, op_axis, v, n_axes)
+        natural[v], partial[v] = natural_layout(t, op_factor, v, n_axes)
 
 
-def wants_of(t: Tables, op_axis: np.ndarray) -> np.ndarray:
+def wants_of(t: Tables, op_factor: np.ndarray) -> np.ndarray:
     """[W] layout that each use wants, for the rows of a plan."""
     wanted = np.empty(len(t.use_owner), np.int64)
-    wanted_layouts(t, np.array(op_axis, np.int32), op_axis.shape[1], wanted)
+    wanted_layouts(t, np.array(op_factor, np.int32), op_factor.shape[1], wanted)
     return wanted
 
 
-def made_layouts(t: Tables, op_axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def made_layouts(t: Tables, op_factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How values are made, for the rows of a plan.
 
     Gives ([V] layout in which each value is made, [V] axes over which it is then partial).
     """
     natural, partial = np.empty(len(t.value_op), np.int64), np.empty(len(t.value_op), np.int64)
-    natural_layouts(t, np.array(op_axis, np.int32), op_axis.shape[1], natural, partial)
+    natural_layouts(t, np.array(op_factor, np.int32), op_factor.shape[1], natural, partial)
     return natural, partial
 
 
-def kept_layouts(t: Tables, op_axis: np.ndarray, value_axis: np.ndarray) -> np.ndarray:
+def kept_layouts(t: Tables, op_factor: np.ndarray, value_dim: np.ndarray) -> np.ndarray:
     """[V] layout in which each value is kept, for the rows of a plan; see ``kept_layouts_into``."""
-    op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
+    op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
     kept = np.empty(len(t.value_op), np.int64)
-    kept_layouts_into(t, op_axis, value_axis, op_axis.shape[1], wants_of(t, op_axis), kept)
+    kept_layouts_into(t, op_factor, value_dim, op_factor.shape[1], wants_of(t, op_factor), kept)
     return kept
 
 
@@ -435,7 +435,7 @@ def _reshard(
 
 @compiled
 def lower_into(
-    t: Tables, ops: Int32Array, op_axis: Int32Matrix, axis_size: Int64Array, steps: Steps
+    t: Tables, ops: Int32Array, op_factor: Int32Matrix, axis_size: Int64Array, steps: Steps
 ) -> int:
     """Fill ``steps`` (see ``buffers``) with the steps of ``ops``.
 
@@ -473,14 +473,14 @@ def lower_into(
         mask = 0
         row = t.op_row[op]
         for a in range(n_axes):
-            if op_axis[row, a] >= 0:
+            if op_factor[row, a] >= 0:
                 mask |= 1 << a
         n = _emit(steps, n, COMPUTE, op, first, -1, mask, 0, 0, 0.0, 0.0)
         for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
             value = t.result[k]
             if t.value_constant[value]:
                 continue
-            natural, partial = natural_layout(t, op_axis, value, n_axes)
+            natural, partial = natural_layout(t, op_factor, value, n_axes)
             if natural != kept[value] or partial:
                 n = _reshard(
                     steps,
@@ -500,16 +500,16 @@ def lower_into(
 def lower_all(
     t: Tables,
     ops: np.ndarray,
-    op_axis: np.ndarray,
-    value_axis: np.ndarray,
+    op_factor: np.ndarray,
+    value_dim: np.ndarray,
     axis_size: np.ndarray,
     steps: Steps,
 ) -> int:
     """Layouts of a state, then ``lower_into``."""
     n_axes = axis_size.shape[0]
-    wanted_layouts(t, op_axis, n_axes, steps.wanted)
-    kept_layouts_into(t, op_axis, value_axis, n_axes, steps.wanted, steps.layout)
-    return lower_into(t, ops, op_axis, axis_size, steps)
+    wanted_layouts(t, op_factor, n_axes, steps.wanted)
+    kept_layouts_into(t, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
+    return lower_into(t, ops, op_factor, axis_size, steps)
 
 
 def buffers(t: Tables, n_axes: int) -> Steps:
@@ -541,14 +541,14 @@ def buffers(t: Tables, n_axes: int) -> Steps:
 
 
 def lower(
-    program: Program, op_axis: np.ndarray, value_axis: np.ndarray, axis_size: np.ndarray
+    program: Program, op_factor: np.ndarray, value_dim: np.ndarray, axis_size: np.ndarray
 ) -> Steps:
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
     t = tables(program)
     steps = buffers(t, len(axis_size))
     # Writeable copies of the same types, so that one compiled kernel serves all callers
-    op_axis, value_axis = np.array(op_axis, np.int32), np.array(value_axis, np.int8)
-    n = lower_all(t, real_ops(t), op_axis, value_axis, axis_size, steps)
+    op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
+    n = lower_all(t, real_ops(t), op_factor, value_dim, axis_size, steps)
     rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]
     return Steps._make([*rows, steps.copy, steps.wanted, steps.layout])
 

@@ -10,24 +10,24 @@ from toast_lab.sharding.mesh import Mesh
 
 
 def offenders(
-    program: Program, mesh: Mesh, op_axis: np.ndarray, value_axis: np.ndarray
+    program: Program, mesh: Mesh, op_factor: np.ndarray, value_dim: np.ndarray
 ) -> list[str]:
     """Every op and value that cannot be sharded so, a sentence each.
 
     Args:
         program: with O ops and V values.
         mesh: of A axes.
-        op_axis: [O, A] name along which each op is split on each axis, -1: none.
-        value_axis: [V, A] dim of each value on each axis, -1: none.
+        op_factor: [O, A] name along which each op is split on each axis, -1: none.
+        value_dim: [V, A] dim of each value on each axis, -1: none.
     """
-    return sorted({*_ops(program, mesh, op_axis), *_values(program, mesh, value_axis)})
+    return sorted({*_ops(program, mesh, op_factor), *_values(program, mesh, value_dim)})
 
 
-def _ops(program: Program, mesh: Mesh, op_axis: np.ndarray) -> list[str]:
-    op, axis = np.nonzero(op_axis >= 0)
-    name = op_axis[op, axis]
+def _ops(program: Program, mesh: Mesh, op_factor: np.ndarray) -> list[str]:
+    op, axis = np.nonzero(op_factor >= 0)
+    name = op_factor[op, axis]
     own = (name >= program.factor_ptr[op]) & (name < program.factor_ptr[op + 1])
-    ways = _ways(op_axis[op], name, mesh)
+    ways = _ways(op_factor[op], name, mesh)
     known = np.where(own, name, 0)
     bad = (program.factor_size[known] % ways != 0) | ~np.isin(
         program.factor_class[known], (PASS, REDUCTION)
@@ -44,13 +44,13 @@ def _ops(program: Program, mesh: Mesh, op_axis: np.ndarray) -> list[str]:
     return found
 
 
-def _values(program: Program, mesh: Mesh, value_axis: np.ndarray) -> list[str]:
-    value, axis = np.nonzero(value_axis >= 0)
-    dim = value_axis[value, axis].astype(np.int64)
+def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
+    value, axis = np.nonzero(value_dim >= 0)
+    dim = value_dim[value, axis].astype(np.int64)
     rank = np.diff(program.shape_ptr)[value]
     there = dim < rank
     size = program.shape[program.shape_ptr[value] + np.where(there, dim, 0)] if len(value) else dim
-    ways = _ways(value_axis[value], dim, mesh)
+    ways = _ways(value_dim[value], dim, mesh)
     found = []
     hidden = (
         program.hidden[program.shape_ptr[value] + np.where(there, dim, 0)] & there

@@ -38,7 +38,7 @@ class Checked(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """(colour, its sizes above 1) of every colour that an action can shard."""
-    names = analysis.dims
+    names = analysis.names
     group = analysis.group[analysis.colour].astype(np.int64)
     on = names.shardable & (names.size > 1)
     found: dict[int, set[int]] = {}

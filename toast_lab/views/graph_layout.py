@@ -154,7 +154,7 @@ def neighbourhood(analysis: Analysis, names: Iterable[int], hops: int) -> set[in
     """Names at most ``hops`` steps of M or of a conflict away, in either direction."""
     beside: dict[int, list[int]] = {}
     for a, b in [
-        *zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True),
+        *zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True),
         *analysis.pairs,
     ]:
         beside.setdefault(a, []).append(b)
@@ -172,7 +172,7 @@ def sides(analysis: Analysis) -> np.ndarray:
 
     Tied sets are turned the same way.
     """
-    votes = np.zeros((analysis.dims.n, 2), dtype=np.int64)
+    votes = np.zeros((analysis.names.n, 2), dtype=np.int64)
     for conflict in analysis.conflicts:
         flipped = analysis.compatibility_sets[conflict.set].flipped
         for side, name in enumerate(conflict.sides):
@@ -215,7 +215,7 @@ def graph_layout(
     lane_of = {g: i for i, g in enumerate([g for g in shown_groups[:MAX_LANES] if g in present])}
     lanes = _lanes(analysis, lane_of)
     found, row_of = rows(
-        analysis, level, sorted({int(o) for o in analysis.dims.op[keep]}), unfolded
+        analysis, level, sorted({int(o) for o in analysis.names.op[keep]}), unfolded
     )
     nodes, node_of = _nodes(analysis, level, keep, lane_of, lanes, row_of)
     return GraphLayout(
@@ -241,19 +241,19 @@ def _kept(
     only: bool,
     scopes: Sequence[str] | None,
 ) -> np.ndarray:
-    mask = np.isin(analysis.group[analysis.colour], list(groups)) & (analysis.dims.size > 1)
+    mask = np.isin(analysis.group[analysis.colour], list(groups)) & (analysis.names.size > 1)
     for wanted, reach in (
         (list(focus), hops),
         ([n for p in analysis.pairs for n in p] if only else [], 1),
     ):
         if wanted or (only and reach == 1):
-            near = np.zeros(analysis.dims.n, dtype=bool)
+            near = np.zeros(analysis.names.n, dtype=bool)
             near[list(neighbourhood(analysis, wanted, reach))] = True
             mask &= near
     if scopes is not None:
         scope, wanted_scopes = op_scopes(analysis), set(scopes)
         inside = np.array([text in wanted_scopes for text in scope], dtype=bool)
-        mask &= inside[analysis.dims.op]
+        mask &= inside[analysis.names.op]
     return np.flatnonzero(mask)
 
 
@@ -289,7 +289,7 @@ def _nodes(
     lanes: tuple[Lane, ...],
     row_of: dict[int, int],
 ) -> tuple[tuple[Node, ...], np.ndarray]:
-    dims, side = analysis.dims, sides(analysis)
+    dims, side = analysis.names, sides(analysis)
     cells: dict[tuple[int, int, int], list[int]] = {}
     for name in keep.tolist():
         lane = lane_of[int(analysis.group[analysis.colour[name]])]
@@ -332,7 +332,9 @@ def _nodes(
 def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[Edge, ...]:
     pairs: Counter[tuple[int, int]] = Counter()
     for a, b in zip(
-        node_of[analysis.dims.source].tolist(), node_of[analysis.dims.target].tolist(), strict=True
+        node_of[analysis.names.source].tolist(),
+        node_of[analysis.names.target].tolist(),
+        strict=True,
     ):
         if a >= 0 and b >= 0 and a != b:
             pairs[a, b] += 1
@@ -449,7 +451,7 @@ def _note(
     groups: Sequence[int] | None,
     scopes: Sequence[str] | None,
 ) -> str:
-    real = int((analysis.dims.size > 1).sum())
+    real = int((analysis.names.size > 1).sum())
     parts = [f"{len(keep):,} of {real:,} names"]
     alone = sum(1 for g in analysis.groups if g.n_names == 1)
     if alone and not singles:

@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 def start_level(analysis: Analysis) -> str:
     """The level a program is first shown at: small ones with their names, others by colour."""
-    return "names" if analysis.dims.n <= NAMES_AT_ONCE else "colours"
+    return "names" if analysis.names.n <= NAMES_AT_ONCE else "colours"
 
 
 def phases(analysis: Analysis) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def scopes(analysis: Analysis) -> list[str]:
     scope = op_scopes(analysis)
     return list(
         dict.fromkeys(
-            scope[op] for op in sorted(set(analysis.dims.op[analysis.dims.size > 1].tolist()))
+            scope[op] for op in sorted(set(analysis.names.op[analysis.names.size > 1].tolist()))
         )
     )
 

@@ -23,7 +23,7 @@ def use_op(analysis: Analysis, use: int) -> int:
 
 def name_facts(analysis: Analysis, name: int) -> Facts:
     """Everything about one dimension name."""
-    program, dims = analysis.program, analysis.dims
+    program, dims = analysis.program, analysis.names
     op = int(dims.op[name])
     defined = [
         f"{program.value_name[v]} dim {d} of [{', '.join(map(str, program.dims(v)))}]"
@@ -111,7 +111,7 @@ def chain(analysis: Analysis, conflict: int) -> list[int]:
     """
     start, goal = analysis.conflicts[conflict].sides
     beside: dict[int, list[int]] = {}
-    for a, b in zip(analysis.dims.source.tolist(), analysis.dims.target.tolist(), strict=True):
+    for a, b in zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True):
         beside.setdefault(a, []).append(b)
         beside.setdefault(b, []).append(a)
     came: dict[int, int] = {start: -1}
@@ -132,7 +132,7 @@ def chain(analysis: Analysis, conflict: int) -> list[int]:
 
 def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
     """Conflicts one box away: M takes both names of one to both names of the other."""
-    dims = analysis.dims
+    dims = analysis.names
     after = [
         {int(n) for n in dims.successor[dims.ptr[name] : dims.ptr[name + 1]]}
         for name in analysis.conflicts[conflict].sides
@@ -189,7 +189,7 @@ def _place(analysis: Analysis, place: Place) -> str:
 
 
 def _side(analysis: Analysis, name: int) -> str:
-    return f"{analysis.name_text[name]} of {op_label(analysis, int(analysis.dims.op[name]))}"
+    return f"{analysis.name_text[name]} of {op_label(analysis, int(analysis.names.op[name]))}"
 
 
 def _some(texts: list[str], limit: int = 6) -> str:

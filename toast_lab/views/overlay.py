@@ -65,7 +65,7 @@ def overlay(
     """
     if what == "size":
         return _numbers(
-            [float(analysis.dims.size[list(n.names)].max()) for n in layout.nodes],
+            [float(analysis.names.size[list(n.names)].max()) for n in layout.nodes],
             _whole_text,
             _SIZE,
         )
@@ -93,7 +93,7 @@ def name_bytes(analysis: Analysis) -> np.ndarray:
     """[N] bytes of the whole values that are defined with each name."""
     program = analysis.program
     value = np.repeat(np.arange(program.n_values), np.diff(program.shape_ptr))
-    found = np.zeros(analysis.dims.n)
+    found = np.zeros(analysis.names.n)
     # A value with a name twice counts once
     seen = np.unique(np.stack([program.def_dim_factor, value]), axis=1)
     np.add.at(found, seen[0], value_bytes(program)[seen[1]])
@@ -106,12 +106,12 @@ def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
     Those its op is split along, and those its values are kept on.
     """
     program, axes = analysis.program, plan.mesh.axes
-    on = np.zeros((analysis.dims.n, len(axes)), dtype=bool)
+    on = np.zeros((analysis.names.n, len(axes)), dtype=bool)
     for a in range(len(axes)):
-        split = plan.op_axis[:, a]
+        split = plan.op_factor[:, a]
         on[split[split >= 0], a] = True
-        kept = np.flatnonzero(plan.value_axis[:, a] >= 0)
-        on[program.def_dim_factor[program.shape_ptr[kept] + plan.value_axis[kept, a]], a] = True
+        kept = np.flatnonzero(plan.value_dim[:, a] >= 0)
+        on[program.def_dim_factor[program.shape_ptr[kept] + plan.value_dim[kept, a]], a] = True
     return [tuple(axis for axis, yes in zip(axes, row, strict=True) if yes) for row in on.tolist()]
 
 
@@ -120,7 +120,7 @@ def _shares(analysis: Analysis, layout: GraphLayout, cost: Cost) -> list[float]:
     for row in cost.ops:
         time_s[row.op] += row.time_s
     total = float(time_s.sum()) or 1.0
-    op = analysis.dims.op
+    op = analysis.names.op
     return [float(time_s[np.unique(op[list(n.names)])].sum()) / total for n in layout.nodes]
 
 

@@ -35,7 +35,7 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
     facts = [
         ("ops", f"{program.n_ops - program.n_arguments:,}"),
         ("values", f"{program.n_values:,}"),
-        ("dimension names", f"{int((analysis.dims.size > 1).sum()):,}"),
+        ("dimension names", f"{int((analysis.names.size > 1).sum()):,}"),
         (
             "colours",
             f"{sum(1 for g in analysis.groups if g.n_names > 1):,} with more than one name",

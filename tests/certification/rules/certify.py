@@ -321,9 +321,9 @@ def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
     Operands and results are kept as the op wants and leaves them.
     """
     program = single.program
-    op_axis = np.full((program.n_ops, 1), -1, np.int32)
-    value_axis = np.full((program.n_values, 1), -1, np.int8)
-    op_axis[single.op, 0] = factor
+    op_factor = np.full((program.n_ops, 1), -1, np.int32)
+    value_dim = np.full((program.n_values, 1), -1, np.int8)
+    op_factor[single.op, 0] = factor
     operands, results = single.factor_dims(factor)
     for value, dim in (
         *zip(program.operands(single.op), operands, strict=True),
@@ -334,8 +334,8 @@ def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
             and program.value_op[value] != -1
             and not program.value_is_constant[value]
         ):
-            value_axis[value, 0] = dim
-    return ShardingPlan(program, Mesh(("a",), (ways,)), op_axis, value_axis)
+            value_dim[value, 0] = dim
+    return ShardingPlan(program, Mesh(("a",), (ways,)), op_factor, value_dim)
 
 
 def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
@@ -368,7 +368,7 @@ def compiled_error(single: SingleOp, factor: int, ways: int) -> str:
     wrong = compare(found, single.expected, single.undefined)
     if wrong:
         return f"compiled: {wrong}"
-    steps = st.lower(program, plan.op_axis, plan.value_axis, np.asarray([ways]))
+    steps = st.lower(program, plan.op_factor, plan.value_dim, np.asarray([ways]))
     priced = sorted({STEP_KINDS[k] for k in steps.kind} - {"compute"})
     seen = sorted(
         {c.kind for c in hlo.collectives(_jax_private.optimised_hlo(executable), {"a": ways})}

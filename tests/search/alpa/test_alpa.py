@@ -95,14 +95,14 @@ def as_kept(problem, choices, choice):
 
     And whether that is so for all values of every cluster.
     """
-    op_axis, value_axis = spread(problem, choices, *choice)
-    plan = ShardingPlan(problem.analysis.program, problem.mesh, op_axis, value_axis)
+    op_factor, value_dim = spread(problem, choices, *choice)
+    plan = ShardingPlan(problem.analysis.program, problem.mesh, op_factor, value_dim)
     plan.check()
     kept = np.stack(
         [((plan.kept_layouts() >> (5 * a)) & 31) - 1 for a in range(len(problem.mesh.axes))], axis=1
     )
     constant = problem.analysis.program.value_is_constant
-    return (choice[0], choices.choice_of(op_axis, kept)[1]), (kept == value_axis)[~constant].all()
+    return (choice[0], choices.choice_of(op_factor, kept)[1]), (kept == value_dim)[~constant].all()
 
 
 @pytest.mark.parametrize("name", ["tiny", "mlp", "attention"])
@@ -144,7 +144,7 @@ def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
             actions = legal_actions(state)
             if actions:
                 state.apply(actions[rng.integers(len(actions))])
-        choice, _ = as_kept(problem, choices, choices.choice_of(state.op_axis, state.value_axis))
+        choice, _ = as_kept(problem, choices, choices.choice_of(state.op_factor, state.value_dim))
         ratios.append(
             choices.time_s(*choice) / pricer.totals(*spread(problem, choices, *choice)).time_s
         )
@@ -164,9 +164,11 @@ def test_copies_that_an_earlier_use_made_are_free():
     choices = choices_of(problem, "roles")
     assert any(term.earlier for term in choices.terms)
     program = analysis.program
-    op_axis, value_axis = (np.full((n, 1), -1, np.int32) for n in (program.n_ops, program.n_values))
-    value_axis[0] = 0  # x is cut, both products want it whole
-    ops, values = choices.choice_of(op_axis, value_axis)
+    op_factor, value_dim = (
+        np.full((n, 1), -1, np.int32) for n in (program.n_ops, program.n_values)
+    )
+    value_dim[0] = 0  # x is cut, both products want it whole
+    ops, values = choices.choice_of(op_factor, value_dim)
     found = problem.pricer().totals(*spread(problem, choices, ops, values))
     assert found.comm_s > 0
     assert choices.time_s(ops, values) == pytest.approx(found.time_s, rel=1e-9)
@@ -223,7 +225,7 @@ def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
     for action in legal_actions(State(problem.space))[:12]:
         state = State(problem.space)
         state.apply(action)
-        choice = choices.choice_of(state.op_axis, state.value_axis)
+        choice = choices.choice_of(state.op_factor, state.value_dim)
         plans.append((choice, pricer.totals(*spread(problem, choices, *choice))))
     near = []
     for choice, totals in plans:
@@ -349,7 +351,7 @@ def test_executed_plans_compute_what_the_program_computes(name):
     rng, plans = np.random.default_rng(3), [search(problem, "alpa", budget=BUDGET).plan]
     while len(plans) < (2 if name == "transformer" else 4):  # and choices that no search would make
         arrays = spread(problem, choices, *random_choice(choices, rng))
-        plans.append(dataclasses.replace(plans[0], op_axis=arrays[0], value_axis=arrays[1]))
+        plans.append(dataclasses.replace(plans[0], op_factor=arrays[0], value_dim=arrays[1]))
     inputs = None
     if name == "attention":  # it divides by a plain sum, which signs bring near zero
         inputs = [
@@ -419,7 +421,7 @@ def test_parts_of_a_program_too_large_to_solve_come_half_the_way_to_its_optimum(
     effort = solving.Effort(0.0, 10.0, None, None, until_s=60.0)
     solver = solving.Solver(Recorder(problem, Budget(60)), choices, "colours", effort, 0)
     root = State(problem.space)
-    solver.try_(choices.choice_of(root.op_axis, root.value_axis), "unsharded")
+    solver.try_(choices.choice_of(root.op_factor, root.value_dim), "unsharded")
     ops, _ = solver._near(next(k for k, near in enumerate(solver.descent.links) if near))
     assert 1 < sum(len(k) > 1 for k in ops) < len(ops)
     start_s = solver.descent.objective_s(*solver.best)

@@ -83,7 +83,7 @@ def test_exhaustive_agrees_with_brute_force_over_sequences():
     reached = set()
 
     def walk(state):
-        reached.add((state.op_axis.tobytes(), state.value_axis.tobytes()))
+        reached.add((state.op_factor.tobytes(), state.value_dim.tobytes()))
         for action in legal_actions(state):
             child = state.copy()
             child.apply(action)

@@ -37,10 +37,10 @@ def recorder_at_root(problem, budget=BUDGET):
 def test_solving_from_the_unsharded_plan_is_better_and_priced_as_a_plan(problem):
     recorder = recorder_at_root(problem, Budget(seconds=60))
     start = recorder.incumbent.plan()
-    arrays = polish.Polish(recorder).improve((start.op_axis, start.value_axis), recorder.best_rank)
+    arrays = polish.Polish(recorder).improve((start.op_factor, start.value_dim), recorder.best_rank)
     plan = recorder.incumbent.plan()
-    assert (plan.op_axis == arrays[0]).all()
-    assert (plan.value_axis == arrays[1]).all()
+    assert (plan.op_factor == arrays[0]).all()
+    assert (plan.value_dim == arrays[1]).all()
     plan.check()
     assert price(problem, plan).score == pytest.approx(recorder.best.score, rel=1e-12)
     assert recorder.best.score < 0.9 * price(problem, start).score
@@ -131,7 +131,7 @@ def test_prices_that_take_too_long_are_given_up(problem, monkeypatch):
 def test_programs_with_nothing_to_choose_are_left_alone():
     problem = Problem(analysed("mlp"), {"a": 3})
     recorder = recorder_at_root(problem)
-    arrays = recorder.incumbent.plan().op_axis, recorder.incumbent.plan().value_axis
+    arrays = recorder.incumbent.plan().op_factor, recorder.incumbent.plan().value_dim
     assert polish.Polish(recorder).improve(arrays, recorder.best_rank) is arrays
     assert recorder.trace.row.n == 1
 
@@ -139,5 +139,5 @@ def test_programs_with_nothing_to_choose_are_left_alone():
 def test_the_same_seed_gives_the_same_result_with_any_number_of_threads(problem):
     one, two = (search(problem, seed=5, budget=BUDGET, threads=n) for n in (1, 2))
     assert solved(one) == solved(two)
-    assert (one.plan.op_axis == two.plan.op_axis).all()
+    assert (one.plan.op_factor == two.plan.op_factor).all()
     assert np.array_equal(one.trace.row["score"], two.trace.row["score"])

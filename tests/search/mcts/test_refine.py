@@ -70,7 +70,7 @@ def test_parameters_come_back_as_they_went_in(found):
     assert len(tied) > 10
     assert all(specs[path] == results[out] for path, out in tied if "params" in path)
     base = ShardingPlan.from_actions(problem, refined(result)[-1].actions[:-1])
-    assert (result.plan.op_axis != base.op_axis).any()
+    assert (result.plan.op_factor != base.op_factor).any()
     assert program.n_arguments == len(specs)
 
 
@@ -88,9 +88,9 @@ def test_finer_rows_keep_arguments_and_results_together_and_say_the_same_of_a_st
             rows = legal_rows(state)
             state.apply_row(*rows[rng.integers(len(rows))].tolist())
         ops, values = refine.rows_of(fine, state)
-        op_axis, value_axis = refine.whole(fine, program, ops, values)
-        assert (op_axis == state.op_axis).all()
-        assert (value_axis == state.value_axis).all()
+        op_factor, value_dim = refine.whole(fine, program, ops, values)
+        assert (op_factor == state.op_factor).all()
+        assert (value_dim == state.value_dim).all()
         quick = problem.pricer().quick(state)
         time_s, peak_bytes, _, _ = fine.repricer.price(ops, values, None)
         assert (time_s, peak_bytes) == (
@@ -159,12 +159,12 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         axis_size,
         at.op_span,
         at.op,
-        at.op_name,
-        space.analysis.dims.size,
+        at.move_factor,
+        space.analysis.names.size,
         at.value_span,
         at.value,
-        at.value_dim,
-        at.value_dim_size,
+        at.move_dim,
+        at.move_dim_size,
         space.n_names,
         1,
         np.zeros(0, np.int64),

@@ -223,7 +223,7 @@ class Listing:
 
     def _mark(self) -> None:
         names, analysis = self.session.names, self.session.analysis
-        self.pane.chosen = sorted({int(o) for o in analysis.dims.op[list(names)]}) if names else []
+        self.pane.chosen = sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
 
 
 class Words:
@@ -240,7 +240,7 @@ class Words:
         if session.conflicts:
             k = session.conflicts[0]
             chain = [
-                h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.dims.op[n]))}")
+                h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
                 for n in inspect.chain(analysis, k)[:14]
             ]
             why = h("h2", "why both dims have one colour")
@@ -458,6 +458,6 @@ def _session(analysis: Analysis, problem: Problem | None) -> Session:
 def _about(analysis: Analysis) -> str:
     p, sets = analysis.program, len(analysis.compatibility_sets)
     return (
-        f"{p.name}, {analysis.dims.n:,} names, {len(analysis.conflicts):,} conflicts in {sets:,} "
+        f"{p.name}, {analysis.names.n:,} names, {len(analysis.conflicts):,} conflicts in {sets:,} "
         f"compatibility set{'' if sets == 1 else 's'}"
     )

@@ -211,7 +211,7 @@ class SideBySide:
         analysis, names = self.session.analysis, self.session.names
         if analysis is not None:
             self.pane.chosen = (
-                sorted({int(o) for o in analysis.dims.op[list(names)]}) if names else []
+                sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
             )
 
 

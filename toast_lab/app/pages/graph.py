@@ -132,7 +132,7 @@ class GraphPage(pn.viewable.Viewer):
             "unfolded": frozenset(self._unfolded),
         }
         if (
-            analysis.dims.n > MANY_NAMES
+            analysis.names.n > MANY_NAMES
             and c.level.value == "names"
             and pn.state.curdoc is not None
         ):

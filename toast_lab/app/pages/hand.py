@@ -246,7 +246,7 @@ class HandPage(pn.viewable.Viewer):
 
     def _mark(self) -> None:
         names, analysis = self.session.names, self.session.analysis
-        ops = {int(o) for o in analysis.dims.op[list(names)]} if names else set()
+        ops = {int(o) for o in analysis.names.op[list(names)]} if names else set()
         self.listing.chosen = [i for i, line in enumerate(self._shown) if line.op in ops]
 
     def _line_picked(self, picked: list[int]) -> None:

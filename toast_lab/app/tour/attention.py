@@ -63,7 +63,7 @@ def _names(s: Session) -> str:
     return (
         "The same program with I applied only. Every op has names of its own, written beside the "
         "text and drawn as "
-        f"markers: {count(a.dims.n, 'name')}, of which colour `S` has "
+        f"markers: {count(a.names.n, 'name')}, of which colour `S` has "
         f"{a.groups[a.group_index('S')].n_names}. Where a tensor has two of them, at its "
         "definition or at a use, they "
         "are in conflict."

@@ -36,7 +36,7 @@ def _system(s: Session) -> str:
         "The paper's Figure 7 is the row of pages above. **Load** reads a program, here "
         "StableHLO of JAX, "
         f"{count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it finds "
-        f"{a.dims.n} dimension "
+        f"{a.names.n} dimension "
         f"names "
         "and sorts them into colours. **By hand** and **Search** pick colours to shard, priced "
         "by one cost model for "
@@ -92,7 +92,7 @@ def _fresh(s: Session) -> str:
 
 def _identified(s: Session) -> str:
     return (
-        f"I applied: each name left is one way to cut one op. These {s.analysis.dims.n} names "
+        f"I applied: each name left is one way to cut one op. These {s.analysis.names.n} names "
         "are the graph's markers, "
         "with the same numbers, and M is the thin lines between them. Each op could still be cut "
         "in a way of its own: "

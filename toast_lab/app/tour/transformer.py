@@ -62,7 +62,7 @@ def _program(s: Session) -> str:
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
         f"{p.n_ops - p.n_arguments:,} "
-        f"ops and {a.dims.n:,} dimension names, yet only "
+        f"ops and {a.names.n:,} dimension names, yet only "
         f"{sum(1 for g in a.groups if g.n_names > 1)} colours to shard. "
         "Each lane is a colour, each row a source line; layers run through the same lines, so "
         "they lie on top of each "

@@ -111,7 +111,7 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
     candidates: list[tuple[tuple[float, ...], int, State, str]] = []
     root = State(space)
     yield (
-        choices.choice_of(root.op_axis, root.value_axis),
+        choices.choice_of(root.op_factor, root.value_dim),
         "unsharded" if space.pins is None else "pins alone",
     )
     for action in legal_actions(root):
@@ -135,4 +135,4 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
                 )
             )
     for _, _, state, text in sorted(candidates, key=lambda f: f[:2])[:3]:
-        yield choices.choice_of(state.op_axis, state.value_axis), text
+        yield choices.choice_of(state.op_factor, state.value_dim), text

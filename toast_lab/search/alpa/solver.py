@@ -97,7 +97,7 @@ class Solver:
 
     @property
     def best_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """``(op_axis, value_axis)`` of the best plan of this grain."""
+        """``(op_factor, value_dim)`` of the best plan of this grain."""
         assert self.best is not None
         return spread(self.recorder.problem, self.choices, *self.best)
 

@@ -121,13 +121,13 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
     # axes they may be on.
     local: list[dict[int, int]] = [{} for _ in alike.ops.first]
     for row, name, on in zip(
-        alike.op.tolist(), alike.op_name.tolist(), alike.op_axes.tolist(), strict=True
+        alike.op.tolist(), alike.move_factor.tolist(), alike.op_axes.tolist(), strict=True
     ):
         if program.factor_class[name] <= p.REDUCTION:
             local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
     dims: list[dict[int, int]] = [{} for _ in alike.values.first]
     for row, dim, on in zip(
-        alike.value.tolist(), alike.value_dim.tolist(), alike.value_axes.tolist(), strict=True
+        alike.value.tolist(), alike.move_dim.tolist(), alike.value_axes.tolist(), strict=True
     ):
         dims[row][dim] = on
     start_ops, start_values = problem.space.start
@@ -229,15 +229,15 @@ class Choices(NamedTuple):
         )
 
     def choice_of(
-        self, op_axis: np.ndarray, value_axis: np.ndarray
+        self, op_factor: np.ndarray, value_dim: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The choices nearest to a plan: those of the first member of each cluster."""
         ops = [
-            _place(m, op_axis[i])
+            _place(m, op_factor[i])
             for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)
         ]
         values = [
-            _place(m, value_axis[i])
+            _place(m, value_dim[i])
             for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)
         ]
         return np.asarray(ops, np.int64), np.asarray(values, np.int64)
@@ -378,19 +378,19 @@ def _packed(menu: np.ndarray) -> np.ndarray:
 def spread(
     problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``([O, A] op_axis, [V, A] value_axis)`` of the program for one choice of each cluster."""
+    """``([O, A] op_factor, [V, A] value_dim)`` of the program for one choice of each cluster."""
     program, clusters = problem.analysis.program, choices.clusters
     op_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.ops, ops, strict=True)])
     value_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.values, values, strict=True)])
     label, start = clusters.ops.label, program.factor_ptr
     moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
-    op_axis = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(
+    op_factor = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(
         np.int32
     )
-    value_axis = value_rows[clusters.values.label].astype(np.int8)
+    value_dim = value_rows[clusters.values.label].astype(np.int8)
     # An argument is split as it is kept.
     for op in range(program.n_arguments):
         (value,) = program.results(op)
         names = np.asarray([*program.def_names(value), -1], np.int32)
-        op_axis[op] = names[value_axis[value]]
-    return op_axis, value_axis
+        op_factor[op] = names[value_dim[value]]
+    return op_factor, value_dim

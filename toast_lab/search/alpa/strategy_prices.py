@@ -31,7 +31,7 @@ class Bench(NamedTuple):
     #: every use is brought a copy of its own; sharing copies is a matter of whoever adds prices up
     tables: Tables
     axis_size: Int64Array  #: [A]
-    op_axis: Int32Matrix  #: [K, A] all -1 between calls
+    op_factor: Int32Matrix  #: [K, A] all -1 between calls
     steps: Steps
     each: StepPrices
     prices: Prices
@@ -45,14 +45,14 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
     none.flags.writeable = t.earlier_begin.flags.writeable
     alone = t._replace(earlier_begin=none, earlier_end=none)
     steps = st.buffers(alone, len(axis_size))
-    op_axis = np.full((n_op_rows, len(axis_size)), -1, np.int32)
+    op_factor = np.full((n_op_rows, len(axis_size)), -1, np.int32)
     each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(alone)
     return Bench(
         facts=folded.facts,
         rates=problem._rates,
         tables=alone,
         axis_size=axis_size,
-        op_axis=op_axis,
+        op_factor=op_factor,
         steps=steps,
         each=each,
         prices=prices,
@@ -60,17 +60,17 @@ def make_bench(problem: Problem, folded: Folded, n_op_rows: int) -> Bench:
 
 
 @helper
-def _as_wanted(f: Facts, t: Tables, op_axis: np.ndarray, steps: Steps, op: int) -> None:
+def _as_wanted(f: Facts, t: Tables, op_factor: np.ndarray, steps: Steps, op: int) -> None:
     """Let operands come as the strategy of ``op`` wants, and keep results as it leaves them."""
-    n_axes = op_axis.shape[1]
+    n_axes = op_factor.shape[1]
     for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
         steps.layout[f.root[use]] = 0  # a view is read as it is wanted
     for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-        want = st.use_layout(t, op_axis, t.use_want[use], n_axes)
+        want = st.use_layout(t, op_factor, t.use_want[use], n_axes)
         steps.wanted[t.use_want[use]] = want
         steps.layout[t.use_value[use]] = want
     for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-        steps.layout[t.result[k]], _ = st.natural_layout(t, op_axis, t.result[k], n_axes)
+        steps.layout[t.result[k]], _ = st.natural_layout(t, op_factor, t.result[k], n_axes)
 
 
 @helper
@@ -97,41 +97,41 @@ def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
 @compiled
 def compute_times(b: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
     """[S] time of one op under each strategy, operands and results as the strategy wants."""
-    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    f, r, t, axis_size, op_factor = b.facts, b.rates, b.tables, b.axis_size, b.op_factor
     steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     out = np.empty(menu.shape[0])
     row = t.op_row[op]
     for s in range(menu.shape[0]):
-        copy_row(op_axis[row], menu[s])
-        _as_wanted(f, t, op_axis, steps, op)
-        n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
+        copy_row(op_factor[row], menu[s])
+        _as_wanted(f, t, op_factor, steps, op)
+        n = st.lower_into(t, ops, op_factor, axis_size, steps)
+        kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
         out[s] = _own_time(steps, each, n)
-    op_axis[row] = -1
+    op_factor[row] = -1
     return out
 
 
 @compiled
 def reading_times(b: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
     """[S] how much longer the op takes under each strategy if it reads a copy of the value."""
-    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    f, r, t, axis_size, op_factor = b.facts, b.rates, b.tables, b.axis_size, b.op_factor
     steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     out = np.empty(menu.shape[0])
     row, value, want = t.op_row[op], t.use_value[use], t.use_want[use]
     for s in range(menu.shape[0]):
-        copy_row(op_axis[row], menu[s])
-        _as_wanted(f, t, op_axis, steps, op)
-        n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
+        copy_row(op_factor[row], menu[s])
+        _as_wanted(f, t, op_factor, steps, op)
+        n = st.lower_into(t, ops, op_factor, axis_size, steps)
+        kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
         as_it_is = _own_time(steps, each, n)
-        _as_wanted(f, t, op_axis, steps, op)
+        _as_wanted(f, t, op_factor, steps, op)
         steps.layout[value] = 1 if steps.wanted[want] == 0 else 0  # any other layout
-        n = st.lower_into(t, ops, op_axis, axis_size, steps)
-        kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
+        n = st.lower_into(t, ops, op_factor, axis_size, steps)
+        kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
         out[s] = _own_time(steps, each, n) - as_it_is
-    op_axis[row] = -1
+    op_factor[row] = -1
     return out
 
 
@@ -143,7 +143,7 @@ def use_costs(
 
     The bytes are those of the copy that the use is brought, 0 where the value itself will do.
     """
-    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    f, r, t, axis_size, op_factor = b.facts, b.rates, b.tables, b.axis_size, b.op_factor
     steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     time_s = np.zeros((wanted.shape[0], kept.shape[0]))
@@ -153,8 +153,8 @@ def use_costs(
             _unsplit(f, t, steps, op)
             steps.layout[t.use_value[use]] = kept[j]
             steps.wanted[t.use_want[use]] = wanted[i]
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
+            n = st.lower_into(t, ops, op_factor, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
             for k in range(n):
                 if steps.kind[k] != COMPUTE and steps.use[k] == use:
                     time_s[i, j] += each.time_s[k]
@@ -170,7 +170,7 @@ def made_times(
 
     And the bytes that this takes while the op runs.
     """
-    f, r, t, axis_size, op_axis = b.facts, b.rates, b.tables, b.axis_size, b.op_axis
+    f, r, t, axis_size, op_factor = b.facts, b.rates, b.tables, b.axis_size, b.op_factor
     steps, each, prices = b.steps, b.each, b.prices
     ops = np.full(1, op, np.int32)
     out = np.zeros((menu.shape[0], kept.shape[0]))
@@ -181,10 +181,10 @@ def made_times(
         for j in range(kept.shape[0]):
             _unsplit(f, t, steps, op)
             steps.layout[value] = kept[j]
-            copy_row(op_axis[row], menu[i])
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
-            op_axis[row] = -1
+            copy_row(op_factor[row], menu[i])
+            n = st.lower_into(t, ops, op_factor, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
+            op_factor[row] = -1
             if i == 0 and j == 0:
                 # what its operands take, nothing being split or moved
                 base = prices.passing_bytes[op]
@@ -198,25 +198,25 @@ def made_times(
 @compiled
 def want_labels(b: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
     """[S] layout that each strategy wants of an operand."""
-    t, op_axis = b.tables, b.op_axis
+    t, op_factor = b.tables, b.op_factor
     out = np.empty(menu.shape[0], np.int64)
     row = t.use_owner[want]
     for s in range(menu.shape[0]):
-        copy_row(op_axis[row], menu[s])
-        out[s] = st.use_layout(t, op_axis, want, menu.shape[1])
-    op_axis[row] = -1
+        copy_row(op_factor[row], menu[s])
+        out[s] = st.use_layout(t, op_factor, want, menu.shape[1])
+    op_factor[row] = -1
     return out
 
 
 @compiled
 def made_labels(b: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
     """[S] layout in which each strategy leaves a result, and above it the partial axes."""
-    t, op_axis = b.tables, b.op_axis
+    t, op_factor = b.tables, b.op_factor
     out = np.empty(menu.shape[0], np.int64)
     row = t.value_owner[value]
     for s in range(menu.shape[0]):
-        copy_row(op_axis[row], menu[s])
-        layout, partial = st.natural_layout(t, op_axis, value, menu.shape[1])
+        copy_row(op_factor[row], menu[s])
+        layout, partial = st.natural_layout(t, op_factor, value, menu.shape[1])
         out[s] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
-    op_axis[row] = -1
+    op_factor[row] = -1
     return out

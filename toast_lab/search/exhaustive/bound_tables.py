@@ -53,10 +53,10 @@ def make_bound(
             return np.zeros(len(sizes), bool)
         return np.any([sizes % size == 0 for size in axes], axis=0)
 
-    kept = acted[move] & cuts(space.analysis.dims.size[alike.op_name]) & (alike.op_axes > 0)
+    kept = acted[move] & cuts(space.analysis.names.size[alike.move_factor]) & (alike.op_axes > 0)
     start_ops, start_values = space.start
     pinned = np.nonzero(start_ops >= 0)
-    offered = np.stack([alike.op, alike.op_name]).astype(np.int64)[:, kept]
+    offered = np.stack([alike.op, alike.move_factor]).astype(np.int64)[:, kept]
     pairs = np.unique(
         np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1
     )
@@ -64,13 +64,13 @@ def make_bound(
     n_candidates = np.bincount(pairs[0], minlength=n_classes).astype(np.int64)
     class_ptr = np.concatenate([[0], np.cumsum(n_candidates)]).astype(np.int64)
     names = np.ascontiguousarray(pairs[1])
-    candidate = np.full(len(space.analysis.dims.size), -1, np.int64)
+    candidate = np.full(len(space.analysis.names.size), -1, np.int64)
     candidate[names] = np.arange(len(names)) - class_ptr[pairs[0]]
     move = np.repeat(np.arange(space.n_moves), np.diff(alike.value_ptr))
     offered_row = np.ones(len(alike.values.first), np.int64)
-    kept = acted[move] & cuts(alike.value_dim_size) & (alike.value_axes > 0)
+    kept = acted[move] & cuts(alike.move_dim_size) & (alike.value_axes > 0)
     np.bitwise_or.at(
-        offered_row, alike.value[kept], np.int64(2) << alike.value_dim[kept].astype(np.int64)
+        offered_row, alike.value[kept], np.int64(2) << alike.move_dim[kept].astype(np.int64)
     )
     pinned = np.nonzero(start_values >= 0)
     np.bitwise_or.at(offered_row, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
@@ -244,7 +244,7 @@ def _fill(
     )
     steps = st.buffers(t, len(axis_size))
     each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(t)
-    op_axis = np.full((len(b.n_candidates), len(axis_size)), -1, np.int32)
+    op_factor = np.full((len(b.n_candidates), len(axis_size)), -1, np.int32)
     for c, (g, k, _, parts) in enumerate(entries):
         check()
         own_names = names[class_ptr[k] : class_ptr[k + 1]]
@@ -276,7 +276,7 @@ def _fill(
                 steps,
                 each,
                 prices,
-                op_axis,
+                op_factor,
                 out,
             )
 
@@ -299,7 +299,7 @@ def _fill_one(
     steps: Steps,
     each: StepPrices,
     prices: Prices,
-    op_axis: Int32Matrix,
+    op_factor: Int32Matrix,
     out: Float64Matrix,
 ) -> None:
     """Add one term to a table ``out[rows of class k, layouts of the value]``.
@@ -321,14 +321,14 @@ def _fill_one(
         for a in range(n_axes):
             digit = rest % (names.shape[0] + 1)
             rest //= names.shape[0] + 1
-            op_axis[k, a] = names[digit - 1] if digit else -1
+            op_factor[k, a] = names[digit - 1] if digit else -1
             divides &= digit == 0 or axis_size[a] > 1
         for a in range(n_axes):
             ways = 1
             for c in range(n_axes):
-                if op_axis[k, a] >= 0 and op_axis[k, c] == op_axis[k, a]:
+                if op_factor[k, a] >= 0 and op_factor[k, c] == op_factor[k, a]:
                     ways *= axis_size[c]
-            divides &= op_axis[k, a] < 0 or name_size[op_axis[k, a]] % ways == 0
+            divides &= op_factor[k, a] < 0 or name_size[op_factor[k, a]] % ways == 0
         if not divides:
             for kept in range(out.shape[1]):
                 out[row, kept] = np.inf
@@ -336,7 +336,7 @@ def _fill_one(
         if kind == _COMPUTE:
             for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
                 want, value = t.use_want[use], t.use_value[use]
-                steps.wanted[want] = st.use_layout(t, op_axis, want, n_axes)
+                steps.wanted[want] = st.use_layout(t, op_factor, want, n_axes)
                 steps.layout[value] = 0 if t.value_constant[value] else steps.wanted[want]
             for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
                 if f.root[use] != t.use_value[use]:
@@ -345,9 +345,9 @@ def _fill_one(
                 value = t.result[i]
                 steps.layout[value] = 0
                 if not t.value_constant[value]:
-                    steps.layout[value] = st.natural_layout(t, op_axis, value, n_axes)[0]
-            n = st.lower_into(t, ops, op_axis, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
+                    steps.layout[value] = st.natural_layout(t, op_factor, value, n_axes)[0]
+            n = st.lower_into(t, ops, op_factor, axis_size, steps)
+            kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
             for i in range(n):
                 if steps.kind[i] == COMPUTE:
                     for kept in range(out.shape[1]):
@@ -358,10 +358,10 @@ def _fill_one(
         before, after, partial, value, use = 0, 0, 0, item, -1
         known = -1
         if kind == _MADE:
-            before, partial = st.natural_layout(t, op_axis, value, n_axes)
+            before, partial = st.natural_layout(t, op_factor, value, n_axes)
         else:
             use, value = item, t.use_value[item]
-            after = st.use_layout(t, op_axis, t.use_want[use], n_axes)
+            after = st.use_layout(t, op_factor, t.use_want[use], n_axes)
             number, stride = 0, 1
             for a in range(n_axes):
                 number += (st.layout_dim(after, a) + 1) * stride
@@ -391,13 +391,13 @@ def _fill_one(
             n = st._reshard(
                 steps, 0, op, value, use, before, after, partial, t.value_bytes[value], axis_size
             )
-            kernel.price_steps(f, r, t, ops, steps, n, op_axis, axis_size, each, prices)
+            kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
             total = 0.0
             for i in range(n):
                 total += each.time_s[i]
             out[row, kept] += times * total
     for a in range(n_axes):
-        op_axis[k, a] = -1
+        op_factor[k, a] = -1
 
 
 @helper

@@ -170,12 +170,12 @@ class _Tree:
             self.axis_size,
             m.op_span,
             m.op,
-            m.op_name,
+            m.move_factor,
             space.name_size,
             m.value_span,
             m.value,
-            m.value_dim,
-            m.value_dim_size,
+            m.move_dim,
+            m.move_dim_size,
         )
         actions = self._retake(number, state)
         by_length = self.bound is None or self.depth is not None
@@ -267,12 +267,12 @@ def _new_states(
     axis_size: Int64Array,
     op_span: Int64Cube,
     op: Int32Array,
-    op_name: Int32Array,
+    move_factor: Int32Array,
     name_size: Int64Array,
     value_span: Int64Cube,
     value: Int32Array,
-    value_dim: Int8Array,
-    value_dim_size: Int64Array,
+    move_dim: Int8Array,
+    move_dim_size: Int64Array,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows of ``pairs`` that lead to new states, their keys); these are added to ``seen``."""
     kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
@@ -288,12 +288,12 @@ def _new_states(
             pairs[i, 0],
             op_span,
             op,
-            op_name,
+            move_factor,
             name_size,
             value_span,
             value,
-            value_dim,
-            value_dim_size,
+            move_dim,
+            move_dim_size,
             False,
         )
         if _is_new(seen, keys[n]):
@@ -315,12 +315,12 @@ def _new_bounds(
     axis_size: Int64Array,
     op_span: Int64Cube,
     op: Int32Array,
-    op_name: Int32Array,
+    move_factor: Int32Array,
     name_size: Int64Array,
     value_span: Int64Cube,
     value: Int32Array,
-    value_dim: Int8Array,
-    value_dim_size: Int64Array,
+    move_dim: Int8Array,
+    move_dim_size: Int64Array,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """``_new_states`` with the bounds of score and peak of each."""
     kept, keys = _new_states(
@@ -332,12 +332,12 @@ def _new_bounds(
         axis_size,
         op_span,
         op,
-        op_name,
+        move_factor,
         name_size,
         value_span,
         value,
-        value_dim,
-        value_dim_size,
+        move_dim,
+        move_dim_size,
     )
     scores, peaks = np.empty(kept.shape[0]), np.empty(kept.shape[0])
     again = np.zeros(1, np.uint64)
@@ -353,12 +353,12 @@ def _new_bounds(
             pairs[i, 0],
             op_span,
             op,
-            op_name,
+            move_factor,
             name_size,
             value_span,
             value,
-            value_dim,
-            value_dim_size,
+            move_dim,
+            move_dim_size,
             False,
         )
         scores[j], peaks[j] = lower_bound(b, next_ops, next_values, axis_size, cutoff, scratch)

@@ -249,7 +249,7 @@ class Improvement:
 def like(snapshot: Snapshot) -> Snapshot:
     """Memory for a snapshot of another state."""
     return Snapshot(
-        snapshot.op_axis.copy(),
+        snapshot.op_factor.copy(),
         snapshot.wanted.copy(),
         snapshot.kept.copy(),
         kernel.Prices._make(a.copy() for a in snapshot.prices),

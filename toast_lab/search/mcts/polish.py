@@ -24,7 +24,7 @@ _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _COUNTED = 8_000
 SHARE = 0.5  #: most of the time left that one start's integer programs take
 
-Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_axis and [V, A] value_axis of a plan
+Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_factor and [V, A] value_dim of a plan
 
 
 class _Late(Exception):

@@ -72,9 +72,9 @@ class Near(NamedTuple):
     #: else 0
     layer: int
     #: [M or A * M, K] name along which the move splits the class, -1: none, or pins rule it out
-    op_name: Int32Matrix
+    move_factor: Int32Matrix
     #: [M or A * M, L] dim along which the move shards the class, -1: none, or pins rule it out
-    value_dim: Int8Matrix
+    move_dim: Int8Matrix
     value_size: Int64Matrix  #: [M or A * M, L] size of that dim
     ptr: Int64Array  #: [K+L+1] row starts into near
     near: Int64Array  #: rows that share a definition or a use
@@ -130,11 +130,11 @@ def fine_rows(problem: Problem) -> Alike:
         values,
         space.op_ptr,
         space.op,
-        space.op_name,
+        space.move_factor,
         space.value_ptr,
         space.value,
-        space.value_dim,
-        space.value_dim_size,
+        space.move_dim,
+        space.move_dim_size,
         space.op_axes,
         space.value_axes,
     )
@@ -153,7 +153,7 @@ def make_fine(problem: Problem) -> Fine:
 
 def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
     """([K, A] names of the first ops, [L, A] dims) of a state in the finer rows."""
-    return state.op_axis[fine.alike.ops.first], state.value_axis[fine.alike.values.first]
+    return state.op_factor[fine.alike.ops.first], state.value_dim[fine.alike.values.first]
 
 
 def whole(
@@ -167,17 +167,17 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     """Work out what lies near what in a program."""
     program = space.analysis.program
     n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
-    op_name = np.full((n_moves, n_ops), -1, np.int32)
-    value_dim = np.full((n_moves, n_values), -1, np.int8)
+    move_factor = np.full((n_moves, n_ops), -1, np.int32)
+    move_dim = np.full((n_moves, n_values), -1, np.int8)
     value_size = np.ones((n_moves, n_values), np.int64)
     axes = np.zeros((n_moves, n_ops + n_values), np.uint8)
     for m in range(n_moves):
         rows = slice(alike.op_ptr[m], alike.op_ptr[m + 1])
-        op_name[m, alike.op[rows]] = alike.op_name[rows]
+        move_factor[m, alike.op[rows]] = alike.move_factor[rows]
         axes[m, alike.op[rows]] = alike.op_axes[rows]
         rows = slice(alike.value_ptr[m], alike.value_ptr[m + 1])
-        value_dim[m, alike.value[rows]] = alike.value_dim[rows]
-        value_size[m, alike.value[rows]] = alike.value_dim_size[rows]
+        move_dim[m, alike.value[rows]] = alike.move_dim[rows]
+        value_size[m, alike.value[rows]] = alike.move_dim_size[rows]
         axes[m, n_ops + alike.value[rows]] = alike.value_axes[rows]
     op_row, value_row = alike.ops.label, alike.values.label + n_ops
     made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
@@ -191,7 +191,7 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     )
     pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
     n = n_ops + n_values
-    touched = np.concatenate([op_name >= 0, value_dim >= 0], axis=1)
+    touched = np.concatenate([move_factor >= 0, move_dim >= 0], axis=1)
     free = np.array(touched.any(axis=0))
     # What several places see as one value.
     tied = program.owner != np.arange(program.n_ops)
@@ -212,14 +212,14 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
             m[:, n_ops:] & (fixed < 0)
             for m, fixed in zip(may, space.pins.value_fixed[alike.values.first].T, strict=True)
         ]
-        op_name = np.concatenate([np.where(m, op_name, np.int32(-1)) for m in op_may])
-        value_dim = np.concatenate([np.where(m, value_dim, np.int8(-1)) for m in value_may])
+        move_factor = np.concatenate([np.where(m, move_factor, np.int32(-1)) for m in op_may])
+        move_dim = np.concatenate([np.where(m, move_dim, np.int8(-1)) for m in value_may])
         value_size = np.concatenate([value_size] * n_axes)
         layer = n_moves
     return Near(
         layer=layer,
-        op_name=op_name,
-        value_dim=value_dim,
+        move_factor=move_factor,
+        move_dim=move_dim,
         value_size=value_size,
         ptr=np.searchsorted(pairs[0], np.arange(n + 1)),
         near=pairs[1].astype(np.int64),
@@ -247,7 +247,7 @@ def _give(
     """Could and did a row give ``axis`` to the move's name?"""
     n_ops = ops.shape[0]
     if row < n_ops:
-        name = n.op_name[move, row]
+        name = n.move_factor[move, row]
         if name < 0 or ops[row, axis] == name:
             return False
         if m.name_size[name] % _ways(ops[row], name, axis, m.axis_size) != 0:
@@ -255,7 +255,7 @@ def _give(
         ops[row, axis] = name
         return True
     row -= n_ops
-    dim = n.value_dim[move, row]
+    dim = n.move_dim[move, row]
     if dim < 0 or values[row, axis] == dim:
         return False
     if n.value_size[move, row] % _ways(values[row], dim, axis, m.axis_size) != 0:
@@ -269,10 +269,10 @@ def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis
     """Does a row have the move's name on ``axis``, so that it could be taken away?"""
     n_ops = ops.shape[0]
     if row < n_ops:
-        return n.op_name[move, row] >= 0 and ops[row, axis] == n.op_name[move, row]
+        return n.move_factor[move, row] >= 0 and ops[row, axis] == n.move_factor[move, row]
     return (
-        n.value_dim[move, row - n_ops] >= 0
-        and values[row - n_ops, axis] == n.value_dim[move, row - n_ops]
+        n.move_dim[move, row - n_ops] >= 0
+        and values[row - n_ops, axis] == n.move_dim[move, row - n_ops]
     )
 
 

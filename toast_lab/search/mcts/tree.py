@@ -61,12 +61,12 @@ class Moves(NamedTuple):
     axis_size: Int64Array  #: [A] int64
     op_span: Int64Cube
     op: Int32Array
-    op_name: Int32Array
+    move_factor: Int32Array
     name_size: Int64Array
     value_span: Int64Cube
     value: Int32Array
-    value_dim: Int8Array
-    value_dim_size: Int64Array
+    move_dim: Int8Array
+    move_dim_size: Int64Array
     n_names: Int32Array  #: [M]
     min_names: int
     usable: Int64Array  #: actions that change the state that every trajectory starts from ...
@@ -209,12 +209,12 @@ def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action
         action // n_axes,
         m.op_span,
         m.op,
-        m.op_name,
+        m.move_factor,
         m.name_size,
         m.value_span,
         m.value,
-        m.value_dim,
-        m.value_dim_size,
+        m.move_dim,
+        m.move_dim_size,
         False,
     )
 
@@ -228,12 +228,12 @@ def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
         m.axis_size,
         m.op_span,
         m.op,
-        m.op_name,
+        m.move_factor,
         m.name_size,
         m.value_span,
         m.value,
-        m.value_dim,
-        m.value_dim_size,
+        m.move_dim,
+        m.move_dim_size,
         m.n_names,
         m.min_names,
     )
