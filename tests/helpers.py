@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
-from toast_lab.frontends import Model, from_jax, load
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.frontends import from_jax, load
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 
 # A Transformer small enough to enumerate and execute, with sizes that tell its dims apart.
 SMALL = {
@@ -31,7 +32,7 @@ def _model(name: str, sizes: tuple[tuple[str, Any], ...]) -> Model:
 @functools.lru_cache(maxsize=64)
 def _analysis(name: str, phases: str, sizes: tuple[tuple[str, Any], ...]) -> Analysis:
     model = _model(name, sizes)
-    return analyse_program(model.program, model.dim_names, phases=phases, trees=model.trees)
+    return analyse(model, phases=phases)
 
 
 def model(name: str, **sizes: Any) -> Model:
@@ -52,12 +53,12 @@ def small_transformer(**sizes: Any) -> Analysis:
 def traced(fn: Any, *args: Any, **options: Any) -> Analysis:
     """Any function, analysed."""
     m = from_jax(fn, *args, **options)
-    return analyse_program(m.program, m.dim_names)
+    return analyse(m)
 
 
-def plan(problem: Problem, *actions: Any) -> ShardingPlan:
+def plan(problem: Problem, *actions: Any) -> Plan:
     """Shorthand for Plan.from_actions."""
-    return ShardingPlan.from_actions(problem, actions)
+    return Plan.from_actions(problem, actions)
 
 
 def pair_texts(analysis: Analysis) -> list[tuple[str, str]]:

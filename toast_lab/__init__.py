@@ -17,8 +17,8 @@ _NAMES = {
     "Cost": "toast_lab.cost.problem:Cost",
     "Machine": "toast_lab.machines.machine_model:Machine",
     "Mesh": "toast_lab.sharding.mesh:Mesh",
-    "Model": "toast_lab.frontends:Model",
-    "Plan": "toast_lab.sharding.plan:ShardingPlan",
+    "Model": "toast_lab.ir.model:Model",
+    "Plan": "toast_lab.plan_verbs:Plan",
     "Problem": "toast_lab.cost.problem:Problem",
     "Program": "toast_lab.ir.program:Program",
     "Race": "toast_lab.search.race:Race",
@@ -27,10 +27,11 @@ _NAMES = {
     "ToastError": "toast_lab.errors:ToastError",
     "Compiled": "toast_lab.runtime.compiled:Compiled",
     "Comparison": "toast_lab.compare.result:Comparison",
-    "analyse": "toast_lab.pipeline:analyse",
+    "analyse": "toast_lab.conflicts.analysis:analyse",
     "annotations": "toast_lab.ir.annotations:annotations_of",
     "annotate": "toast_lab.lowering.annotate:annotate",
     "conflicts": "toast_lab.explain.board:conflicts",
+    "coverage": "toast_lab.conflicts.coverage:coverage",
     "diff": "toast_lab.explain.difference:difference",
     "compare": "toast_lab.compare.compare:compare",
     "compile": "toast_lab.runtime.compile:compile_plan",
@@ -43,11 +44,11 @@ _NAMES = {
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
     "price": "toast_lab.cost.problem:price",
-    "race": "toast_lab.search.race:race",
+    "race": "toast_lab.pipeline:race",
     "replay": "toast_lab.compare.replay:replay",
-    "replicated": "toast_lab.sharding.plan:replicated",
+    "replicated": "toast_lab.pipeline:replicated",
     "run": "toast_lab.runtime.run:run",
-    "search": "toast_lab.search.contract:search",
+    "search": "toast_lab.pipeline:search",
     "start_race": "toast_lab.app.background:start_race",
     "start_search": "toast_lab.app.background:start_search",
 }
@@ -61,28 +62,29 @@ if TYPE_CHECKING:
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
-    from toast_lab.conflicts.analysis import Analysis
+    from toast_lab.conflicts.analysis import Analysis, analyse
+    from toast_lab.conflicts.coverage import coverage
     from toast_lab.cost.problem import Cost, Problem, price
     from toast_lab.errors import ToastError
     from toast_lab.explain.board import conflicts
     from toast_lab.explain.difference import difference as diff
     from toast_lab.explain.why import why
-    from toast_lab.frontends import Model, from_jax, from_stablehlo, from_torch, load
+    from toast_lab.frontends import from_jax, from_stablehlo, from_torch, load
     from toast_lab.ir.annotations import annotations_of as annotations
+    from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
     from toast_lab.lowering.annotate import annotate
     from toast_lab.lowering.listing import listing
     from toast_lab.machines.machine_model import Machine
-    from toast_lab.pipeline import analyse
+    from toast_lab.pipeline import race, replicated, search
+    from toast_lab.plan_verbs import Plan
     from toast_lab.runtime.compile import compile_plan as compile
     from toast_lab.runtime.compiled import Compiled
     from toast_lab.runtime.diff import diff_compiled
     from toast_lab.runtime.run import run
-    from toast_lab.search.contract import Budget, SearchResult, Status, search
-    from toast_lab.search.race import Race, race
+    from toast_lab.search.contract import Budget, SearchResult, Status
+    from toast_lab.search.race import Race
     from toast_lab.sharding.mesh import Mesh
-    from toast_lab.sharding.plan import ShardingPlan as Plan
-    from toast_lab.sharding.plan import replicated
 
 
 _STAGES = ("search", "conflicts", "compare")  # which are public functions, too

@@ -1,27 +1,144 @@
 """The whole method on one page: from a JAX function to an executed sharding.
 
-    model    = load or trace           frontends, ir   StableHLO as flat arrays with Shardy's rules
-    analysis = analyse(model)          nda, conflicts  names, M, colours, conflicts,
-                                                       compatibility sets
-    problem  = Problem(analysis, ...)  sharding, cost  actions on a mesh, priced on a machine
-    result   = search(problem)         search          MCTS over colours, resolutions and axes
-    listing  = listing(problem, plan)  lowering        the device-local program
-    executed = run(model, plan)        runtime         compiled and run on real or virtual devices
+    model    = tl.load("transformer")             frontends, ir  StableHLO as flat arrays, with
+                                                                 Shardy's rules
+    analysis = tl.analyse(model)                  nda, conflicts names, M, colours, conflicts,
+                                                                 compatibility sets
+    problem  = tl.Problem(analysis, mesh="4x2")   sharding, cost actions on a mesh, priced on a
+                                                                 machine
+    result   = tl.search(problem)                 search         MCTS over colours, resolutions and
+                                                                 axes
+    text     = tl.listing(problem, result.plan)   lowering       the device-local program
+    step     = result.plan.jit(train_step)        apply          the user's function, sharded
+    run      = tl.run(model, result.plan)         runtime        compiled and run on real or virtual
+                                                                 devices
+
+Each holds the one before: ``result.plan.analysis.model`` is the model.  A stage is told everything
+by its arguments, and knows nothing of those after it.  The functions in this file are where the
+stages' plans, which are plain data, become ``Plan``s, which know what can be done with them.
 
 Reference: TOAST sections 3 and 4.
 """
 
 from __future__ import annotations
 
-from toast_lab.conflicts.analysis import Analysis, analyse_program
-from toast_lab.frontends import Model
-from toast_lab.frontends.model import remember
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from toast_lab.cost.problem import Problem
+from toast_lab.plan_verbs import Plan
+from toast_lab.search import contract
+from toast_lab.search import race as racing
+from toast_lab.search.contract import Budget, Progress, SearchResult
+from toast_lab.search.race import Race
+from toast_lab.search.search_child import Point
+from toast_lab.search.trace import Trace
+from toast_lab.sharding.plan import unsharded_plan
 
 
-def analyse(model: Model, *, phases: str = "joined") -> Analysis:
-    """Name every dimension of ``model`` and find its colours, conflicts and compatibility sets.
+def search(
+    problem: Problem,
+    method: str | None = None,
+    seed: int | None = None,
+    budget: Budget | None = None,
+    on_progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+    *,
+    resume: Trace | str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> SearchResult[Plan]:
+    """Search for the best plan of ``problem``.
 
-    ``phases="separate"`` never ties a forward conflict to a backward one; see ``analyse_program``.
+    Args:
+        problem: program, mesh and machine.
+        method: a name in ``search.methods.METHODS``; "mcts" by default.
+        seed: of the search's own random numbers; 0 by default.
+        budget: seconds and/or evaluations (30 s by default).
+        on_progress: called a few times a second with the simulations since the last call.
+        cancel: polled every few milliseconds; True ends the search, keeping what it found.
+        resume: trace (or its file) of an earlier search of the same problem, to go on from: its
+            method, seed and options hold, the budget is a new one, and the trace is extended (the
+            given one is not changed).
+        options: of the method, see its class in ``search.methods``.
+
+    Raises:
+        InvalidProblem: unknown method, options that are unknown or wrong (all are listed), or a
+            trace of another problem or method.
     """
-    remember(model)
-    return analyse_program(model.program, model.dim_names, phases=phases, trees=model.trees)
+    result = contract.search(
+        problem,
+        method,
+        seed,
+        budget,
+        on_progress=on_progress,
+        cancel=cancel,
+        resume=resume,
+        **options,
+    )
+    return search_with_verbs(result)
+
+
+def race(
+    problem: Problem,
+    methods: Sequence[str],
+    budget: Budget | None = None,
+    seed: int = 0,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    on_progress: Callable[[str, Point], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+    *,
+    parallel: int = 1,
+) -> Race[Plan]:
+    """Run several methods on the same problem with the same budget.
+
+    Args:
+        problem: program, mesh and machine.
+        methods: names in ``search.methods.METHODS``, each once.
+        budget: of each method (30 s by default).
+        seed: of each method.
+        options: by method, such as ``{"manual": {"plans": model.expert_plans}}``.
+        on_progress: called with a method and each improvement of its best plan, from another
+            thread.
+        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second
+            one kills.
+        parallel: how many methods run at once.  More than one makes them share the cores, and
+            timings worthless.
+
+    Raises:
+        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
+            are listed.
+    """
+    finished = racing.race(
+        problem,
+        methods,
+        budget,
+        seed,
+        options=options,
+        on_progress=on_progress,
+        cancel=cancel,
+        parallel=parallel,
+    )
+    return race_with_verbs(finished)
+
+
+def replicated(problem: Problem) -> Plan:
+    """The plan that shards nothing, whatever is pinned."""
+    return Plan.of(unsharded_plan(problem.analysis, problem.mesh))
+
+
+def search_with_verbs(result: SearchResult[Any]) -> SearchResult[Plan]:
+    """A search's result with a plan for users."""
+    return dataclasses.replace(result, plan=Plan.of(result.plan))
+
+
+def race_with_verbs(finished: Race[Any]) -> Race[Plan]:
+    """A race with plans for users."""
+    outcomes = tuple(
+        outcome
+        if outcome.plan is None
+        else dataclasses.replace(outcome, plan=Plan.of(outcome.plan))
+        for outcome in finished.outcomes
+    )
+    return dataclasses.replace(finished, outcomes=outcomes)

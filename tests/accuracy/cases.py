@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab import frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
 from toast_lab.models import registry
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action
@@ -164,7 +165,7 @@ def problem_of(name: str, topology: str) -> Problem:
     """The problem of a case on a slice."""
     model, where = model_of(name), slice_of(topology)
     return Problem(
-        analyse_program(model.program, model.dim_names, trees=model.trees),
+        analyse(model),
         where.mesh,
         where.machine,
     )
@@ -186,7 +187,7 @@ def _expert(name: str, problem: Problem) -> Iterator[Draft]:
         if {"model", "seq"} <= {role for _, role, *_ in actions}:
             continue  # needs a third mesh axis
         try:
-            plan = ShardingPlan.from_actions(problem, registry.on_axes(actions, ROLES))
+            plan = Plan.from_actions(problem, registry.on_axes(actions, ROLES))
         except ToastError:
             continue  # a dim of these sizes that no mesh axis divides
         yield Draft(title, "expert", plan)
@@ -219,7 +220,7 @@ def _random(name: str, problem: Problem, found: dict[int, Draft]) -> Iterator[Dr
             action = actions[int(rng.integers(len(actions)))]
             state.apply(action)
             taken.append(action)
-        plan = ShardingPlan.from_state(state, taken)
+        plan = Plan.from_state(state, taken)
         if plan.key not in made:
             made.add(plan.key)
             yield Draft(f"random {count}", "random", plan)
@@ -240,4 +241,4 @@ def _plan(problem: Problem, actions: list[Action]) -> ShardingPlan:
     state = State(problem.space)
     for action in actions:
         state.apply(action)
-    return ShardingPlan.from_state(state, actions)
+    return Plan.from_state(state, actions)

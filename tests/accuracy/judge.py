@@ -29,8 +29,8 @@ from scipy import stats
 from tests.accuracy import cases, dataset
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.collectives import collective_time_s
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import diff
-from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
 FEWEST = 8  # plans that can be ranked
@@ -101,7 +101,7 @@ def judge() -> list[Judged]:
 
 
 def _judged(problem: Problem, row: dict[str, str]) -> Judged:
-    plan = ShardingPlan.from_actions(problem, json.loads(row["actions"]))
+    plan = Plan.from_actions(problem, json.loads(row["actions"]))
     fits, compute_s = bool(int(row["fits"])), _number(row["compute_s"])
     in_loops = {op for op, _ in json.loads(row["loops"])}
     theirs = [

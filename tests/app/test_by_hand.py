@@ -16,7 +16,7 @@ from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.app.tiles_pane import tensors_of  # noqa: E402
 from toast_lab.app.trail import MAX_PAST, Trail  # noqa: E402
 from toast_lab.cost.problem import price  # noqa: E402
-from toast_lab.sharding.plan import ShardingPlan  # noqa: E402
+from toast_lab.plan_verbs import Plan  # noqa: E402
 from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
@@ -96,7 +96,7 @@ def test_a_branch_keeps_the_plan_and_goes_on_from_an_earlier_action(session: Ses
     assert kept is not None
     assert kept.plan.actions == both
     assert kept.cost.time_s == pytest.approx(
-        price(session.problem, ShardingPlan.from_actions(session.problem, both)).time_s
+        price(session.problem, Plan.from_actions(session.problem, both)).time_s
     )
     assert session.manual_actions == both[:1]
     assert [p.name for p in session.branches()] == ["mine"]
@@ -153,7 +153,7 @@ def test_the_best_that_a_search_found_is_of_this_mesh_and_fits(session: Session)
         ("fast", ["S@1->model"], "search"),
         ("x", [], "typed"),
     ):
-        plan = ShardingPlan.from_actions(session.problem, actions)
+        plan = Plan.from_actions(session.problem, actions)
         item = PlanItem(name, origin, plan, session.problem, price(session.problem, plan))
         session.plans = [*session.plans, item]
     found = session.best_found()

@@ -14,7 +14,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import load
 from toast_lab.models import registry
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.plan_verbs import Plan
 
 
 def holds(name: str) -> None:
@@ -54,7 +54,7 @@ def test_every_model_has_a_card() -> None:
 @pytest.mark.parametrize("case", SOLVED, ids=lambda case: case.model)
 def test_solved_cases_are_plans_of_their_models(case: object) -> None:
     problem = Problem(analysed(case.model), case.mesh)  # type: ignore[attr-defined]
-    plan = ShardingPlan.from_actions(problem, list(case.actions))  # type: ignore[attr-defined]
+    plan = Plan.from_actions(problem, list(case.actions))  # type: ignore[attr-defined]
     assert plan.actions == case.actions  # type: ignore[attr-defined]
     assert price(problem, plan).peak_bytes < problem.baseline[1]
 

@@ -10,7 +10,7 @@ pn = pytest.importorskip("panel")
 from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.graph import GraphPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
-from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
+from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def page_of(size: int) -> GraphPage:
     model = from_jax(lambda x: x + x, jax.ShapeDtypeStruct((size,), "float32"))
     page = GraphPage(Session(jobs=Registry()))
-    page.session.param.update(model=model, analysis=analyse_program(model.program))
+    page.session.param.update(model=model, analysis=analyse(model))
     page.session.set_problem(mesh="data=2,model=2")
     page.session.select(names=[0])
     page.inspector.show_actions()

@@ -11,7 +11,7 @@ pn = pytest.importorskip("panel")
 from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.load import LoadPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
-from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
+from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import load  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
 
@@ -40,7 +40,7 @@ def test_what_was_done_to_the_input_is_worth_knowing() -> None:
         load("mlp"), notes=("dropped debug_print (<b>.py:3): it only prints",)
     )
     page = LoadPage(Session(jobs=Registry()))
-    page.session.param.update(model=model, analysis=analyse_program(model.program))
+    page.session.param.update(model=model, analysis=analyse(model))
     assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in page._notes()
 
 

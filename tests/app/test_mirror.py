@@ -14,8 +14,8 @@ from toast_lab.app.plan_facts import PlanFacts
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState, best_rows
 from toast_lab.cost.problem import Cost, Problem, Quick, price
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult, search
-from toast_lab.sharding.plan import ShardingPlan
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +165,7 @@ def test_the_selected_step_has_its_plan_and_price(state: TreeState, problem: Pro
     assert place.mean_score == rows[0].mean_score
     known = facts(state, place.plan)
     assert isinstance(known.cost, Cost)
-    assert (
-        known.cost.time_s
-        == price(problem, ShardingPlan.from_actions(problem, list(place.plan))).time_s
-    )
+    assert known.cost.time_s == price(problem, Plan.from_actions(problem, list(place.plan))).time_s
     assert known.steps == (
         Quick(known.cost.score, known.cost.time_s, known.cost.peak_bytes, known.cost.fits),
     )

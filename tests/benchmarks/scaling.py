@@ -178,6 +178,7 @@ def _analyse(path: str) -> dict[str, Any]:
     from toast_lab import _jaxlib
     from toast_lab.conflicts import analysis, compatibility, graph, repeated
     from toast_lab.ir import canonical, read
+    from toast_lab.ir.model import Model
     from toast_lab.sharding import space
     from toast_lab.sharding.mesh import make_mesh
 
@@ -201,7 +202,7 @@ def _analyse(path: str) -> dict[str, Any]:
         setattr(module, function, clock.around(name, getattr(module, function)))
     wall = time.perf_counter()
     parsed = clock.around("text", read.parse)(text)
-    found = clock.around("texts", analysis.analyse_program)(parsed.program)
+    found = clock.around("texts", analysis.analyse)(Model(parsed.program.name, parsed.program))
     made = clock.around("space", space.build_space)(found, make_mesh(MESH))
     wall = time.perf_counter() - wall
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -227,6 +228,7 @@ def _compile_kernels() -> None:
     """Compile or load the numba kernels before the clock runs, as the package's warm-up does."""
     from toast_lab.conflicts import analysis
     from toast_lab.ir import read
+    from toast_lab.ir.model import Model
     from toast_lab.sharding import space
     from toast_lab.sharding.mesh import make_mesh
 
@@ -236,7 +238,8 @@ def _compile_kernels() -> None:
         "%2 = stablehlo.tanh %1 : tensor<4x4xf32>\n"
         "return %2 : tensor<4x4xf32>}"
     )
-    space.build_space(analysis.analyse_program(read.parse(tiny).program), make_mesh(MESH))
+    program = read.parse(tiny).program
+    space.build_space(analysis.analyse(Model(program.name, program)), make_mesh(MESH))
 
 
 def _main(args: list[str]) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 import toast_lab as tl
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.plan_verbs import Plan
 from toast_lab.views.compare_table import seconds_text
 
 pytestmark = pytest.mark.browser
@@ -145,8 +145,8 @@ def _batch_and_inner(problem: Problem) -> tuple[str, str]:
     for batch in groups:
         for inner in groups:
             try:
-                plan = ShardingPlan.from_actions(problem, [(batch, "data"), (inner, "model")])
-                first = ShardingPlan.from_actions(problem, [(batch, "data")])
+                plan = Plan.from_actions(problem, [(batch, "data"), (inner, "model")])
+                first = Plan.from_actions(problem, [(batch, "data")])
             except tl.ToastError:
                 continue
             kinds = [c.kind for c in price(problem, plan).collectives]
@@ -161,7 +161,7 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
     page.get_by_role("button", name=re.compile("^side 1")).first.click()
     expect(row(page, "1: dim 1")).to_contain_text("●")
     page.get_by_text("Devices", exact=True).click()
-    plan = ShardingPlan.from_actions(problem, ["S@1->data"])
+    plan = Plan.from_actions(problem, ["S@1->data"])
     program = problem.analysis.program
     a = program.value_name.index("a")
     assert plan.value_specs()[a] == ((), ("data",)), "or the numbers below are others"

@@ -24,13 +24,13 @@ from tests.browser.test_explorer import SLOW, bokeh, go
 from tests.helpers import analysed
 from toast_lab.app.ready_plans import data_parallel
 from toast_lab.cost.problem import Problem
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.plan_verbs import Plan
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
 pytestmark = pytest.mark.browser
 
 PROBLEM = Problem(analysed("attention"), {"data": 4, "model": 2})
-PLAN = ShardingPlan.from_actions(PROBLEM, data_parallel(PROBLEM))
+PLAN = Plan.from_actions(PROBLEM, data_parallel(PROBLEM))
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def expect_data(page: Page, figure: str, renderer: str, column: str, expected: l
 
 def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> None:
     page, cost = compared, tl.price(PROBLEM, PLAN)
-    whole = tl.price(PROBLEM, ShardingPlan.from_actions(PROBLEM, []))
+    whole = tl.price(PROBLEM, Plan.from_actions(PROBLEM, []))
     plan = row(page, "data parallel")
     for words in (
         seconds_text(cost.time_s),

@@ -6,9 +6,10 @@ import zlib
 
 import numpy as np
 
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_actions
 
@@ -22,7 +23,7 @@ LONGEST = 8  # actions; on these meshes hardly a plan has room for more
 
 def problems(model: Model) -> dict[str, Problem]:
     """The model on every mesh, analysed once."""
-    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+    analysis = analyse(model)
     return {name: Problem(analysis, mesh) for name, mesh in MESHES.items()}
 
 
@@ -35,7 +36,7 @@ def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:
             break
         taken.append(actions[rng.integers(len(actions))])
         state.apply(taken[-1])
-    return ShardingPlan.from_state(state, taken)
+    return Plan.from_state(state, taken)
 
 
 def random_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list[ShardingPlan]:

@@ -26,6 +26,7 @@ from toast_lab.errors import RunFailed, UnsupportedOp
 from toast_lab.ir import fourier, read
 from toast_lab.lowering import annotate as lowering
 from toast_lab.lowering.annotate import annotate
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import _jax_private, hlo
 from toast_lab.runtime.devices import Devices, environment
 from toast_lab.runtime.executable import Executable, Job
@@ -73,7 +74,7 @@ def every_plan(problem: tl.Problem) -> list[ShardingPlan]:
         state = State(problem.space)
         for action in taken:
             state.apply(action)
-        plan = ShardingPlan.from_state(state, list(taken))
+        plan = Plan.from_state(state, list(taken))
         if plan.key not in found:
             found[plan.key] = plan
             waiting += [(*taken, action) for action in legal_actions(state)]
@@ -116,7 +117,7 @@ def test_jit_of_every_plan_computes_the_same_and_gathers_what_is_priced() -> Non
 def spectral() -> tuple[tl.Model, ShardingPlan]:
     model = tl.from_jax(lambda x: jnp.fft.fft(x, axis=1).real, S((8, 16, 16), F32))
     problem = tl.Problem(tl.analyse(model), {"d": 2, "m": 4})
-    return model, ShardingPlan.from_actions(problem, ["x.0->d", "x.2->m"])
+    return model, Plan.from_actions(problem, ["x.0->d", "x.2->m"])
 
 
 def test_each_device_transforms_its_own_part() -> None:
@@ -186,7 +187,7 @@ def unmended() -> str:
     Runs in a child with 8 devices.
     """
     model = tl.from_jax(fourier_programs.there_and_back, S((8, 16, 16), F32))
-    plan = ShardingPlan.from_actions(tl.Problem(tl.analyse(model), {"a": 8}), ["x.0->a"])
+    plan = Plan.from_actions(tl.Problem(tl.analyse(model), {"a": 8}), ["x.0->a"])
     _jax_private.fourier.pin_layouts = lambda module: None  # type: ignore[assignment]
     lowering.fourier.run_locally = lambda *_: None  # type: ignore[assignment]
     kept = plan.value_specs()
@@ -233,11 +234,11 @@ def scattered(problem: tl.Problem, batch: str, summed: list[str]) -> ShardingPla
 
     That dim was split before.
     """
-    plan = ShardingPlan.from_actions(problem, [f"x.0->{batch}", *(f"x.2->{a}" for a in summed)])
+    plan = Plan.from_actions(problem, [f"x.0->{batch}", *(f"x.2->{a}" for a in summed)])
     program = plan.program
     values = plan.value_dim.copy()
     values[program.outputs[0], plan.mesh.axes.index(summed[0])] = 0
-    return dataclasses.replace(plan, value_dim=values)
+    return dataclasses.replace(plan, sharding=plan.sharding._replace(value_dim=values))
 
 
 def test_a_sum_that_goes_to_a_split_batch_dim_is_summed_right() -> None:

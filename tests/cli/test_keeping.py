@@ -5,6 +5,7 @@ The command fails then.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -18,8 +19,9 @@ import pytest
 from tests.cli.test_cli import NET, QUICK, ROOT
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.compile import without_locations
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.text import csv_text
 
 pytestmark = pytest.mark.skipif(
@@ -95,11 +97,14 @@ def test_a_plan_that_no_actions_give_is_printed(
     problem = Problem(
         analysed("attention", sequence=16, d_model=8, key=8, value=8), {"data": 2, "model": 2}
     )
-    plan = ShardingPlan.from_actions(problem, [("S", "data", 0)])
+    plan = Plan.from_actions(problem, [("S", "data", 0)])
     values = plan.value_dim.copy()
     values[0] = -1
-    refined = ShardingPlan(
-        plan.program, plan.mesh, plan.op_factor, values, (*plan.actions, "refined in 1 place"), 7
+    refined = dataclasses.replace(
+        plan,
+        sharding=Sharding(plan.op_factor, values),
+        actions=(*plan.actions, "refined in 1 place"),
+        key=7,
     )
     refined.save(tmp_path / "refined.json")
     monkeypatch.setattr("tempfile.tempdir", "/no/such/folder")
@@ -109,7 +114,7 @@ def test_a_plan_that_no_actions_give_is_printed(
     assert status == 1
     copied = err.partition("Copy the plan from here into a file:\n")[2]
     (tmp_path / "copied.json").write_text(copied)
-    again = ShardingPlan.load(tmp_path / "copied.json", problem)
+    again = Plan.load(tmp_path / "copied.json", problem)
     assert (again.value_dim == values).all()
     assert again.actions == refined.actions
 

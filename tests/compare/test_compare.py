@@ -20,10 +20,11 @@ from toast_lab.compare import compare as module
 from toast_lab.compare import contender, measure
 from toast_lab.compare.compare import compare
 from toast_lab.compare.result import Comparison
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.child import Progress, relative_error
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -32,11 +33,11 @@ _, SCORES, OPTIONS = own_models.make_scores()
 
 
 def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
-    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh)
+    return Problem(analyse(model), mesh)
 
 
 def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPlan:
-    return ShardingPlan.from_actions(problem_of(model, mesh), actions)
+    return Plan.from_actions(problem_of(model, mesh), actions)
 
 
 def scores() -> Model:

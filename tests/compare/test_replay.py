@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import SMALL, analysed, model, plan
 from toast_lab import _jaxlib, frontends
 from toast_lab.compare import local_program, replay
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, UnsupportedOp
 from toast_lab.lowering.annotate import annotate
@@ -141,7 +141,7 @@ def test_local_shapes_and_no_collectives() -> None:
     built = frontends.from_jax(
         step, S((32, 64), "float32"), S((16, 32), "float32"), donate_argnums=0, dim_names=names
     )
-    problem = Problem(analyse_program(built.program, built.dim_names), {"d": 2, "m": 4})
+    problem = Problem(analyse(built), {"d": 2, "m": 4})
     sharded = plan(problem, ("batch", "d"), ("outer", "m"))
     local = divided(built, sharded)
     assert not [word for word in COLLECTIVE if word in local.text]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from tests.helpers import small_transformer, traced
-from toast_lab.conflicts.analysis import Analysis, analyse_program
-from toast_lab.conflicts.coverage import Reason, Row, value_bytes
+from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.conflicts.coverage import Reason, Row, coverage, value_bytes
 from toast_lab.ir import read
+from toast_lab.ir.model import Model
+from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import make_mesh
 from toast_lab.sharding.space import build_space
 
@@ -32,16 +34,20 @@ def s(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
 
+def of_program(program: Program) -> Analysis:
+    return analyse(Model(program.name, program))
+
+
 def from_text(text: str) -> Analysis:
-    return analyse_program(read.parse(text).program)
+    return of_program(read.parse(text).program)
 
 
 def rows(analysis: Analysis, reason: Reason) -> dict[str, Row]:
-    return {row.kind: row for row in analysis.coverage.rows if row.reason is reason}
+    return {row.kind: row for row in coverage(analysis).rows if row.reason is reason}
 
 
 def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
-    report = from_text(SECRET).coverage
+    report = coverage(from_text(SECRET))
     row = rows(from_text(SECRET), Reason.NO_RULE)["custom_call"]
     assert (row.op_count, row.lines, row.why) == (
         2,
@@ -71,8 +77,8 @@ def test_an_op_whose_rule_splits_nothing_blocks_what_it_holds() -> None:
     row = rows(batched, Reason.SOME_WHOLE)["fft"]
     assert row.colours == ("x.1",)
     assert not row.whole
-    assert batched.coverage.n_whole_ops == 0
-    assert batched.coverage.complete
+    assert coverage(batched).n_whole_ops == 0
+    assert coverage(batched).complete
 
 
 def test_flops_of_an_op_held_whole_are_blocked() -> None:
@@ -82,13 +88,13 @@ def test_flops_of_an_op_held_whole_are_blocked() -> None:
     first = program.n_arguments
     flops[first : first + 2] = program.flops.sum() / 2  # as a custom call of known cost would have
     object.__setattr__(program, "flops", flops)
-    report = analysis.coverage
+    report = coverage(analysis)
     assert report.flops_share == 0.5
     assert report.whole_rows[0].flops_share == 0.5
     trips = np.ones(program.n_ops)
     trips[first] = 5
     object.__setattr__(program, "trips", trips)
-    assert analyse_program(program).coverage.flops_share == pytest.approx(2 / 8), "trips count"
+    assert coverage(of_program(program)).flops_share == pytest.approx(2 / 8), "trips count"
 
 
 def test_the_inner_part_of_a_merged_dim_is_told() -> None:
@@ -102,7 +108,7 @@ def test_the_inner_part_of_a_merged_dim_is_told() -> None:
         "k, not h and not b"
     )
     assert row.bytes == 2 * 8 * 24 * 4
-    assert analysis.coverage.complete
+    assert coverage(analysis).complete
 
 
 def test_constants_and_scalars_block_nothing() -> None:
@@ -120,9 +126,9 @@ def test_constants_and_scalars_block_nothing() -> None:
 
 
 def test_a_program_of_real_size_is_covered() -> None:
-    report = small_transformer(
-        layers=4, d_model=2048, hidden=16384, heads=8, key_size=256, vocab=256128
-    ).coverage
+    report = coverage(
+        small_transformer(layers=4, d_model=2048, hidden=16384, heads=8, key_size=256, vocab=256128)
+    )
     assert report.complete
     assert (report.n_whole_ops, report.whole_bytes, report.flops_share) == (0, 0.0, 1.0)
     assert {(row.kind, row.colours, row.op_count) for row in report.rows} == {
@@ -164,13 +170,13 @@ def test_rounds_that_are_assumed_are_said() -> None:
         return jax.lax.fori_loop(0, 3, lambda i, h: h @ w, y)
 
     analysis = traced(f, s(8, 16), s(16, 16), s(dtype="int32"))
-    (row,) = (r for r in analysis.coverage.rows if r.reason is Reason.UNKNOWN_TRIPS)
+    (row,) = (r for r in coverage(analysis).rows if r.reason is Reason.UNKNOWN_TRIPS)
     assert (row.kind, row.op_count, row.whole) == ("loop", 2, False)
     once = 2 * 8 * 16 * 16
     assert row.flops == once, "the inner loop's product counts once, with the outer loop"
     assert row.flops_share == 0.25  # the last loop is known to run three times
-    assert not analysis.coverage.complete
-    assert "some counts are assumed" in str(analysis.coverage)
+    assert not coverage(analysis).complete
+    assert "some counts are assumed" in str(coverage(analysis))
 
 
 def test_a_conditional_is_one_row() -> None:
@@ -178,7 +184,7 @@ def test_a_conditional_is_one_row() -> None:
         return jax.lax.cond(c, lambda: (x @ w, x), lambda: (jnp.sin(x), jnp.cos(x)))
 
     analysis = traced(f, s(dtype="bool"), s(8, 16), s(16, 16))
-    (row,) = analysis.coverage.rows
+    (row,) = coverage(analysis).rows
     assert (row.kind, row.reason, row.op_count, row.whole) == (
         "conditional",
         Reason.UNKNOWN_BRANCH,
@@ -193,9 +199,9 @@ def test_what_a_loop_stacks_is_one_row_a_loop() -> None:
         return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), h), x, ws)
 
     analysis = traced(f, s(5, 16, 16), s(8, 16))
-    (row,) = (r for r in analysis.coverage.rows if r.reason is Reason.STACKED)
+    (row,) = (r for r in coverage(analysis).rows if r.reason is Reason.STACKED)
     assert (row.kind, row.op_count) == ("loop", 2)  # what it takes and what it gives
-    assert not any(r.kind.startswith("while") for r in analysis.coverage.rows)
+    assert not any(r.kind.startswith("while") for r in coverage(analysis).rows)
 
 
 def test_value_bytes_are_those_of_the_program() -> None:
@@ -204,7 +210,7 @@ def test_value_bytes_are_those_of_the_program() -> None:
 
 
 def test_str_tables_what_is_held() -> None:
-    text = str(from_text(SECRET).coverage)
+    text = str(coverage(from_text(SECRET)))
     assert (
         "2 of 3 ops cannot be split, with 0 of the FLOPs; 80.0% of the bytes must be whole" in text
     )
@@ -225,7 +231,7 @@ def test_str_tables_what_is_held() -> None:
 )
 def test_programs_with_nothing_to_split(fn: Any, args: tuple[Any, ...]) -> None:
     analysis = traced(fn, *args)
-    assert analysis.coverage.whole_rows == ()
-    assert analysis.coverage.complete
+    assert coverage(analysis).whole_rows == ()
+    assert coverage(analysis).complete
     assert build_space(analysis, make_mesh("2x2")).n_moves <= 1
     assert len(analysis.groups) == len(analysis.colours) == len(set(analysis.colour_name))

@@ -15,7 +15,7 @@ import pytest
 from tests.cost.test_fusion import PLAIN, SIZE, SQUARE, Fused, S, fixed, machine
 from tests.helpers import plan, traced
 from toast_lab.cost.problem import Cost, Problem, price
-from toast_lab.sharding.plan import replicated
+from toast_lab.pipeline import replicated
 
 HALF = S((64, 64), jnp.bfloat16)
 

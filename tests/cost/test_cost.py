@@ -12,7 +12,8 @@ from tests.helpers import analysed, plan, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.machines.machine_model import Machine
-from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.pipeline import replicated
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.state import State, legal_actions
 
 S = jax.ShapeDtypeStruct
@@ -213,7 +214,7 @@ def test_quick_and_full_prices_agree():
         for _ in range(6):
             if actions := legal_actions(state):
                 state.apply(actions[rng.integers(len(actions))])
-        quick, full = pricer.quick(state), price(problem, ShardingPlan.from_state(state))
+        quick, full = pricer.quick(state), price(problem, Plan.from_state(state))
         assert (quick.score, quick.time_s) == pytest.approx((full.score, full.time_s), rel=1e-12)
         assert quick.peak_bytes == full.peak_bytes
         assert sum(c.time_s for c in full.collectives) == pytest.approx(full.comm_s)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
-from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Pricer, Problem, Quick
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, apply_move, legal_rows
@@ -34,7 +34,7 @@ STEPS = st.lists(
 @functools.cache
 def analysis_of(name: str) -> Analysis:
     model = CASES[name].model()
-    return analyse_program(model.program, model.dim_names)
+    return analyse(model)
 
 
 @functools.lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from tests.helpers import plan, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.ir import program as p
 from toast_lab.machines.machine_model import Machine
-from toast_lab.sharding.plan import replicated
+from toast_lab.pipeline import replicated
 from toast_lab.sharding.state import State, legal_rows
 from toast_lab.sharding.step_kinds import SLICE
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.certification.programs import programs
-from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost import peak
 from toast_lab.cost.problem import Problem, price
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_actions
 
@@ -26,7 +27,7 @@ def plans(problem: Problem, n: int) -> list[ShardingPlan]:
             if actions:
                 taken.append(actions[int(rng.integers(len(actions)))])
                 state.apply(taken[-1])
-        found.append(ShardingPlan.from_state(state, taken))
+        found.append(Plan.from_state(state, taken))
     return found
 
 
@@ -34,7 +35,7 @@ def plans(problem: Problem, n: int) -> list[ShardingPlan]:
 def analysed(name: str) -> Analysis:
     (case,) = [c for c in programs() if c.name == name]
     loaded = case.model()
-    return analyse_program(loaded.program, loaded.dim_names)
+    return analyse(loaded)
 
 
 @pytest.mark.parametrize("machine", ["tpu-v5e", "a100", "cpu"])

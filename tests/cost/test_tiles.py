@@ -12,7 +12,7 @@ from tests.helpers import traced
 from toast_lab.cost import tiles
 from toast_lab.cost.problem import Problem, price
 from toast_lab.machines.catalogue import machine
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.plan_verbs import Plan
 
 
 def leaf(*shape: int) -> jax.ShapeDtypeStruct:
@@ -74,13 +74,13 @@ def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share
     )
     fast = dataclasses.replace(machine("tpu-v5e"), memory_bytes_per_s=1e30, op_overhead_s=0.0)
     problem = Problem(analysis, {"a": 4, "b": 4}, fast)
-    cost = price(problem, ShardingPlan.from_actions(problem, actions))
+    cost = price(problem, Plan.from_actions(problem, actions))
     (product,) = [op for op in cost.ops if op.kind == "dot_general"]
     assert product.time_s == pytest.approx(product.flops / 197e12 / share)
     any_size = Problem(analysis, {"a": 4, "b": 4}, dataclasses.replace(fast, tile=0.0))
     (product,) = [
         op
-        for op in price(any_size, ShardingPlan.from_actions(any_size, actions)).ops
+        for op in price(any_size, Plan.from_actions(any_size, actions)).ops
         if op.kind == "dot_general"
     ]
     assert product.time_s == pytest.approx(product.flops / 197e12)

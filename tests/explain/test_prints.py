@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 import toast_lab as tl
+from toast_lab.conflicts.coverage import coverage
 from toast_lab.explain import why as module
 
 
@@ -31,7 +32,7 @@ def test_reprs_are_short_and_hold_no_arrays(found):
         one.cost,
         tl.conflicts(problem),
         tl.diff(problem, one.plan, two.plan),
-        problem.analysis.coverage,
+        coverage(problem.analysis),
         problem.divisibility(one.plan),
         reasons,
         reasons[0],
@@ -67,7 +68,7 @@ def test_reasons_print_the_most_costly_collectives_first_and_count_the_others(fo
 
 def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(found, monkeypatch):
     from toast_lab.conflicts import analysis as stage
-    from toast_lab.conflicts.listing import annotated_listing
+    from toast_lab.conflicts.analysis import annotated_listing
 
     analysis = found[0].analysis
     monkeypatch.setattr(stage, "MOST_LINES", 10)
@@ -76,8 +77,7 @@ def test_a_long_listing_is_cut_at_the_prompt_and_whole_where_it_is_asked_for(fou
     assert lines[:10] == whole[:10]
     assert lines[10:] == [
         f"... and {len(whole) - 10} more lines: "
-        f"{stage.__name__.replace('.analysis', '.listing')}"
-        ".annotated_listing(analysis) has all"
+        f"{stage.__name__}.annotated_listing(analysis) has all"
     ]
 
 

@@ -13,7 +13,7 @@ from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
 from toast_lab.explain.taken import change, replay, side_on, side_options, taken, with_side
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.plan_verbs import Plan
 
 MESH = {"d": 2, "m": 4}
 
@@ -88,7 +88,7 @@ def test_options_cost_what_the_plans_cost(train):
     actions = texts(train, with_side(train, (), r, "m", 0))
     for option in side_options(train, actions, r, "d"):
         assert not option.why_not
-        made = ShardingPlan.from_actions(train, with_side(train, actions, r, "d", option.side))
+        made = Plan.from_actions(train, with_side(train, actions, r, "d", option.side))
         cost = price(train, made)
         assert option.time_s == pytest.approx(cost.time_s, rel=1e-9)
         assert option.peak_bytes == pytest.approx(cost.peak_bytes)

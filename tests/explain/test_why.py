@@ -12,8 +12,8 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain import why as explained
 from toast_lab.explain.why import REFINED, why
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, search
-from toast_lab.sharding.plan import ShardingPlan
 
 MESH = {"data": 2, "model": 4}
 
@@ -69,7 +69,7 @@ def test_partial_sums_come_from_the_action_that_split_what_is_summed(problem):
         (undo,) = reason.undoing
         assert undo.removes
         others = [a for a in asked.actions if a != expected]
-        same = ShardingPlan.from_actions(problem, others)
+        same = Plan.from_actions(problem, others)
         assert (undo.plan.op_factor == same.op_factor).all()
         assert (undo.plan.value_dim == same.value_dim).all()
 
@@ -146,7 +146,7 @@ def _calls_a_library(x, w):
 def test_a_line_that_calls_a_library_is_known_and_texts_name_files_without_their_folders():
     x, w = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((64, 32), (32, 16)))
     problem = Problem(tl.analyse(tl.from_jax(_calls_a_library, x, w)), {"data": 2}, "tpu-v3")
-    asked = ShardingPlan.from_specs(problem, {"x": (None, "data"), "w": ("data", None)})
+    asked = Plan.from_specs(problem, {"x": (None, "data"), "w": ("data", None)})
     inner, outer = (f.__code__.co_firstlineno + 1 for f in (_product, _calls_a_library))
     (reason,) = why(problem, asked, f"test_why.py:{outer}")
     assert reason.collective == why(problem, asked, f"test_why.py:{inner}")[0].collective

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from toast_lab.frontends import Model, from_jax
+from toast_lab.frontends import from_jax
+from toast_lab.ir.model import Model
 
 S = jax.ShapeDtypeStruct
 X = S((8, 16), jnp.float32)

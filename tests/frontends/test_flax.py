@@ -13,7 +13,8 @@ import numpy as np
 import optax
 import pytest
 
-from toast_lab.frontends import Model, from_jax
+from toast_lab.frontends import from_jax
+from toast_lab.ir.model import Model
 
 nnx = pytest.importorskip("flax.nnx")
 nn = pytest.importorskip("flax.linen")

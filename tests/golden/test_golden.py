@@ -8,7 +8,7 @@ import pytest
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from tests.helpers import analysed, plan, small_transformer
-from toast_lab.conflicts.listing import annotated_listing, names_listing
+from toast_lab.conflicts.analysis import annotated_listing, names_listing
 from toast_lab.cost.problem import Problem
 from toast_lab.lowering.listing import listing
 

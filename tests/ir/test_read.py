@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.frontends import from_jax
 from toast_lab.ir import program as p
+from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
 from toast_lab.ir.read import parse
 
@@ -225,7 +226,7 @@ def test_reshapes_map_dims_in_factors(before: tuple[int, ...], after: tuple[int,
 
 def test_only_the_major_factor_of_a_merged_dim_joins_colours() -> None:
     program = traced(lambda x: jnp.tanh(jnp.reshape(x, (24,))), leaf(4, 6))
-    analysis = analyse_program(program)
+    analysis = analyse(Model(program.name, program))
     first, second = program.def_names(0)
     merged = program.def_names(program.results(only(program, "tanh"))[0])[0]
     assert analysis.colour[first] == analysis.colour[merged]

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from toast_lab import _jaxlib, frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate, made_specs
-from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.pipeline import replicated
+from toast_lab.plan_verbs import Plan
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 
 S = jax.ShapeDtypeStruct
 SMALL = {
@@ -30,11 +33,11 @@ SMALL = {
 
 
 def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
-    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh)
+    return Problem(analyse(model), mesh)
 
 
 def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPlan:
-    return ShardingPlan.from_actions(problem_of(model, mesh), actions)
+    return Plan.from_actions(problem_of(model, mesh), actions)
 
 
 def code(text: str) -> str:
@@ -101,7 +104,7 @@ def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -
     add = model.program.n_arguments
     op_factor = plan.op_factor.copy()
     op_factor[add, 0] = model.program.def_names(model.program.results(add)[0])[1]
-    plan = ShardingPlan(plan.program, plan.mesh, op_factor, plan.value_dim)
+    plan = ShardingPlan(plan.program, plan.mesh, Sharding(op_factor, plan.value_dim))
     text = annotate(model, plan)
     assert constraints(text) == [
         ("%arg0", '[{}, {"d"}]'),
@@ -143,7 +146,7 @@ def test_donation_stays_where_the_shardings_agree_and_turns_into_a_hint_where_no
     assert "tf.aliasing_output = 0" in annotate(model, plan)
     value_dim = plan.value_dim.copy()
     value_dim[int(model.program.outputs[0]), 0] = -1
-    other = ShardingPlan(plan.program, plan.mesh, plan.op_factor, value_dim)
+    other = ShardingPlan(plan.program, plan.mesh, Sharding(plan.op_factor, value_dim))
     text = annotate(model, other)
     assert "tf.aliasing_output" not in text
     assert "jax.buffer_donor = true" in text
@@ -164,7 +167,7 @@ def test_foreign_annotations_make_way() -> None:
     model = frontends.from_stablehlo(text)
     problem = problem_of(model, {"d": 4})
     name = problem.analysis.groups[0].name
-    written = annotate(model, ShardingPlan.from_actions(problem, [(name, "d")]))
+    written = annotate(model, Plan.from_actions(problem, [(name, "d")]))
     assert written.count("sdy.mesh @") == 1
     assert "@other" not in written
     assert "mhlo.sharding" not in written

@@ -92,7 +92,7 @@ def test_a_copy_made_in_a_branch_serves_that_branch_only() -> None:
     plan = tl.Plan.from_actions(problem, [("x.1", "m")])
     value_dim = plan.value_dim.copy()
     value_dim[x, 0] = 0  # kept cut along the dim that every matmul wants whole
-    shifted = dataclasses.replace(plan, value_dim=value_dim)
+    shifted = dataclasses.replace(plan, sharding=plan.sharding._replace(value_dim=value_dim))
     steps = st.lower(program, plan.op_factor, value_dim, plan.mesh.array())
     rows = [
         i for i in range(len(steps.kind)) if steps.value[i] == x and steps.kind[i] == ALL_GATHER

@@ -12,9 +12,11 @@ import pytest
 from tests.helpers import model
 from tests.shardy import lowering, routes
 from tests.shardy.lowering import Transfer
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
-from toast_lab.frontends import Model, from_jax
+from toast_lab.frontends import from_jax
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan import ShardingPlan
 
 S = jax.ShapeDtypeStruct
@@ -22,8 +24,8 @@ F = jnp.float32
 
 
 def planned(m: Model, mesh: dict[str, int], *actions: str) -> tuple[Problem, ShardingPlan]:
-    problem = Problem(analyse_program(m.program, m.dim_names), mesh, "cpu")
-    return problem, ShardingPlan.from_actions(problem, actions)
+    problem = Problem(analyse(m), mesh, "cpu")
+    return problem, Plan.from_actions(problem, actions)
 
 
 MLP = {"batch": 32, "inputs": 8, "hidden": 16, "outputs": 8}

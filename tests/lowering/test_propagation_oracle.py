@@ -21,8 +21,9 @@ import pytest
 from tests.helpers import SMALL, model
 from tests.shardy import routes
 from tests.shardy.propagation import Decision, compare_propagation
-from toast_lab.conflicts.analysis import analyse_program
-from toast_lab.frontends import Model, from_jax
+from toast_lab.conflicts.analysis import analyse
+from toast_lab.frontends import from_jax
+from toast_lab.ir.model import Model
 from toast_lab.ir.program import PERMUTATION
 from toast_lab.sharding.mesh import make_mesh
 
@@ -66,7 +67,7 @@ def test_single_decisions_and_sequences_give_what_shardy_gives(name):
     rows, rng = possible(m, "a", 4), np.random.default_rng(0)
     decisions = [[row] for row in rows]
     decisions += [[rows[i] for i in rng.integers(len(rows), size=4)] for _ in range(20)]
-    found = compare_propagation(m, analyse_program(m.program), mesh, decisions)
+    found = compare_propagation(m, analyse(m), mesh, decisions)
     wrong = [
         (taken, each.different)
         for taken, each in zip(decisions, found, strict=True)
@@ -80,7 +81,7 @@ def test_single_decisions_and_sequences_give_what_shardy_gives(name):
 @pytest.mark.parametrize("mode", ["forward", "train"])
 def test_a_transformer_differs_only_at_ops_of_other_rules(mode):
     m, mesh = model("transformer", **{**SMALL, "mode": mode}), make_mesh({"a": 4})
-    analysis = analyse_program(m.program, m.dim_names)
+    analysis = analyse(m)
     # Colours that reach a factor which moves elements between shards are told apart: Shardy goes on
     # there.
     through = set(analysis.colour[m.program.factor_class == PERMUTATION].tolist())
@@ -107,7 +108,7 @@ def test_a_transformer_differs_only_at_ops_of_other_rules(mode):
 
 def test_shardys_other_pass_settles_the_conflict_where_ours_stops():
     m, mesh = model("attention"), make_mesh({"a": 4})
-    analysis = analyse_program(m.program)
+    analysis = analyse(m)
     (basic,), (aggressive,) = (
         compare_propagation(m, analysis, mesh, [[(0, 0, "a")]], aggressive=flag)
         for flag in (False, True)

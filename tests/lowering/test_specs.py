@@ -6,10 +6,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from toast_lab import frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
 from toast_lab.lowering.specs import natural_specs, to_partition_spec
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan import ShardingPlan
 
 S = jax.ShapeDtypeStruct
@@ -27,8 +28,8 @@ def layer_model(*, trees: bool = True) -> Model:
 
 
 def plan_of(model: Model, *actions: object, mesh: dict[str, int]) -> ShardingPlan:
-    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
-    return ShardingPlan.from_actions(Problem(analysis, mesh), actions)
+    analysis = analyse(model)
+    return Plan.from_actions(Problem(analysis, mesh), actions)
 
 
 def test_specs_come_in_the_callers_pytrees() -> None:
@@ -40,9 +41,9 @@ def test_specs_come_in_the_callers_pytrees() -> None:
 
 def test_specs_come_by_path_where_the_pytrees_are_unknown() -> None:
     model = layer_model(trees=False)
-    analysis = analyse_program(model.program, model.dim_names)
+    analysis = analyse(model)
     problem = Problem(analysis, {"d": 2})
-    plan = ShardingPlan.from_specs(problem, {"x": ("d", None)})
+    plan = Plan.from_specs(problem, {"x": ("d", None)})
     arguments, results = plan.partition_specs()
     assert arguments == {"params['b']": P(), "params['w']": P(), "x": P("d")}
     assert list(results.values()).count(P("d")) == 1

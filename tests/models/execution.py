@@ -12,9 +12,9 @@ import numpy as np
 
 from tests.helpers import analysed, model
 from toast_lab.cost.problem import Problem
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.inputs import draw
 from toast_lab.runtime.run import run
-from toast_lab.sharding.plan import ShardingPlan
 
 
 def worst_errors(
@@ -34,7 +34,7 @@ def worst_errors(
     actions = found.expert_plans[plan]
     done = run(
         found,
-        ShardingPlan.from_actions(problem, actions),
+        Plan.from_actions(problem, actions),
         devices="cpu:8",
         repeats=1,
         warmup=0,

@@ -18,7 +18,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import load
 from toast_lab.models import registry, unet
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.plan_verbs import Plan
 
 SMALL: dict[str, Any] = {
     "channels": 8,
@@ -193,9 +193,7 @@ def test_blocks_of_one_level_and_shape_are_mirrored() -> None:
 def test_expert_plans_cut_every_kernel(multipliers: tuple[int, ...], mode: str) -> None:
     sizes = {**SMALL, "multipliers": multipliers, "mode": mode}
     found, problem = model("unet", **sizes), Problem(analysed("unet", **sizes), MESH)
-    specs = ShardingPlan.from_actions(
-        problem, found.expert_plans["FSDP + Megatron"]
-    ).argument_specs()
+    specs = Plan.from_actions(problem, found.expert_plans["FSDP + Megatron"]).argument_specs()
     for path, spec in specs.items():
         cut = {axis for dim in spec for axis in dim}
         if path.endswith(("['conv1']", "['conv2']", "['wq']", "['wo']")) and path.startswith(

@@ -1,7 +1,7 @@
 """Figure 4: the NDA applied to the MLP: names identified with I only, M, and both."""
 
 from tests.helpers import analysed
-from toast_lab.conflicts.listing import names_listing
+from toast_lab.conflicts.analysis import names_listing
 
 
 def test_4b_names_identified_with_i_only():

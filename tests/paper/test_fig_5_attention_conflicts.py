@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from tests.helpers import analysed, pair_texts, plan, traced
+from toast_lab.conflicts.analysis import names_listing
 from toast_lab.conflicts.compatibility import JOINED
-from toast_lab.conflicts.listing import names_listing
 from toast_lab.cost.problem import Problem, price
 from toast_lab.lowering.listing import listing
 from toast_lab.models.attention import attn, make

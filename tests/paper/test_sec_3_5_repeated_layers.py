@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 
 from tests.helpers import analysed, model, small_transformer
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action, build_space
 
 LAYERS = (1, 2, 4, 8)
@@ -174,10 +174,8 @@ def test_a_scanned_network_sends_what_the_unrolled_one_sends(plan, kv_heads):
             remat=True,
             scan=scan,
         )
-        problem = Problem(
-            analyse_program(loaded.program, loaded.dim_names), {"data": 2, "model": 4}
-        )
-        cost = price(problem, ShardingPlan.from_actions(problem, loaded.expert_plans[plan]))
+        problem = Problem(analyse(loaded), {"data": 2, "model": 4})
+        cost = price(problem, Plan.from_actions(problem, loaded.expert_plans[plan]))
         times = Counter()
         for row in cost.collectives:
             times[row.kind, row.axes] += int(loaded.program.trips[row.op])

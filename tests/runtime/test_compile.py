@@ -14,7 +14,7 @@ import pytest
 from tests.runtime.test_run import plan_of, small_step
 from toast_lab import frontends, isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate, split_name
 from toast_lab.runtime import compile as compiling
 from toast_lab.runtime import topologies

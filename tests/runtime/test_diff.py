@@ -11,20 +11,20 @@ import pytest
 
 from tests.runtime.test_run import MESH, small_step
 from toast_lab import frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import diff
 from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.diff import Side, compare, diff_compiled
 from toast_lab.runtime.run import run
 from toast_lab.sharding.mesh import make_mesh
-from toast_lab.sharding.plan import ShardingPlan
 
 
 def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
-    return Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh, "cpu")
+    return Problem(analyse(model), mesh, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_what_the_partitioner_gave_up_on_is_said(model: Model, product: int) -> 
 def test_a_plan_on_virtual_devices_is_explained_in_full() -> None:
     model = small_step()
     problem = problem_of(model, MESH)
-    plan = ShardingPlan.from_actions(problem, [("batch", "d"), ("inner", "d")])
+    plan = Plan.from_actions(problem, [("batch", "d"), ("inner", "d")])
     found = diff_compiled(problem, plan, compile_plan(model, plan, "cpu:8", cache=False))
     assert found.rows
     assert not found.unexplained, str(found)
@@ -118,7 +118,7 @@ def test_a_plan_on_virtual_devices_is_explained_in_full() -> None:
 def test_a_run_can_be_compared_too() -> None:
     model = small_step()
     problem = problem_of(model, MESH)
-    plan = ShardingPlan.from_actions(problem, [("batch", "d"), ("inner", "d")])
+    plan = Plan.from_actions(problem, [("batch", "d"), ("inner", "d")])
     ran = run(model, plan, "cpu:8", repeats=1, warmup=0, reference=False)
     assert not diff_compiled(problem, plan, ran).unexplained
 
@@ -126,8 +126,8 @@ def test_a_run_can_be_compared_too() -> None:
 def test_results_of_other_plans_and_refusals_are_refused() -> None:
     model = small_step()
     problem = problem_of(model, MESH)
-    plan = ShardingPlan.from_actions(problem, [("batch", "d")])
-    other = ShardingPlan.from_actions(problem, [("batch", "m")])
+    plan = Plan.from_actions(problem, [("batch", "d")])
+    other = Plan.from_actions(problem, [("batch", "m")])
     compiled = compile_plan(model, plan, "cpu:8", cache=False)
     with pytest.raises(InvalidPlan, match=f"{other.key:016x}"):
         diff_compiled(problem, other, compiled)

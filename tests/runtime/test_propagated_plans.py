@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from toast_lab import frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
 from toast_lab.lowering.listing import listing
 from toast_lab.runtime.run import run_many
 from toast_lab.search.automap import argument_moves
 from toast_lab.search.contract import Budget, Recorder
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 
 TOLERANCE = 1e-5
 # The last one compiles for seconds a plan
@@ -57,7 +58,7 @@ MODELS = {
 
 
 def random_plans(model: Model, count: int) -> list[ShardingPlan]:
-    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+    analysis = analyse(model)
     plans = []
     for mesh in MESHES:
         problem, rng = Problem(analysis, mesh, "cpu"), np.random.default_rng(0)
@@ -73,10 +74,9 @@ def random_plans(model: Model, count: int) -> list[ShardingPlan]:
             made = ShardingPlan(
                 model.program,
                 problem.mesh,
-                state.op_factor,
-                state.value_dim,
+                Sharding(state.op_factor, state.value_dim),
                 tuple(moves.text[m] for m in taken),
-                trees=model.trees,
+                analysis=analysis,
             )
             made.check()
             assert price(problem, made).time_s > 0

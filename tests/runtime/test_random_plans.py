@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from toast_lab import frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.run import run_many
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_actions
@@ -47,11 +48,11 @@ def random_plan(problem: Problem, rng: np.random.Generator, longest: int = 8) ->
             break
         taken.append(actions[rng.integers(len(actions))])
         state.apply(taken[-1])
-    return ShardingPlan.from_state(state, taken)
+    return Plan.from_state(state, taken)
 
 
 def random_plans(model: Model, seed: int = 0) -> list[ShardingPlan]:
-    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+    analysis = analyse(model)
     plans = []
     for mesh in MESHES:
         problem, rng = Problem(analysis, mesh, "cpu"), np.random.default_rng(seed)
@@ -104,7 +105,7 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
     gathers, so that no such equality holds.
     """
     model = frontends.load(name)
-    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+    analysis = analyse(model)
     problem, rng = Problem(analysis, {"d": 8}, "cpu"), np.random.default_rng(7)
     plans = [random_plan(problem, rng) for _ in range(20)]
     runs = run_many(model, plans, "cpu:8", repeats=1, warmup=0, reference=False)

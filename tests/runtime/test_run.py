@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from toast_lab import frontends, isolate
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
-from toast_lab.frontends import Model
+from toast_lab.ir.model import Model
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import child, devices
 from toast_lab.runtime.run import Run, run, run_many
 from toast_lab.sharding.plan import ShardingPlan
@@ -23,9 +24,7 @@ MESH = {"d": 2, "m": 4}
 
 
 def plan_of(model: Model, mesh: dict[str, int], *actions: object) -> ShardingPlan:
-    return ShardingPlan.from_actions(
-        Problem(analyse_program(model.program, model.dim_names, trees=model.trees), mesh), actions
-    )
+    return Plan.from_actions(Problem(analyse(model), mesh), actions)
 
 
 def small_step() -> Model:

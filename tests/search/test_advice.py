@@ -76,7 +76,7 @@ def test_no_mesh_is_named_where_none_divides_or_the_plan_has_no_actions():
     assert larger_mesh(*over({"d": 2}, 0.6, ("B", "d"), analysis=made(batch=6, width=8))) is None
     problem, _, cost = over({"d": 2}, 0.6, ("B", "d"))
     state = Propagation(problem.analysis, problem.mesh).from_arguments([("x", 0, "d")])
-    by_words = ShardingPlan(problem.analysis.program, problem.mesh, *state, ("x, dim 0->d",))
+    by_words = ShardingPlan(problem.analysis.program, problem.mesh, state, ("x, dim 0->d",))
     assert larger_mesh(problem, by_words, cost) is None
 
 

@@ -7,9 +7,9 @@ import pytest
 from tests.helpers import analysed, model
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, Status, search
 from toast_lab.search.manual import assignments
-from toast_lab.sharding.plan import ShardingPlan
 
 PLANS = {
     "data": [("batch", "data")],
@@ -51,7 +51,7 @@ def test_keeps_the_best_of_all_plans_on_all_axes():
     by_hand = {}
     for d, m in (("x", "y"), ("y", "x")):
         actions = [(c, {"data": d, "model": m}[role]) for c, role in PLANS["fsdp+megatron"]]
-        plan = ShardingPlan.from_actions(problem, actions)
+        plan = Plan.from_actions(problem, actions)
         by_hand[f"fsdp+megatron (data={d}, model={m})"] = price(problem, plan).score
     scores = {result.trace.nodes[s.nodes[-1]].action: s.score for s in result.trace.simulations[1:]}
     assert {k: scores[k] for k in by_hand} == pytest.approx(by_hand, rel=1e-12)

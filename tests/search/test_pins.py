@@ -11,13 +11,14 @@ import pytest
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.pipeline import replicated
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, Status, search
 from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.mcts import refine
 from toast_lab.search.methods import METHODS
 from toast_lab.search.retrace import replay
-from toast_lab.sharding.plan import replicated
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.state import State, legal_actions
 from toast_lab.sharding.wishes import pin_value
@@ -131,7 +132,7 @@ def test_the_checker_sees_a_plan_that_does_not_keep_to_the_pins(problem, case):
         for _ in range(int(rng.integers(1, 5))):
             if actions := legal_actions(state):
                 state.apply(actions[rng.integers(len(actions))])
-        from_state = type(replicated(problem)).from_state(state)
+        from_state = Plan.from_state(state)
         verdicts.add(keeps(from_state, problem))
         assert keeps(from_state, problem) == (
             pins.broken(from_state.op_factor, from_state.value_dim) == []

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, ToastError
+from toast_lab.pipeline import replicated
+from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.mesh import make_mesh
-from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, apply_move, legal_actions
 
@@ -50,7 +51,7 @@ sequences = st.lists(st.integers(0, 10_000), max_size=8)
 def test_no_action_sequence_breaks_a_plan(name, mesh, choices):
     problem = Problem(PROGRAMS[name](), mesh)
     state, taken = walk(problem, choices)
-    made = ShardingPlan.from_state(state, taken)
+    made = Plan.from_state(state, taken)
     made.check()
     for value, spec in enumerate(made.value_specs()):
         for size, axes in zip(made.program.dims(value), spec, strict=True):
@@ -116,10 +117,10 @@ def test_taking_an_action_twice_changes_nothing_the_second_time(name, choices):
 @given(st.sampled_from(sorted(PROGRAMS)), sequences)
 def test_saved_plans_come_back_the_same(tmp_path_factory, name, choices):
     problem = Problem(PROGRAMS[name](), {"a": 2, "b": 2})
-    made = ShardingPlan.from_state(*walk(problem, choices))
+    made = Plan.from_state(*walk(problem, choices))
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     made.save(path)
-    back = ShardingPlan.load(path, problem)
+    back = Plan.load(path, problem)
     assert np.array_equal(made.op_factor, back.op_factor)
     assert np.array_equal(made.value_dim, back.value_dim)
     assert (made.key, made.actions, made.mesh) == (back.key, back.actions, back.mesh)
@@ -151,7 +152,7 @@ def test_mirrored_colours_may_be_named_one_by_one():
 
 def test_from_specs_spreads_argument_shardings():
     problem = Problem(analysed("mlp"), {"b": 4, "m": 4})
-    from_specs = ShardingPlan.from_specs(problem, {"x": ("b", None), "w1": (None, ("m",))})
+    from_specs = Plan.from_specs(problem, {"x": ("b", None), "w1": (None, ("m",))})
     assert from_specs.key == plan(problem, ("B", "b"), ("U", "m")).key
 
 
@@ -226,7 +227,7 @@ def test_files_that_are_no_plans_are_refused(tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(InvalidPlan, match="plan"):
-        ShardingPlan.load(path, analysed("mlp"))
+        Plan.load(path, analysed("mlp"))
 
 
 def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
@@ -240,7 +241,7 @@ def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
             r"and 0% of its 10"
         ),
     ):
-        ShardingPlan.load(tmp_path / "plan.json", attention)
+        Plan.load(tmp_path / "plan.json", attention)
     with pytest.raises(InvalidPlan, match="this plan shards mlp"):
         price(attention, made)
     with pytest.raises(InvalidPlan, match="mesh b=4, the problem has c=4"):
@@ -255,7 +256,7 @@ def test_damaged_plans_are_refused_with_every_offender(tmp_path):
     dot["runs"][0][1]["b"] = "o1.7"
     (tmp_path / "plan.json").write_text(json.dumps(data))
     with pytest.raises(InvalidPlan) as caught:
-        ShardingPlan.load(tmp_path / "plan.json", problem)
+        Plan.load(tmp_path / "plan.json", problem)
     assert "w2 has no dimension 5" in str(caught.value)
     assert "dot_general" in str(caught.value)
     assert "has no such dim" in str(caught.value)

@@ -11,9 +11,11 @@ from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, search
 from toast_lab.sharding import portable
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions
 
 MESH = {"data": 2, "model": 4}
@@ -31,7 +33,7 @@ def random_state(problem, seed, length=10):
 
 def same_actions(problem, state, taken):
     """The same actions on another program, by the names of their colours."""
-    return ShardingPlan.from_actions(problem, [state.space.text(a) for a in taken])
+    return Plan.from_actions(problem, [state.space.text(a) for a in taken])
 
 
 def saved(plan):
@@ -51,8 +53,8 @@ def saved(plan):
 def test_colour_plans_go_to_other_numbers_of_layers_as_their_actions_do(name, few, many, seed):
     here, there = Problem(analysed(name, **few), MESH), Problem(analysed(name, **many), MESH)
     state, taken = random_state(here, seed)
-    plan = ShardingPlan.from_state(state, taken)
-    moved = ShardingPlan.from_json(saved(plan), there)
+    plan = Plan.from_state(state, taken)
+    moved = Plan.from_json(saved(plan), there)
     expected = same_actions(there, state, taken)
     assert moved.notes == ()
     assert (moved.op_factor == expected.op_factor).all()
@@ -66,7 +68,7 @@ def test_refined_plans_of_four_layers_go_to_eighteen():
     there = Problem(analysed("transformer", layers=18, **sizes), {"data": 8, "model": 2}, "tpu-v3")
     plan = search(here, seed=1, budget=Budget(seconds=None, evaluations=30_000), restarts=0).plan
     assert "refined" in plan.actions[-1]
-    moved = ShardingPlan.from_json(saved(plan), there)
+    moved = Plan.from_json(saved(plan), there)
     assert moved.notes == ()
     # The same work and the same collectives in every layer; what is outside of the layers stays
     # what it is.
@@ -76,12 +78,12 @@ def test_refined_plans_of_four_layers_go_to_eighteen():
     ]
     longer = price(
         Problem(analysed("transformer", layers=11, **sizes), {"data": 8, "model": 2}, "tpu-v3"),
-        ShardingPlan.from_json(saved(plan), analysed("transformer", layers=11, **sizes)),
+        Plan.from_json(saved(plan), analysed("transformer", layers=11, **sizes)),
     )
     middle = collections.Counter((c.kind, c.axes) for c in longer.collectives)
     assert {k: 2 * middle[k] for k in middle} == {k: counts[0][k] + counts[1][k] for k in middle}
     assert many.time_s + few.time_s == pytest.approx(2 * longer.time_s, rel=1e-6)
-    unsharded = price(there, ShardingPlan.from_state(State(there.space)))
+    unsharded = price(there, Plan.from_state(State(there.space)))
     assert many.time_s < 0.3 * unsharded.time_s
 
 
@@ -90,9 +92,9 @@ def test_through_loops():
     there = Problem(small_transformer(layers=6, scan=True, batch=16), MESH)
     for seed in range(4):
         state, taken = random_state(here, seed)
-        plan = ShardingPlan.from_state(state, taken)
-        assert (ShardingPlan.from_json(saved(plan), here).op_factor == plan.op_factor).all()
-        moved = ShardingPlan.from_json(saved(plan), there)
+        plan = Plan.from_state(state, taken)
+        assert (Plan.from_json(saved(plan), here).op_factor == plan.op_factor).all()
+        moved = Plan.from_json(saved(plan), there)
         if any("layers" in state.space.text(a) for a in taken):
             continue  # 2 layers are split over 2, 6 over 4 cannot be
         expected = same_actions(there, state, taken)
@@ -101,8 +103,8 @@ def test_through_loops():
 
 def test_what_does_not_divide_is_left_out_and_said():
     here = Problem(small_transformer(layers=2, batch=8), {"data": 8, "model": 2})
-    plan = ShardingPlan.from_actions(here, [("batch", "data"), ("hidden", "model")])
-    moved = ShardingPlan.from_json(
+    plan = Plan.from_actions(here, [("batch", "data"), ("hidden", "model")])
+    moved = Plan.from_json(
         saved(plan), Problem(small_transformer(layers=2, batch=4), {"data": 8, "model": 2})
     )
     assert any(
@@ -118,13 +120,13 @@ def test_what_does_not_divide_is_left_out_and_said():
 
 def test_another_mesh_with_the_same_axes():
     here = Problem(small_transformer(), {"data": 8, "model": 2})
-    plan = ShardingPlan.from_actions(here, [("batch", "data"), ("hidden", "model")])
+    plan = Plan.from_actions(here, [("batch", "data"), ("hidden", "model")])
     there = Problem(small_transformer(), {"data": 2, "model": 4, "rest": 3})
-    moved = ShardingPlan.from_json(saved(plan), there)
+    moved = Plan.from_json(saved(plan), there)
     assert (moved.mesh, moved.notes) == (there.mesh, ())
     assert moved.argument_specs() == plan.argument_specs()
     with pytest.raises(InvalidPlan, match="shards over 'data', the mesh has batch, model"):
-        ShardingPlan.from_json(saved(plan), Problem(small_transformer(), {"batch": 4, "model": 2}))
+        Plan.from_json(saved(plan), Problem(small_transformer(), {"batch": 4, "model": 2}))
 
 
 def test_what_the_plan_knows_nothing_of_is_said():
@@ -143,8 +145,8 @@ def test_what_the_plan_knows_nothing_of_is_said():
 
     shapes = S((16, 8), jnp.float32), [S((8, 8), jnp.float32)] * 4
     here, there = (Problem(traced(f, *shapes), {"data": 4}) for f in (old, new))
-    plan = ShardingPlan.from_specs(here, {"x": ("data", None)})
-    moved = ShardingPlan.from_json(saved(plan), there)
+    plan = Plan.from_specs(here, {"x": ("data", None)})
+    moved = Plan.from_json(saved(plan), there)
     assert len(moved.notes) == 1
     assert "knows nothing like them" in moved.notes[0]
     assert "1 sort" in moved.notes[0]
@@ -162,8 +164,7 @@ def test_names_do_not_depend_on_the_process_or_the_numbers_in_them():
     entry = portable.to_json(
         program,
         Problem(analysed("mlp"), {"a": 2}).mesh,
-        np.full((program.n_ops, 1), -1),
-        np.full((program.n_values, 1), -1),
+        Sharding.whole(program, 1),
     )["ops"][0]
     assert entry["labels"][0] == "4adf4367f96e584f"
 
@@ -171,7 +172,7 @@ def test_names_do_not_depend_on_the_process_or_the_numbers_in_them():
 def test_the_file_is_small_and_a_line_for_each_kind_of_op():
     problem = Problem(analysed("transformer", layers=18), MESH)
     state, taken = random_state(problem, 0)
-    text = portable.text(ShardingPlan.from_state(state, taken).to_json())
+    text = portable.text(Plan.from_state(state, taken).to_json())
     assert len(text) < 600_000
     assert json.loads(text)["arguments"]["params['layers'][7]['wq']"] is not None
     assert max(map(len, text.splitlines())) < 2000
@@ -182,7 +183,7 @@ def test_the_file_is_small_and_a_line_for_each_kind_of_op():
 
 def reread(plan, problem, path):
     plan.save(path)
-    return ShardingPlan.load(path, problem)
+    return Plan.load(path, problem)
 
 
 def assert_exact(plan, problem, path):
@@ -261,7 +262,7 @@ def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_pa
                 if free and rng.random() < 0.5:
                     value_dim[value, axis] = rng.choice(free)
         plan = ShardingPlan(
-            program, problem.mesh, op_factor, value_dim, ("at random",), 5, problem.analysis.trees
+            program, problem.mesh, Sharding(op_factor, value_dim), ("at random",), 5
         )
         plan.check()
         again = reread(plan, problem, tmp_path / "plan.json")
@@ -275,7 +276,7 @@ def test_any_arrays_that_can_be_carried_out_come_back_exactly(name, seed, tmp_pa
 @pytest.fixture
 def kept(tmp_path):
     problem = Problem(small_transformer(), {"data": 2, "model": 2})
-    plan = ShardingPlan.from_actions(problem, [("batch", "data"), ("hidden", "model")])
+    plan = Plan.from_actions(problem, [("batch", "data"), ("hidden", "model")])
     path = tmp_path / "plan.json"
     plan.save(path)
     return problem, plan, path
@@ -293,7 +294,7 @@ def test_a_file_that_was_damaged_is_refused(kept):
         digit = whole[spot]
         path.write_text(whole[:spot] + str((int(digit) + 1) % 10) + whole[spot + 1 :])
         with pytest.raises(InvalidPlan) as caught:
-            ShardingPlan.load(path, problem)
+            Plan.load(path, problem)
         said = str(caught.value)
         assert str(path) in said
         assert "its checksum is sha256:" in said or "cannot read this plan" in said, (
@@ -304,7 +305,7 @@ def test_a_file_that_was_damaged_is_refused(kept):
 def test_spaces_do_not_matter(kept):
     problem, plan, path = kept
     path.write_text(json.dumps(json.loads(path.read_text())))
-    assert ShardingPlan.load(path, problem).key == plan.key
+    assert Plan.load(path, problem).key == plan.key
 
 
 def test_an_edit_on_purpose_takes_the_checksum_out(kept):
@@ -314,15 +315,15 @@ def test_an_edit_on_purpose_takes_the_checksum_out(kept):
     with pytest.raises(
         InvalidPlan, match='after an edit on purpose remove the line with "checksum"'
     ):
-        ShardingPlan.load(path, problem)
+        Plan.load(path, problem)
     lines = edited.splitlines(keepends=True)
     assert [i for i, line in enumerate(lines) if "checksum" in line] == [2]
     path.write_text("".join(line for line in lines if "checksum" not in line))
-    assert ShardingPlan.load(path, problem).actions[0] == "by hand"
+    assert Plan.load(path, problem).actions[0] == "by hand"
 
 
 def test_a_file_of_an_earlier_version_has_none_and_is_read(kept):
     problem, plan, path = kept
     path.write_text(portable.text(plan.to_json()))
     assert "checksum" not in path.read_text()
-    assert (ShardingPlan.load(path, problem).op_factor == plan.op_factor).all()
+    assert (Plan.load(path, problem).op_factor == plan.op_factor).all()

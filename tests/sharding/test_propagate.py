@@ -19,7 +19,8 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.lowering.listing import listing
 from toast_lab.sharding.mesh import make_mesh
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.propagate import Propagation, Sharding
+from toast_lab.sharding.propagate import Propagation
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions
 
 S = jax.ShapeDtypeStruct
@@ -28,7 +29,7 @@ F = jnp.float32
 
 def propagated(problem: Problem, *shardings: tuple[str, int, str]) -> ShardingPlan:
     state = Propagation(problem.analysis, problem.mesh).from_arguments(list(shardings))
-    made = ShardingPlan(problem.analysis.program, problem.mesh, state.op_factor, state.value_dim)
+    made = ShardingPlan(problem.analysis.program, problem.mesh, state)
     made.check()
     return made
 
@@ -229,7 +230,7 @@ def test_propagated_shardings_are_plans_and_grow_only(name, mesh, numbers):
             np.array_equal(new[old >= 0], old[old >= 0])
             for new, old in zip(state, before, strict=True)
         )
-    ShardingPlan(analysis.program, make_mesh(mesh), state.op_factor, state.value_dim).check()
+    ShardingPlan(analysis.program, make_mesh(mesh), state).check()
 
 
 def reordered(analysis: Analysis, rng: np.random.Generator) -> list[int]:

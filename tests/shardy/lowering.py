@@ -32,7 +32,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 
 class Transfer(NamedTuple):

@@ -24,11 +24,12 @@ from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.lowering.annotate import MESH_NAME, OP_NUMBER
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
-from toast_lab.sharding.propagate import Propagation, Sharding
+from toast_lab.sharding.propagate import Propagation
+from toast_lab.sharding.sharding import Sharding
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 Decision = tuple[int, int, str]  #: argument, dim, mesh axis
 

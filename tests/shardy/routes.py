@@ -34,7 +34,7 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.step_kinds import SLICE
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 # -- routes: the ends were found equal -------------------------------------------------------------
 STRAIGHT = (

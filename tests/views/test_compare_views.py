@@ -11,6 +11,7 @@ import toast_lab as tl
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
 from toast_lab.lowering.listing import ListingLine, listing_lines
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.diff import compare, predicted
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.breakdown import Rates, breakdown_frame, breakdown_plot, shown_breakdown
@@ -36,7 +37,7 @@ def problem() -> Problem:
 
 @pytest.fixture(scope="module")
 def plans(problem: Problem) -> list[ShardingPlan]:
-    return [ShardingPlan.from_actions(problem, a) for a in ACTIONS]
+    return [Plan.from_actions(problem, a) for a in ACTIONS]
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 import toast_lab as tl
-from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.views import graph_layout as gl
 from toast_lab.views.graph_plot import GraphPlot, nodes_frame
 
 
-def analyse(which: str, **sizes: object) -> Analysis:
+def analysed(which: str, **sizes: object) -> Analysis:
     model = tl.load(which, **sizes)
-    return analyse_program(model.program, model.dim_names)
+    return analyse(model)
 
 
 @pytest.fixture(scope="module")
 def attention() -> Analysis:
-    return analyse("attention")
+    return analysed("attention")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str
 def test_repeated_layers_fold_and_say_how_often() -> None:
     sizes = {"d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "sequence": 32}
     one, three = (
-        gl.graph_layout(analyse("transformer", layers=n, **sizes), "functions") for n in (1, 3)
+        gl.graph_layout(analysed("transformer", layers=n, **sizes), "functions") for n in (1, 3)
     )
     assert {r.label for r in one.rows} == {r.label for r in three.rows}
     repeats = {r.label: r.repeats for r in three.rows}
@@ -124,7 +124,7 @@ def test_conflicts_only(transformer: Analysis) -> None:
 
 
 def test_conflicts_only_of_a_program_without_any_is_empty() -> None:
-    assert gl.graph_layout(analyse("mlp"), conflicts_only=True).nodes == ()
+    assert gl.graph_layout(analysed("mlp"), conflicts_only=True).nodes == ()
 
 
 def test_every_marker_has_a_row_in_the_table_twin(transformer: Analysis) -> None:

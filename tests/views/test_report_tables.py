@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.coverage import Reason
+from toast_lab.conflicts.coverage import Reason, coverage
 from toast_lab.cost.problem import Problem
 from toast_lab.views import report_tables as r
 
@@ -29,8 +29,8 @@ def test_every_reason_has_a_short_name() -> None:
 
 
 def test_coverage_frame(awkward: Analysis) -> None:
-    frame = r.coverage_frame(awkward.coverage).set_index("op")
-    assert list(r.coverage_frame(awkward.coverage)) == r.COVERAGE_COLUMNS
+    frame = r.coverage_frame(coverage(awkward)).set_index("op")
+    assert list(r.coverage_frame(coverage(awkward))) == r.COVERAGE_COLUMNS
     assert frame.loc["fft", ["count", "finding", "colours"]].tolist() == [
         1,
         "computed whole",
@@ -43,7 +43,7 @@ def test_coverage_frame(awkward: Analysis) -> None:
     ]
     assert frame.loc["fft", "source"].startswith("test_report_tables.py:")
     assert frame.index[0] == "fft", "what is held whole comes first"
-    assert r.coverage_frame(analysed("mlp").coverage).empty
+    assert r.coverage_frame(coverage(analysed("mlp"))).empty
 
 
 def test_sizes_frame(awkward: Analysis) -> None:
@@ -73,7 +73,7 @@ def test_whole_arguments_frame(awkward: Analysis) -> None:
 
 
 def test_notes(awkward: Analysis) -> None:
-    found = r.notes(awkward.coverage, Problem(awkward, {"a": 4}).divisibility())
+    found = r.notes(coverage(awkward), Problem(awkward, {"a": 4}).divisibility())
     assert [note.level for note in found] == ["error", "info", "info", "info", "info"]
     assert found[1].text.startswith("fft (test_report_tables.py:")
     assert found[1].text.endswith("): computed whole")
@@ -82,6 +82,6 @@ def test_notes(awkward: Analysis) -> None:
         "x.1 = 30 on a=4: pad to 32, or an axis of 2",
     }
     fine = small_transformer()
-    said = r.notes(fine.coverage, Problem(fine, "4x2").divisibility())
+    said = r.notes(coverage(fine), Problem(fine, "4x2").divisibility())
     assert [note.level for note in said] == ["good", "good"]
-    assert len(r.notes(fine.coverage, None)) == 1
+    assert len(r.notes(coverage(fine), None)) == 1

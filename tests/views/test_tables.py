@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import toast_lab as tl
-from toast_lab.conflicts.analysis import Analysis, analyse_program
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.plan_verbs import Plan
 from toast_lab.views import (
     compare_table,
     inspect,
@@ -28,7 +28,7 @@ from toast_lab.views.palette import style
 @pytest.fixture(scope="module")
 def attention() -> Analysis:
     model = tl.load("attention")
-    return analyse_program(model.program, model.dim_names)
+    return analyse(model)
 
 
 def test_the_listing_is_the_papers(attention: Analysis) -> None:
@@ -160,7 +160,7 @@ def plan_entry(
     attention: Analysis, actions: list[tuple[str, str]], run: object = None
 ) -> compare_table.Entry:
     problem = tl.Problem(attention, "4x2", "tpu-v5e")
-    plan = ShardingPlan.from_actions(problem, actions)
+    plan = Plan.from_actions(problem, actions)
     return compare_table.Entry("p", plan.actions, tl.price(problem, plan), run)
 
 
@@ -213,7 +213,7 @@ def test_the_listing_shows_loops_and_branches() -> None:
 
     s = jax.ShapeDtypeStruct
     model = tl.from_jax(fn, s((3, 4, 4), "float32"), s((8, 4), "float32"), s((), "bool"))
-    lines = program_table.program_lines(analyse_program(model.program))
+    lines = program_table.program_lines(analyse(model))
     texts = [line.text for line in lines]
     for label in ("loop, 3 rounds:", "  condition:", "  body:", "branch 0:", "branch 1:"):
         assert texts.count(label) == 1, label

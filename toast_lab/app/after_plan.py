@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from toast_lab.app.figure_export import file_name
 from toast_lab.errors import InvalidProblem
-from toast_lab.frontends import Model
-from toast_lab.frontends.model import Recipe
+from toast_lab.ir.model import Model, Recipe
 from toast_lab.lowering.specs import partition_text
-from toast_lab.sharding import portable
+from toast_lab.plan_verbs import Plan
+from toast_lab.sharding import plan_file, portable
 from toast_lab.sharding.plan import ShardingPlan
 
 CONSTRAINTS_S = 120.0  #: after which the smallest set of constraints so far is taken
@@ -93,7 +93,7 @@ def export(
     """Write a plan in one of ``EXPORTS``."""
     words: tuple[str, ...] = ()
     if kind == "json":
-        text = portable.file_text(plan.to_json())
+        text = portable.file_text(plan_file.to_json(plan))
     elif kind == "specs":
         text = specs_text(plan)
     elif kind == "stablehlo":
@@ -101,7 +101,7 @@ def export(
 
         text = annotate(model, plan)
     elif kind == "rules":
-        text = f"{plan.to_axis_rules(model=model)}\n"
+        text = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
     elif kind == "test":
         text = _test(model, plan, name, on_event, cancel)
         words = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
@@ -113,9 +113,9 @@ def export(
         )
         words = (str(found).splitlines()[0], *found.remaining[:5])
         if kind == "python":
-            text = plan.to_python(found)
+            text = Plan.of(plan).to_python(found)
         else:
-            patch = plan.to_patch(found)
+            patch = Plan.of(plan).to_patch(found)
             text = str(patch.text)
             words = (*words, *(f"not in the patch: {left}" for left in patch.left_out))
             if not text.strip():
@@ -158,7 +158,7 @@ def _test(model: Model, plan: ShardingPlan, name: str, on_event: Any, cancel: An
             f"from {model.source}"
         )
     which, sizes = model.function
-    return plan.to_test(
+    return Plan.of(plan).to_test(
         which,
         f"{file_name(name)}.json",
         sizes=sizes,

@@ -20,12 +20,14 @@ from toast_lab.app import worker
 from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
+from toast_lab.pipeline import race_with_verbs
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import brought, method_named
 from toast_lab.search.race import Race, Row, check
 from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import make_plan
 from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
@@ -157,7 +159,7 @@ class RunningSearch(Running):
         """Show one simulation more and stand still."""
         self.job.step(self.simulations)
 
-    def result(self, timeout_s: float | None = None) -> SearchResult:
+    def result(self, timeout_s: float | None = None) -> SearchResult[Plan]:
         """Wait for the end and give what ``search`` would have given.
 
         An interrupt ends the search and is passed on.
@@ -179,7 +181,7 @@ class RunningSearch(Running):
         return self._made
 
     @functools.cached_property
-    def _crashed(self) -> SearchResult | None:
+    def _crashed(self) -> SearchResult[Plan] | None:
         """What is left of a search whose process died."""
         plan = last_plan(self.problem, self.points, self.job.mirror.best_plan)
         if plan is None:
@@ -209,7 +211,7 @@ class RunningSearch(Running):
             f"{self.job.message}"
         )
         return SearchResult(
-            plan,
+            Plan.of(plan),
             price(problem, plan),
             Status.CRASHED,
             trace,
@@ -222,21 +224,13 @@ class RunningSearch(Running):
         )
 
     @functools.cached_property
-    def _made(self) -> SearchResult:
-        found, analysis = self.job.result, self.problem.analysis
-        for array in (found.op_factor, found.value_dim):
-            array.flags.writeable = False
-        plan = ShardingPlan(
-            analysis.program,
-            self.problem.mesh,
-            found.op_factor,
-            found.value_dim,
-            found.actions,
-            found.key,
-            analysis.trees,
+    def _made(self) -> SearchResult[Plan]:
+        found, problem = self.job.result, self.problem
+        plan = make_plan(
+            problem.analysis, problem.mesh, found.sharding, found.actions, key=found.key
         )
         return SearchResult(
-            plan,
+            Plan.of(plan),
             found.cost,
             Status[found.status],
             found.trace,
@@ -308,7 +302,7 @@ class RunningRace(Running):
             found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0), default=None
         )
 
-    def result(self, timeout_s: float | None = None) -> Race:
+    def result(self, timeout_s: float | None = None) -> Race[Plan]:
         """Wait for the end and give what ``race`` would have given.
 
         An interrupt ends the race and is passed on.
@@ -317,8 +311,7 @@ class RunningRace(Running):
             RunFailed: the race was cancelled.
             TimeoutError: it goes on.
         """
-        race: Race = self._wait(timeout_s).race
-        return race
+        return race_with_verbs(self._wait(timeout_s).race)
 
     def stop(self) -> None:
         """End now and keep what was found; each method has time to hand it over."""

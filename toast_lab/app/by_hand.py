@@ -15,7 +15,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.explain.taken import Taken, replay, taken, with_side
 from toast_lab.ir.program import Program
-from toast_lab.sharding.plan import ShardingPlan, no_effect
+from toast_lab.sharding.plan import ShardingPlan, no_effect, plan_of_actions
 from toast_lab.sharding.space import Action
 
 #: of a search that is asked for beside the plan by hand; most end sooner, since they converge
@@ -248,7 +248,7 @@ class ByHand:
                 item = self._add(
                     name,
                     "by hand",
-                    lambda: ShardingPlan.from_actions(problem, actions),
+                    lambda: plan_of_actions(problem.space, actions),
                     replace=False,
                 )
                 rest = actions if at is None else actions[:at]
@@ -273,7 +273,7 @@ class ByHand:
     def take_by_hand(self, actions: list[Any]) -> None:
         """Make these the actions of the manual plan."""
         before, key = self.trail, self._trail_key()
-        plan = ShardingPlan.from_actions(self.problem, actions)
+        plan = plan_of_actions(self.problem.space, actions)
         self._trails[key] = before.to(plan.actions)
         self._show_manual(plan)
 
@@ -281,7 +281,7 @@ class ByHand:
         if self.problem is None or trail is self.trail:
             return
         with self.guarded():
-            plan = ShardingPlan.from_actions(self.problem, trail.now)
+            plan = plan_of_actions(self.problem.space, trail.now)
             self._trails[self._trail_key()] = trail
             self._show_manual(plan)
             self.say(f"manual plan: {', '.join(trail.now) or 'no action'}")
@@ -292,4 +292,4 @@ class ByHand:
     def _renew_manual(self) -> None:
         """Price the plan by hand for a problem that has come anew."""
         if self.manual_actions:
-            self._show_manual(ShardingPlan.from_actions(self.problem, self.manual_actions))
+            self._show_manual(plan_of_actions(self.problem.space, self.manual_actions))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import Model, from_jax
+from toast_lab.frontends import from_jax
 from toast_lab.frontends import load as load_model
+from toast_lab.ir.model import Model
 
 CELL_HEIGHT = 900
 
@@ -75,7 +76,8 @@ def explore(
     from toast_lab.app import frames, serve, theme
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
-    from toast_lab.app.worker import Loaded, analyse
+    from toast_lab.app.worker import Loaded
+    from toast_lab.conflicts.analysis import analyse
 
     if model is None or isinstance(model, str):
         loaded = load_model(model or "attention")

@@ -8,7 +8,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import plan_of_actions
 
 
 def race_to_compare(session: Session) -> None:
@@ -25,7 +25,7 @@ def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None
     problem = session.search_problem
     if problem is not None:
         with session.guarded():
-            plan = ShardingPlan.from_actions(problem, list(actions))
+            plan = plan_of_actions(problem.space, list(actions))
             item = PlanItem(
                 session.free_name(name), "search tree", plan, problem, price(problem, plan)
             )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from toast_lab.cost.problem import Cost, Problem, Quick, price
 from toast_lab.errors import ToastError
 from toast_lab.search.pruning import pruning_threshold
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
 
@@ -34,7 +34,7 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
     """
     try:
         taken = [parse_action(problem.analysis, problem.mesh, text) for text in actions]
-        cost = price(problem, ShardingPlan.from_actions(problem, taken))
+        cost = price(problem, plan_of_actions(problem.space, taken))
     except ToastError as error:
         odd = next((text for text in actions if "->" not in text), None)
         why = f"it has {odd!r}" if odd is not None else str(error)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, ToastError
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.sharding.space import Action, parse_action
 
 
@@ -26,7 +26,7 @@ def data_parallel(problem: Problem) -> list[Action]:
     for axis in problem.mesh.axes:
         action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
         with contextlib.suppress(InvalidPlan):
-            ShardingPlan.from_actions(problem, [*taken, action])
+            plan_of_actions(problem.space, [*taken, action])
             taken.append(action)
     if not taken:
         size = analysis.groups[group].size
@@ -47,7 +47,7 @@ def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[Shar
     try:
         if reported and not actions:
             raise InvalidPlan("a plan of no actions")
-        plan = ShardingPlan.from_actions(problem, actions)
+        plan = plan_of_actions(problem.space, actions)
     except InvalidPlan:
         raise ToastError(
             f"{method} makes plans that no actions give, so what it had reported cannot be made "

@@ -29,9 +29,10 @@ from toast_lab.app.running import Running
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.pipeline import replicated
 from toast_lab.search.methods import brought
 from toast_lab.search.race import check
-from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.sharding.plan import ShardingPlan, make_plan, plan_of_actions
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, point
 
@@ -145,7 +146,11 @@ class Session(Loading, ByHand, Running, param.Parameterized):
                     f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most 4096 here"
                 )
             self.param.update(**wanted, problem=problem)
-            self._add("unsharded", "every device does everything", lambda: replicated(problem))
+            self._add(
+                "unsharded",
+                "every device does everything",
+                lambda: replicated(problem),
+            )
             self._renew_manual()
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
@@ -156,7 +161,11 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self.param.update(analysis=analysis)
         if problem is not None:
             self.param.update(mesh=str(problem.mesh), machine=problem.machine.name, problem=problem)
-            self._add("unsharded", "every device does everything", lambda: replicated(problem))
+            self._add(
+                "unsharded",
+                "every device does everything",
+                lambda: replicated(problem),
+            )
 
     # -- selection ---------------------------------------------------------------------------------
     def select(self, names: Sequence[int] = (), conflicts: Sequence[int] = ()) -> None:
@@ -235,7 +244,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             item = self._add(
                 name.strip() or "typed",
                 "typed",
-                lambda: ShardingPlan.from_actions(problem, items),
+                lambda: plan_of_actions(problem.space, items),
                 replace=False,
             )
             self.say(f"Added the plan {item.name}: {', '.join(item.plan.actions)}", "good")
@@ -250,7 +259,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self._add(
                 "data parallel",
                 "batch dimension",
-                lambda: ShardingPlan.from_actions(problem, taken),
+                lambda: plan_of_actions(problem.space, taken),
             )
 
     def remove_plan(self, name: str) -> None:
@@ -420,14 +429,8 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     def _searched(self, job: Job) -> None:
         found, problem = job.result.found, self.search_problem
         assert problem is not None
-        plan = ShardingPlan(
-            problem.analysis.program,
-            problem.mesh,
-            found.op_factor,
-            found.value_dim,
-            found.actions,
-            found.key,
-            problem.analysis.trees,
+        plan = make_plan(
+            problem.analysis, problem.mesh, found.sharding, found.actions, key=found.key
         )
         self.best_actions, self.search_gap = found.actions, found.gap
         self.search_note = f"{found.message} {gap_text(found.gap)}".rstrip()

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.app.mirror import Sender
-from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.errors import NotSaved
-from toast_lab.frontends import Model
-from toast_lab.frontends.model import Recipe
+from toast_lab.ir.model import Model, Recipe
 from toast_lab.search.search_child import PlanSender
 from toast_lab.search.trace import Simulations
+from toast_lab.sharding.sharding import Sharding
 
 POLL_EVERY_S = 0.02
 #: of what a search on all cores tries between two reports, a page shows a sample
@@ -30,10 +30,18 @@ SHOWN_AT_ONCE = 20
 
 
 class Loaded(NamedTuple):
-    """A model and its analysis."""
+    """A model and its analysis, which finds its model again where it arrives."""
 
     model: Model
     analysis: Analysis
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, tuple(self)
+
+
+def _loaded(model: Model, analysis: Analysis) -> Loaded:
+    analysis = analysis.of_model(model)
+    return Loaded(analysis.model, analysis)
 
 
 class Batch(NamedTuple):
@@ -47,10 +55,9 @@ class Batch(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Outcome of a search; ``op_factor`` and ``value_dim`` are the plan's arrays."""
+    """Outcome of a search."""
 
-    op_factor: Any
-    value_dim: Any
+    sharding: Sharding
     key: int
     actions: tuple[str, ...]
     cost: Any
@@ -80,11 +87,6 @@ def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
     model = dataclasses.replace(model, function=Recipe(which, dict(sizes)))
     isolate.report("analysing")
     return Loaded(model, analyse(model))
-
-
-def analyse(model: Model) -> Analysis:
-    """Analyse a model."""
-    return analyse_program(model.program, model.dim_names, trees=model.trees)
 
 
 class Control:
@@ -243,8 +245,7 @@ def search_problem(
             result.trace.save(keep)
     plan = result.plan
     return Found(
-        plan.op_factor,
-        plan.value_dim,
+        plan.sharding,
         plan.key,
         plan.actions,
         result.cost,
@@ -268,13 +269,13 @@ def load_own(which: str, sizes: dict[str, Any], *, on_event: Any, cancel: Any) -
 
     model = frontends.load(which, on_event=on_event, cancel=cancel, **sizes)
     analysis = isolate.run_in_child(
-        "toast_lab.app.worker:analyse",
+        "toast_lab.conflicts.analysis:analyse",
         model,
         on_event=on_event,
         cancel=cancel,
         what=f"analysing {which}",
     )
-    return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
+    return _loaded(model, analysis)
 
 
 def read_file(
@@ -293,14 +294,14 @@ def read_file(
     )
     on_event("analysing")
     analysis = isolate.run_in_child(
-        "toast_lab.app.worker:analyse",
+        "toast_lab.conflicts.analysis:analyse",
         model,
         time_limit_s=time_limit_s,
         on_event=on_event,
         cancel=cancel,
         what=f"analysing {name}",
     )
-    return Loaded(dataclasses.replace(model, program=analysis.program), analysis)
+    return _loaded(model, analysis)
 
 
 class RacePoint(NamedTuple):
@@ -371,5 +372,7 @@ def race_methods(
                 on_progress=lambda method, point: on_event(RacePoint(method, point)),
             ).outcomes
         on_event(RaceEnd(outcomes[-1]))
-    found = Race(problem, seed, tuple(outcomes))
-    return Raced(found, {method: price(problem, plan) for method, plan in found.plans.items()})
+    finished: Race[Any] = Race(problem, seed, tuple(outcomes))
+    return Raced(
+        finished, {method: price(problem, plan) for method, plan in finished.plans.items()}
+    )

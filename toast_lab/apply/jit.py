@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab.apply import program_call
 from toast_lab.errors import InvalidPlan
 from toast_lab.frontends import arguments, calls
-from toast_lab.frontends.model import Model, build
 from toast_lab.frontends.random_keys import data_struct, is_key
+from toast_lab.frontends.traced import build
 from toast_lab.frontends.tracing import trace
 from toast_lab.frontends.user_code import function_name
+from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.specs import partition_specs, to_partition_spec
 from toast_lab.sharding.plan import ShardingPlan
@@ -92,8 +93,8 @@ class Sharded:
         model = build(
             trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}"
         )
-        if model.program.digest() != plan.program.digest():
-            raise InvalidPlan(different(plan, model))
+        if not plan.is_of(model.program):
+            plan.check_is_of(model.program, why=different(plan, model))
         structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))
         outcome = taken.outcome()
         paths = [path for paths in taken.paths for path in paths]
@@ -136,7 +137,7 @@ def jit(
     plan: ShardingPlan,
     fn: Callable[..., Any],
     *,
-    mesh: jax.sharding.Mesh | None = None,
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
     devices: Sequence[Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
 ) -> Sharded:
@@ -211,10 +212,6 @@ def different(plan: ShardingPlan, model: Model) -> str:
     Only what arguments and results show of it is compared.
     """
     ours, theirs = plan.program, model.program
-    text = (
-        f"this plan shards {ours.name} ({ours.digest()}), the function is {theirs.name} "
-        f"({theirs.digest()})"
-    )
     rows = []
     mine = {ours.value_name[a]: (*ours.dims(a),) for a in range(ours.n_arguments)}
     given = {theirs.value_name[a]: (*theirs.dims(a),) for a in range(theirs.n_arguments)}
@@ -225,7 +222,7 @@ def different(plan: ShardingPlan, model: Model) -> str:
             )
     if rows:
         more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
-        return f"{text}. Arguments differ: {'; '.join(rows[:10])}{more}."
+        return f"Arguments differ: {'; '.join(rows[:10])}{more}."
     donated = [{path for path, d in zip(mine, p.donated, strict=True) if d} for p in (ours, theirs)]
     if donated[0] != donated[1]:
         lost, added = sorted(donated[0] - donated[1]), sorted(donated[1] - donated[0])
@@ -234,15 +231,12 @@ def different(plan: ShardingPlan, model: Model) -> str:
             for what, some in (("only in the plan", lost), ("only here", added))
             if some
         ]
-        return f"{text}. Donated {'; '.join(said)}: give the same donate_argnums."
+        return f"Donated {'; '.join(said)}: give the same donate_argnums."
     counts = (
         f"{ours.n_ops - ours.n_arguments} ops in the plan's, "
         f"{theirs.n_ops - theirs.n_arguments} here"
     )
-    return (
-        f"{text}. Their arguments are alike; {counts}. Was it planned with the same code and "
-        "versions?"
-    )
+    return f"Their arguments are alike; {counts}. Was it planned with the same code and versions?"
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

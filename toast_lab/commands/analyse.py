@@ -14,7 +14,7 @@ from toast_lab.text import line_text
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
     from toast_lab.conflicts.graph import Place
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.sharding.mesh import Mesh
 
 ROWS = 40
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
-    from toast_lab.conflicts.listing import annotated_listing, names_listing
+    from toast_lab.conflicts.analysis import annotated_listing, names_listing
 
     texts = {}
     if args.listing:
@@ -51,6 +51,7 @@ def _print_texts(texts: dict[str, str]) -> None:
 
 def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, Any]:
     """The analysis as plain data."""
+    from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
 
     names = analysis.program.value_name
@@ -75,7 +76,7 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
             {**s._asdict(), "colour": analysis.colour_name[s.colour]}
             for s in analysis.compatibility_sets
         ],
-        "coverage": reports.coverage_data(analysis.coverage),
+        "coverage": reports.coverage_data(coverage(analysis)),
         "divisibility": reports.divisibility_data(divisibility(analysis, mesh)) if mesh else None,
     }
 
@@ -109,6 +110,7 @@ def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
 def _show(
     out: output.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None
 ) -> None:
+    from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
 
     limit = None if args.all else ROWS
@@ -141,7 +143,7 @@ def _show(
         )
         out.print()
     _show_conflicts(out, analysis, args.all)
-    reports.show_coverage(out, analysis.coverage, everything=args.all)
+    reports.show_coverage(out, coverage(analysis), everything=args.all)
     if mesh:
         reports.show_divisibility(out, divisibility(analysis, mesh), everything=args.all)
 

@@ -28,7 +28,7 @@ from toast_lab.text import bytes_text
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.cost.problem import Problem
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.search.contract import SearchResult
     from toast_lab.search.trace import Trace
     from toast_lab.sharding.mesh import Mesh
@@ -333,12 +333,10 @@ def _kind_text(default: Any) -> str:
 
 def analyse(args: argparse.Namespace, model: Model) -> Analysis:
     """Analyse a loaded model."""
-    from toast_lab.conflicts.analysis import analyse_program
+    from toast_lab.conflicts import analysis
 
     with output.working(f"analysing {model.name}"):
-        return analyse_program(
-            model.program, model.dim_names, phases=args.phases, trees=model.trees
-        )
+        return analysis.analyse(model, phases=args.phases)
 
 
 def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
@@ -382,12 +380,12 @@ def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | Non
 
 
 def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
-    from toast_lab.sharding.plan import ShardingPlan
+    from toast_lab.sharding.plan import plan_of_actions
 
     if args.plan:
         return load_plan(args.plan, problem)
     if args.actions is not None:
-        return ShardingPlan.from_actions(problem, args.actions)
+        return plan_of_actions(problem.space, args.actions)
     return None
 
 
@@ -399,9 +397,9 @@ def required_plan(args: argparse.Namespace, model: Model) -> tuple[Problem, Shar
 
 def load_plan(path: str, problem: Problem) -> ShardingPlan:
     """A saved plan; what does not fit goes to stderr."""
-    from toast_lab.sharding.plan import ShardingPlan
+    from toast_lab.sharding import plan_file
 
-    plan = ShardingPlan.load(path, problem)
+    plan = plan_file.load(path, problem.analysis, problem.mesh)
     for note in plan.notes:
         print(f"{path}: {note}", file=sys.stderr)
     return plan

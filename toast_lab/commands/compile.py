@@ -23,10 +23,10 @@ def run(args: argparse.Namespace) -> int:
     """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES
+    from toast_lab.pipeline import replicated
     from toast_lab.runtime.compile import compile_plan
     from toast_lab.runtime.diff import diff_compiled
     from toast_lab.runtime.topologies import machine_of
-    from toast_lab.sharding.plan import replicated
 
     args.machine = args.machine or machine_of(args.topology, MACHINES)
     common.check_early(args)

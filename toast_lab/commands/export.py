@@ -14,7 +14,7 @@ from toast_lab.files import write_whole
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
     from toast_lab.export.minimal import MinimalConstraints
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.sharding.plan import ShardingPlan
 
 OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
@@ -94,8 +94,11 @@ def _text(
 
         return annotate(model, plan)
     if name == "rules":
-        return f"{plan.to_axis_rules(model=model)}\n"
+        from toast_lab.export.axis_rules import axis_rules
+
+        return f"{axis_rules(plan, model=model)}\n"
     if name == "test":
+        from toast_lab.export.drift import to_test
         from toast_lab.models import registry
 
         which = str(args.model)
@@ -108,11 +111,15 @@ def _text(
         plan_file = Path(args.plan).resolve()
         folder = Path(args.test).resolve().parent
         inside = plan_file.relative_to(folder) if plan_file.is_relative_to(folder) else plan_file
-        return plan.to_test(which, str(inside), sizes=sizes, model=model)
+        return to_test(plan, which, str(inside), sizes=sizes, model=model)
     assert found is not None
     if name == "python":
-        return plan.to_python(found)
-    patch = plan.to_patch(found)
+        from toast_lab.export.python import to_python
+
+        return to_python(plan, found)
+    from toast_lab.export.patch import to_patch
+
+    patch = to_patch(plan, found)
     for text in patch.left_out:
         print(f"not in the patch: {text}", file=sys.stderr)
     return str(patch.text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import secrets
 import sys
@@ -79,8 +80,11 @@ def keep_elsewhere(
 
 def keep_plan(args: argparse.Namespace, plan: ShardingPlan, problem: Problem) -> None:
     """Write the plan if ``--save`` asks for it."""
+    from toast_lab.sharding import plan_file
+
     if args.save:
-        keep(args, "plan", args.save, plan.save, lambda: typed_again(plan, problem))
+        write = functools.partial(plan_file.save, plan)
+        keep(args, "plan", args.save, write, lambda: typed_again(plan, problem))
 
 
 def typed_again(plan: ShardingPlan, problem: Problem) -> str:
@@ -88,25 +92,22 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
 
     Its actions where they alone give it, else all of it as JSON.
     """
-    from toast_lab.sharding import portable
+    from toast_lab.sharding import plan_file, portable
+    from toast_lab.sharding.plan import plan_of_actions
 
     pinned = () if problem.pins is None else problem.pins.action_texts(problem.space)
     actions = plan.actions[len(pinned) :]
     try:
-        again = type(plan).from_actions(problem, actions)
+        again = plan_of_actions(problem.space, actions)
     except ToastError:
         again = None
-    if (
-        again is not None
-        and (again.op_factor == plan.op_factor).all()
-        and (again.value_dim == plan.value_dim).all()
-    ):
+    if again is not None and again.sharding.same_as(plan.sharding):
         words = " ".join(f'"{action}"' for action in actions)
         return (
             f'These actions give the plan again: "toast-lab price MODEL --actions {words} '
             '--save FILE"'
         )
-    return "Copy the plan from here into a file:\n" + portable.file_text(plan.to_json())
+    return "Copy the plan from here into a file:\n" + portable.file_text(plan_file.to_json(plan))
 
 
 def say_failures(args: argparse.Namespace) -> bool:

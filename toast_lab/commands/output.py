@@ -26,7 +26,7 @@ from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.sharding.plan import ShardingPlan
 
 

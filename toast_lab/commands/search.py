@@ -10,7 +10,7 @@ from toast_lab.text import gap_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.search.contract import SearchResult
 
 

@@ -26,7 +26,7 @@ from toast_lab.compare import distributed, gradients, measure, store
 from toast_lab.compare.contender import Request
 from toast_lab.compare.measure import Entry, Settings
 from toast_lab.compare.result import Certificate, Comparison, Predicted, Row
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
 from toast_lab.runtime import agreement
@@ -35,10 +35,11 @@ from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.child import Progress
 from toast_lab.runtime.executable import whole_job
 from toast_lab.runtime.run import job_of, unsharded_text
+from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.machines.machine_model import Machine
 
 DISTRIBUTED = "distributed"
@@ -185,7 +186,7 @@ def _named(
     wrong = [
         f"{name}: shards {plan.program.name} ({plan.program.digest()})"
         for name, plan in named.items()
-        if plan.program.digest() != digest
+        if not plan.is_of(model.program)
     ]
     if wrong:
         raise InvalidPlan(
@@ -328,7 +329,7 @@ def _row(
         if plan is None
         else _certificate(entry, made, made.notes[index], tolerance),
         predicted=None,
-        plan=None if plan is None else plan.to_json(),
+        plan=None if plan is None else plan_file.to_json(plan),
     )
 
 
@@ -372,7 +373,7 @@ def _prices(
         return {}
     analysis = problem.analysis if problem is not None else None
     if analysis is None or analysis.program.digest() != model.program.digest():
-        analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+        analysis = analyse(model)
     problems = {problem.mesh: problem} if problem is not None and machine is None else {}
     found = {}
     for name, plan in named.items():

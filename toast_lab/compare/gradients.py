@@ -15,9 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from toast_lab.apply.jit import jit
 from toast_lab.errors import ToastError
 from toast_lab.frontends import loading
-from toast_lab.frontends.model import Function, Model, Recipe, in_child
+from toast_lab.frontends.traced import in_child
+from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.program import Program
 from toast_lab.runtime.executable import Job, whole_job
 from toast_lab.sharding.plan import ShardingPlan
@@ -186,7 +188,7 @@ class _Step:
         from jax.sharding import NamedSharding, PartitionSpec
 
         mesh = _abstract_mesh(plan)
-        sharded = plan.jit(call, mesh=mesh)
+        sharded = jit(plan, call, mesh=mesh)
         specs = plan.value_specs()[: plan.program.n_arguments]
         ins = [sharded.argument_shardings[plan.program.value_name[a]] for a in range(len(specs))]
         some = [ins[a] for a in self.wanted]

@@ -26,9 +26,8 @@ import numpy as np
 from toast_lab import checks, isolate
 from toast_lab.compare import local_program
 from toast_lab.compare.local_program import LocalProgram, Removed
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidPlan
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import _jax_private, child, inputs
@@ -40,7 +39,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.machines.machine_model import Machine
 
 
@@ -192,8 +191,7 @@ def replay(
     checks.whole("warmup", warmup, 0, checks.MOST_COUNT)
     seed = checks.seed(seed)
     time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
-    if problem is not None and problem.mesh != plan.mesh:
-        raise InvalidPlan(f"this plan is for the mesh {plan.mesh}, the problem has {problem.mesh}")
+    plan.check_is_of(model.program, None if problem is None else problem.mesh)
     text = annotate(model, plan)
     limits: dict[str, Any] = {"time_limit_s": time_limit_s, "cancel": cancel}
     chosen = dev.parse(device, 1)
@@ -216,7 +214,7 @@ def replay(
         **limits,
     )
     if problem is None or machine is not None:
-        analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+        analysis = analyse(model)
         problem = Problem(analysis, plan.mesh, machine or "tpu-v5e")
     cost = price(problem, plan)
     return Replay(

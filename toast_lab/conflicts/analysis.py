@@ -1,6 +1,6 @@
 """``Analysis``: everything that the static analysis knows about a program.
 
-Start reading at ``analyse_program``.  ``str(analysis)`` prints the paper's annotated listing.
+Start reading at ``analyse``.  ``str(analysis)`` prints the paper's annotated listing.
 Reference: TOAST sections 3 and 4.4.
 """
 
@@ -10,22 +10,18 @@ import dataclasses
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts import compatibility, graph, repeated
-from toast_lab.errors import ToastError
+from toast_lab.conflicts.listing import listing
+from toast_lab.errors import ToastError, did_you_mean
+from toast_lab.ir.model import DimNames, Model
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.nda.names import Names, name_dimensions
 from toast_lab.text import bounded
-
-if TYPE_CHECKING:
-    from toast_lab.conflicts.coverage import Coverage
-
-DimNames = Mapping[str, tuple[str, ...]]
 
 
 class Colour(NamedTuple):
@@ -88,7 +84,7 @@ class Analysis:
     Arrays are indexed by name (``N``) or conflict (``K``).
     """
 
-    program: Program
+    model: Model
     names: Names
     colour: np.ndarray  #: [N] colour of each name
     colour_name: tuple[str, ...]
@@ -99,8 +95,22 @@ class Analysis:
     sets: compatibility.Sets
     ties: repeated.Ties
     argument_groups: tuple[tuple[int, ...], ...]
-    #: pytree structures of arguments and results; only the frontends look inside
-    trees: object = None
+
+    @property
+    def program(self) -> Program:
+        """The program of the model."""
+        return self.model.program
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes get: all but the source of the model, see ``of_model``."""
+        return {**self.__dict__, "model": self.model.without_source()}
+
+    def of_model(self, model: Model) -> Analysis:
+        """This analysis, made in another process, as one of ``model`` in this process."""
+        analysis = object.__new__(Analysis)
+        model = dataclasses.replace(model, program=self.program)
+        analysis.__dict__.update({**self.__dict__, "model": model})
+        return analysis
 
     @functools.cached_property
     def name_text(self) -> tuple[str, ...]:
@@ -216,13 +226,6 @@ class Analysis:
             for g, (name, members, count, largest, can) in enumerate(rows)
         )
 
-    @functools.cached_property
-    def coverage(self) -> Coverage:
-        """What no action can split, why, and which share of the program that is."""
-        from toast_lab.conflicts.coverage import coverage
-
-        return coverage(self)
-
     @property
     def n_resolutions(self) -> int:
         """Number of independent resolutions (2 per class of tied compatibility sets)."""
@@ -234,8 +237,6 @@ class Analysis:
             return self.group_name.index(name)
         if name in self.colour_name:
             return int(self.group[self.colour_name.index(name)])
-        from toast_lab.errors import did_you_mean
-
         shardable = [g.name for g in self.groups if g.shardable and g.n_names > 1]
         raise ToastError(
             f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: "
@@ -254,31 +255,53 @@ class Analysis:
 
     def __str__(self) -> str:
         """The program, each dim annotated with its colour (paper: identified with I and M)."""
-        from toast_lab.conflicts.listing import annotated_listing
-
-        rest = " lines: toast_lab.conflicts.listing.annotated_listing(analysis) has all"
+        rest = " lines: toast_lab.conflicts.analysis.annotated_listing(analysis) has all"
         return bounded(annotated_listing(self).split("\n"), MOST_LINES, rest)
 
 
-def analyse_program(
-    program: Program,
-    dim_names: DimNames | None = None,
-    *,
-    phases: str = "joined",
-    trees: object = None,
-) -> Analysis:
-    """Analyse ``program``.
+def annotated_listing(analysis: Analysis) -> str:
+    """Dims identified with I and M: every dim shows its colour (paper figures 4c and 5a)."""
+    program = analysis.program
+
+    def colours_of(value: int) -> str:
+        return "[" + ", ".join(map(analysis.dim_text, program.def_names(value))) + "]"
+
+    return listing(program, colours_of)
+
+
+def names_listing(analysis: Analysis) -> str:
+    """Dims identified with I only.
+
+    Every definition and every use shows its own names (figures 4b and 5c).
+    """
+    program = analysis.program
+
+    def bracketed(names: list[int]) -> str:
+        return "[" + ", ".join(analysis.name_text[name] for name in names) + "]"
+
+    return listing(
+        program,
+        lambda value: bracketed(program.def_names(value)),
+        lambda use: bracketed(program.use_names(use)),
+    )
+
+
+def analyse(model: Model, *, phases: str = "joined") -> Analysis:
+    """Name every dimension of a model and find its colours, conflicts and compatibility sets.
 
     Args:
-        program: the program.
-        dim_names: names for argument dims, by argument path or by its last key
-            (``{"wq": ("d_model", "heads", "key")}``); colours are called after them.
+        model: its program is analysed.  Its ``dim_names`` name dims of arguments, by the argument's
+            path or by the last key of that (``{"wq": ("d_model", "heads", "key")}``); colours are
+            called after them.
         phases: "joined" boxes conflicts wherever M allows; "separate" keeps a forward pass and its
             backward pass apart (the finer reading of TOAST section 3.5).
-        trees: pytree structures of arguments and results, passed through to plans.
+
+    Raises:
+        ToastError: there are no such phases.
     """
     if phases not in ("joined", "separate"):
         raise ToastError(f'phases must be "joined" or "separate", not {phases!r}')
+    program = model.program
     names = name_dimensions(program)
     colour = graph.colour_names(names)
     found = graph.find_conflicts(names, colour)
@@ -287,9 +310,9 @@ def analyse_program(
     ties = repeated.tie_repeated(names, pairs, sets)
     arguments = repeated.argument_groups(program)
     group = repeated.colour_groups(names, colour, arguments)
-    colour_name = _name_colours(names, colour, dim_names or {})
+    colour_name = _name_colours(names, colour, model.dim_names)
     return Analysis(
-        program=program,
+        model=model,
         names=names,
         colour=colour,
         colour_name=colour_name,
@@ -300,7 +323,6 @@ def analyse_program(
         sets=sets,
         ties=ties,
         argument_groups=tuple(tuple(g) for g in arguments),
-        trees=trees,
     )
 
 

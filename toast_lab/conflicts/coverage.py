@@ -32,16 +32,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab import text
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
-
-if TYPE_CHECKING:
-    from toast_lab.conflicts.analysis import Analysis
 
 
 class Reason(enum.Enum):

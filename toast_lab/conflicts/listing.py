@@ -8,13 +8,9 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import Program
-
-if TYPE_CHECKING:
-    from toast_lab.conflicts.analysis import Analysis
 
 
 def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
@@ -150,26 +146,3 @@ def listing(
         )
     lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
     return "\n".join([*lines, "}"])
-
-
-def annotated_listing(analysis: Analysis) -> str:
-    """Dims identified with I and M: every dim shows its colour (paper figures 4c and 5a)."""
-    program = analysis.program
-    return listing(
-        program, lambda v: "[" + ", ".join(analysis.dim_text(n) for n in program.def_names(v)) + "]"
-    )
-
-
-def names_listing(analysis: Analysis) -> str:
-    """Dims identified with I only.
-
-    Every definition and every use shows its own names (figures 4b and 5c).
-    """
-    program = analysis.program
-
-    def text(row: list[int]) -> str:
-        return "[" + ", ".join(analysis.name_text[n] for n in row) + "]"
-
-    return listing(
-        program, lambda v: text(program.def_names(v)), lambda u: text(program.use_names(u))
-    )

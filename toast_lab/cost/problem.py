@@ -21,7 +21,6 @@ from toast_lab.cost.fold import Folded, fold
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
-from toast_lab.errors import InvalidPlan
 from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
@@ -413,14 +412,5 @@ class Pricer:
 
 def price(problem: Problem, plan: ShardingPlan) -> Cost:
     """Price ``plan``.  Raises InvalidPlan if it belongs to another program or mesh."""
-    if (
-        plan.program is not problem.analysis.program
-        and plan.program.digest() != problem.analysis.program.digest()
-    ):
-        raise InvalidPlan(
-            f"this plan shards {plan.program.name} ({plan.program.digest()}), "
-            f"the problem is {problem.analysis.program.name} ({problem.analysis.program.digest()})"
-        )
-    if plan.mesh != problem.mesh:
-        raise InvalidPlan(f"this plan is for mesh {plan.mesh}, the problem has {problem.mesh}")
+    plan.check_is_of(problem.analysis.program, problem.mesh)
     return problem.pricer().full(plan)

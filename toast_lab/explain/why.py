@@ -26,6 +26,7 @@ from toast_lab.cost.problem import CollectiveRow, Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError, did_you_mean
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
@@ -335,17 +336,17 @@ class _Asker:
             for k, action in enumerate(self.actions):
                 if k != i:
                     state.apply(action)
-            op_factor, value_dim = self.plan.op_factor.copy(), self.plan.value_dim.copy()
+            sharding = self.plan.sharding.copy()
             mine, its = self.op_cause == i, self.value_cause == i
             later = np.isin(self.op_cause, np.arange(i + 1, len(self.actions)))
-            op_factor[mine | later] = state.op_factor[mine | later]
+            sharding.op_factor[mine | later] = state.op_factor[mine | later]
             later = np.isin(self.value_cause, np.arange(i + 1, len(self.actions)))
-            value_dim[its | later] = state.value_dim[its | later]
+            sharding.value_dim[its | later] = state.value_dim[its | later]
             if self.exact:
-                op_factor, value_dim = state.op_factor, state.value_dim
+                sharding = Sharding(state.op_factor, state.value_dim)
             actions = [t for k, t in enumerate(self.texts) if k != i]
             self.without[i] = self._change(
-                f"without {self.texts[i]}", op_factor, value_dim, tuple(actions), None
+                f"without {self.texts[i]}", sharding, tuple(actions), None
             )
         change = self.without[i]
         return None if change is None else change._replace(removes=self._gone(change.plan, row))
@@ -369,8 +370,7 @@ class _Asker:
                 texts = tuple(space.text(other) if k == i else t for k, t in enumerate(self.texts))
                 self.settled[i, bit] = self._change(
                     f"{space.text(other)} instead of {self.texts[i]}",
-                    state.op_factor,
-                    state.value_dim,
+                    Sharding(state.op_factor, state.value_dim),
                     texts,
                     None,
                 )
@@ -389,17 +389,17 @@ class _Asker:
         wanted = self._wanted(row, value)
 
         def changed(what: str, ops: Sequence[int], values: dict[int, Spec | None]) -> Change | None:
-            op_factor, value_dim = plan.op_factor.copy(), plan.value_dim.copy()
+            sharding = plan.sharding.copy()
             for op in ops:
-                op_factor[op, list(axes)] = -1
+                sharding.op_factor[op, list(axes)] = -1
             for v, spec in values.items():
                 for a in range(len(plan.mesh.axes)):
                     if spec is not None:
                         dims = [d for d, here in enumerate(spec) if plan.mesh.axes[a] in here]
-                        value_dim[v, a] = dims[0] if dims else -1
+                        sharding.value_dim[v, a] = dims[0] if dims else -1
                     elif a in axes:
-                        value_dim[v, a] = -1
-            return self._change(what, op_factor, value_dim, (), row)
+                        sharding.value_dim[v, a] = -1
+            return self._change(what, sharding, (), row)
 
         axis_text = " and ".join(row.axes)
         results = list(program.results(row.op))
@@ -436,21 +436,17 @@ class _Asker:
     def _change(
         self,
         what: str,
-        op_factor: np.ndarray,
-        value_dim: np.ndarray,
+        sharding: Sharding,
         actions: tuple[str, ...],
         row: CollectiveRow | None,
     ) -> Change | None:
         """None if the plan is the same or cannot be carried out."""
         plan = self.plan
-        if (op_factor == plan.op_factor).all() and (value_dim == plan.value_dim).all():
+        if sharding.same_as(plan.sharding):
             return None
-        for array in (op_factor, value_dim):
-            array.flags.writeable = False
         other = dataclasses.replace(
             plan,
-            op_factor=op_factor,
-            value_dim=value_dim,
+            sharding=sharding.frozen(),
             actions=actions or (*plan.actions, what),
             key=0,
         )

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab.conflicts.analysis import last_key
 from toast_lab.errors import InvalidProblem
 from toast_lab.export.places import source_of
-from toast_lab.frontends.model import model_of
 from toast_lab.lowering.specs import partition_text, spec_entries, visible
-from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 Rules = tuple[tuple[str, Any], ...]
 
@@ -68,7 +67,7 @@ def axis_rules(
     """
     program, specs = plan.program, plan.value_specs()
     if names is None:
-        found = model_of(program, model)
+        found = model_of(plan, model)
         source = source_of(program, found)
         names = {**found.dim_names, **(source.names if source else {})}
     tensors, wrong = [], []

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from toast_lab import __version__
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.frontends.model import model_of
 from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.compiled import Compiled
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, model_of
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 PEAK_TOLERANCE = 0.05
 
@@ -51,7 +50,7 @@ def to_test(
         InvalidProblem: sizes that cannot be written down, or the compiler refuses the plan for lack
             of memory.
     """
-    model = model_of(plan.program, model)
+    model = model_of(plan, model)
     given = dict(sizes or {})
     try:
         if ast.literal_eval(repr(given)) != given:

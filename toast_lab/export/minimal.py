@@ -25,16 +25,15 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import Place, Rule, Which
 from toast_lab.export.places import Equation
-from toast_lab.frontends.model import model_of
 from toast_lab.lowering.annotate import made_specs
 from toast_lab.lowering.specs import natural_specs, partition_text, spec_entries
 from toast_lab.runtime import devices as dev
-from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
 from toast_lab.text import line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 PROOFS = ("compiled", "propagated")
 
@@ -215,12 +214,11 @@ def minimal_constraints(
     """
     if proof not in PROOFS:
         raise InvalidProblem(f"proof {proof!r} is none of {', '.join(PROOFS)}")
-    model = model_of(plan.program, model)
+    model = model_of(plan, model)
     source = places.source_of(plan.program, model)
     rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)
-    bare = dataclasses.replace(plan, trees=None)
-    request = trial.Request(model.stablehlo, bare, units, proof == "compiled", seconds)
+    request = trial.Request(model.stablehlo, plan, units, proof == "compiled", seconds)
     found: trial.Found = isolate.run_in_child(
         "toast_lab.export.trial:search",
         request,

@@ -19,10 +19,11 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.export.constrained import ENDS, Place, Walk, place_of, source_lines
 from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.loading import function_of
-from toast_lab.frontends.model import Function, Model, Recipe, in_child
 from toast_lab.frontends.random_keys import is_key, words_of
+from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir import op_kinds
+from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.program import Program
 
 ENDS.update((arguments.__file__, calls.__file__))

@@ -14,19 +14,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
-    "Model": "model",
     "from_jax": "tracing",
     "from_stablehlo": "files",
     "from_torch": "pytorch",
     "load": "loading",
 }
 
-__all__ = ["Model", "from_jax", "from_stablehlo", "from_torch", "load"]
+__all__ = ["from_jax", "from_stablehlo", "from_torch", "load"]
 
 if TYPE_CHECKING:
     from toast_lab.frontends.files import from_stablehlo
     from toast_lab.frontends.loading import load
-    from toast_lab.frontends.model import Model
     from toast_lab.frontends.pytorch import from_torch
     from toast_lab.frontends.tracing import from_jax
 

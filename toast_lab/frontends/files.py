@@ -14,8 +14,9 @@ from typing import Any
 
 from toast_lab import _jaxlib
 from toast_lab.errors import FrontendError, join_offenders
-from toast_lab.frontends.model import Model, identifier, in_child
+from toast_lab.frontends.traced import identifier, in_child
 from toast_lab.ir import canonical, read, unsupported
+from toast_lab.ir.model import Model
 from toast_lab.prepare import start_early
 
 #: larger inputs are refused: 100,000 ops with locations are about 60 MB of text

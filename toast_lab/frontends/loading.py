@@ -12,9 +12,10 @@ from typing import Any
 from toast_lab import isolate
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import stages, user_code
-from toast_lab.frontends.model import Model, Recipe, Traced, build, in_child
 from toast_lab.frontends.quiet import look_for_devices
+from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
+from toast_lab.ir.model import Model, Recipe
 from toast_lab.prepare import start_early
 
 #: what a user's make may add

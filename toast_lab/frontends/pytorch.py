@@ -26,8 +26,9 @@ from typing import Any
 
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import user_code
-from toast_lab.frontends.model import DimNames, Model, Traced, build
+from toast_lab.frontends.traced import Traced, build
 from toast_lab.frontends.tracing import trace
+from toast_lab.ir.model import DimNames, Model
 
 _INSTALL = (
     'install toast-lab with the extra "torch" (torch 2.13.0 and torchax 0.0.13 were tried together)'

@@ -11,8 +11,9 @@ from typing import Any
 
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import arguments, random_keys, stages, user_code
-from toast_lab.frontends.model import DimNames, Function, Model, Traced, build
 from toast_lab.frontends.quiet import look_for_devices
+from toast_lab.frontends.traced import Traced, build
+from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.prepare import start_early
 
 

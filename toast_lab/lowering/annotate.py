@@ -51,7 +51,7 @@ from toast_lab.sharding import steps
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 MESH_NAME = "mesh"
 # Annotations that the input came with
@@ -91,17 +91,11 @@ def annotate(
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
     """
-    program = plan.program
-    if (
-        not isinstance(model, str)
-        and model.program is not program
-        and model.program.digest() != program.digest()
-    ):
-        raise InvalidPlan(
-            f"this plan shards {program.name} ({program.digest()}), "
-            f"the model is {model.name} ({model.program.digest()})"
-        )
-    text = model if isinstance(model, str) else model.stablehlo
+    if isinstance(model, str):
+        text = model
+    else:
+        plan.check_is_of(model.program)
+        text = model.stablehlo
     writer = Writer(plan, reuse, scattered, numbered, located)
     return writer.write(text, as_it_came=isinstance(model, str))
 

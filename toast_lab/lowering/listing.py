@@ -49,7 +49,7 @@ def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str
     Raises:
         InvalidPlan: the plan belongs to another program.
     """
-    _check_program(problem, plan)
+    plan.check_is_of(problem.analysis.program)
     if dims not in ("sizes", "names"):
         raise InvalidPlan(f'dims must be "sizes" or "names", not {dims!r}')
     return _Listing(problem.analysis, plan, dims == "names").text()
@@ -60,7 +60,7 @@ def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
 
     Raises InvalidPlan as that does.
     """
-    _check_program(problem, plan)
+    plan.check_is_of(problem.analysis.program)
     found, program = _Listing(problem.analysis, plan, False), plan.program
     found.write()
     arguments = [
@@ -77,16 +77,10 @@ def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
     return [*arguments, *found.lines]
 
 
-def _check_program(problem: Problem, plan: ShardingPlan) -> None:
-    mine = problem.analysis.program
-    if plan.program is not mine and plan.program.digest() != mine.digest():
-        raise InvalidPlan(f"this plan shards {plan.program.name}, not {mine.name}")
-
-
 class _Listing:
     def __init__(self, analysis: Analysis, plan: ShardingPlan, names: bool) -> None:
         self.analysis, self.program, self.plan, self.names = analysis, plan.program, plan, names
-        self.steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
+        self.steps = st.lower(plan.program, *plan.sharding, plan.mesh.array())
         self.lines: list[ListingLine] = []
         self.depth, self.labels = outline(self.program)
         self.taken = set(self.program.value_name)

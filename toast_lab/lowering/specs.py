@@ -40,9 +40,10 @@ def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
     arguments = {path: to_partition_spec(spec) for path, spec in plan.argument_specs().items()}
     kept = plan.value_specs()
     results = [to_partition_spec(kept[int(v)]) for v in plan.program.outputs]
-    if plan.trees is None:
+    trees = None if plan.analysis is None else plan.analysis.model.trees
+    if trees is None:
         return arguments, dict(zip(plan.program.output_paths, results, strict=True))
-    argument_tree, result_tree = plan.trees
+    argument_tree, result_tree = trees
     return argument_tree.unflatten(list(arguments.values())), result_tree.unflatten(results)
 
 

@@ -34,7 +34,7 @@ from toast_lab.runtime.compiled import FORMAT, Compiled
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
 
 CACHE_VARIABLE = "TOAST_LAB_CACHE"
@@ -79,11 +79,7 @@ def compile_plan(
         RunFailed: the compiler crashed, hung or refused the program for another reason than its
             memory.
     """
-    if plan.program.digest() != model.program.digest():
-        raise InvalidPlan(
-            f"this plan shards {plan.program.name} ({plan.program.digest()}), "
-            f"the model is {model.name} ({model.program.digest()})"
-        )
+    plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)
     text = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab import checks, isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem
+from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
@@ -32,9 +32,10 @@ from toast_lab.runtime.executable import Job
 from toast_lab.runtime.hlo import Collective
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 
 if TYPE_CHECKING:
-    from toast_lab.frontends import Model
+    from toast_lab.ir.model import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,18 +264,11 @@ def job_of(model: Model, plan: ShardingPlan) -> Job:
 
 def unsharded_text(model: Model, plan: ShardingPlan) -> str:
     """The program as it was read; if it came with shardings of its own, with those taken off."""
-    if model.program.digest() != plan.program.digest():
-        raise InvalidPlan(f"this plan shards {plan.program.name}, the model is {model.name}")
+    plan.check_is_of(model.program)
     if "sdy." not in model.stablehlo and "mhlo.sharding" not in model.stablehlo:
         return model.stablehlo
     one = Mesh(("one",), (1,))
-    whole = dataclasses.replace(
-        plan,
-        mesh=one,
-        op_factor=np.full((plan.program.n_ops, 1), -1, np.int32),
-        value_dim=np.full((plan.program.n_values, 1), -1, np.int8),
-    )
-    return annotate(model, whole)
+    return annotate(model, ShardingPlan(plan.program, one, Sharding.whole(plan.program, 1)))
 
 
 def _result(

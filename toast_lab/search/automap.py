@@ -50,7 +50,8 @@ from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int
 from toast_lab.search.limits import Status
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
-from toast_lab.sharding.propagate import Propagation, Sharding
+from toast_lab.sharding.propagate import Propagation
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:

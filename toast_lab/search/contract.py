@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Problem
@@ -26,7 +26,7 @@ from toast_lab.search.methods import method_named
 from toast_lab.search.recorder import Progress, Recorder
 from toast_lab.search.resumable import about_problem, reopened
 from toast_lab.search.trace import Trace
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.space import Action
 
 #: What callers of a search and its methods share; each is told of in the file that it comes from.
@@ -34,10 +34,10 @@ __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SearchResult:
+class SearchResult(Generic[PlanT]):
     """Outcome of a search."""
 
-    plan: ShardingPlan
+    plan: PlanT
     cost: Cost
     status: Status
     trace: Trace
@@ -78,7 +78,7 @@ def search(
     *,
     resume: Trace | str | os.PathLike[str] | None = None,
     **options: Any,
-) -> SearchResult:
+) -> SearchResult[ShardingPlan]:
     """Search for the best plan of ``problem``.
 
     Args:
@@ -115,7 +115,9 @@ def search(
     return _result(recorder, status, asked)
 
 
-def _result(recorder: Recorder, status: Status, asked: dict[str, Any]) -> SearchResult:
+def _result(
+    recorder: Recorder, status: Status, asked: dict[str, Any]
+) -> SearchResult[ShardingPlan]:
     """What a search run that has ended came to; its trace is told of it too.
 
     Args:
@@ -127,7 +129,7 @@ def _result(recorder: Recorder, status: Status, asked: dict[str, Any]) -> Search
     recorder.report(last=True)
     plan, problem, trace = recorder.incumbent.plan(), recorder.problem, recorder.trace
     if problem.pins is not None:
-        broken = problem.pins.broken(plan.op_factor, plan.value_dim)
+        broken = problem.pins.broken(*plan.sharding)
         if broken:
             raise AssertionError(f"{asked['method']} does not keep to the pins: {broken[:5]}")
     cost = recorder.ledger.pricer.full(plan)

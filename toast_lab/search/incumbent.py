@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from toast_lab.cost.problem import Problem, Quick
 from toast_lab.errors import ToastError
-from toast_lab.hashing import digest
-from toast_lab.search.plan_arrays import plan_of_arrays, with_pinned
+from toast_lab.search.plan_arrays import with_pinned
 from toast_lab.search.trace import Trace
-from toast_lab.sharding.plan import ShardingPlan, pinned_texts
+from toast_lab.sharding.plan import ShardingPlan, make_plan, pinned_texts, plan_of_state
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
@@ -52,7 +50,7 @@ class Incumbent:
         kept, taken = state.copy(), tuple(actions)
         kept.priced = None
         self.quick, self.rank, self.row, self.actions = quick, rank, row, taken
-        self._plan = lambda: ShardingPlan.from_state(kept, taken)
+        self._plan = lambda: plan_of_state(kept, taken)
         self.trace.best_op_factor = self.trace.best_value_dim = None
 
     def keep_arrays(
@@ -61,24 +59,23 @@ class Incumbent:
         rank: Rank,
         row: int,
         *,
-        op_factor: np.ndarray,
-        value_dim: np.ndarray,
+        sharding: Sharding,
         labels: Sequence[str],
     ) -> None:
         """Make a plan the best that no sequence of actions gives."""
-        op_factor, value_dim, labels = op_factor.copy(), value_dim.copy(), tuple(labels)
-        key = int.from_bytes(digest(op_factor, value_dim), "little")
+        sharding, labels = sharding.copy(), tuple(labels)
+        key = sharding.key()
         self.quick, self.rank, self.row, self.actions = quick, rank, row, ()
-        self._plan = lambda: self._plan_of(op_factor, value_dim, labels, key)
-        self.trace.best_op_factor, self.trace.best_value_dim = op_factor, value_dim
+        self._plan = lambda: self._plan_of(sharding, labels, key)
+        self.trace.best_op_factor, self.trace.best_value_dim = sharding
         self.trace.best_actions, self.trace.about["key"] = labels, key
 
     def take_over(self, rank_of: Callable[[Quick, int], Rank]) -> None:
         """Make the best plan of a resumed trace the best so far."""
         trace, problem = self.trace, self.problem
-        op_factor, value_dim = trace.best_op_factor, trace.best_value_dim
-        assert op_factor is not None
-        assert value_dim is not None
+        assert trace.best_op_factor is not None
+        assert trace.best_value_dim is not None
+        sharding = Sharding(trace.best_op_factor, trace.best_value_dim)
         row = int(trace.row["best"][-1])
         simulation = trace.simulation(row)
         quick = Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
@@ -93,12 +90,9 @@ class Incumbent:
         trace.best_actions = labels
         self.quick, self.rank, self.row = quick, rank_of(quick, len(labels)), row
         self.actions = tuple(parsed[n_pinned:])
-        self._plan = lambda: self._plan_of(op_factor, value_dim, labels, key)
+        self._plan = lambda: self._plan_of(sharding, labels, key)
 
-    def _plan_of(
-        self, op_factor: np.ndarray, value_dim: np.ndarray, labels: tuple[str, ...], key: int
-    ) -> ShardingPlan:
-        actions = with_pinned(self.problem, labels)
-        return plan_of_arrays(
-            problem=self.problem, op_factor=op_factor, value_dim=value_dim, actions=actions, key=key
-        )
+    def _plan_of(self, sharding: Sharding, labels: tuple[str, ...], key: int) -> ShardingPlan:
+        problem = self.problem
+        actions = with_pinned(problem, labels)
+        return make_plan(problem.analysis, problem.mesh, sharding, actions, key=key)

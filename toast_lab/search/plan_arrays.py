@@ -1,8 +1,4 @@
-"""Plans as the two arrays that a trace and a child process hand on: made, and checked.
-
-``op_factor`` is [O, A] int32, the name along which each op is split on each mesh axis, and
-``value_dim`` [V, A] int8, the dim of each value; -1: none.
-"""
+"""Shardings that a trace hands on: are they plans of a problem, and with which actions?"""
 
 from __future__ import annotations
 
@@ -13,37 +9,8 @@ import numpy as np
 from toast_lab.cost.problem import Problem
 from toast_lab.search import trace_check
 from toast_lab.sharding import validity
-from toast_lab.sharding.plan import ShardingPlan, pinned_texts
-
-
-def plan_of_arrays(
-    problem: Problem,
-    op_factor: np.ndarray,
-    value_dim: np.ndarray,
-    actions: tuple[str, ...],
-    key: int,
-) -> ShardingPlan:
-    """The plan of a problem with these arrays, which are frozen, and labels.
-
-    Args:
-        problem: that the plan is of.
-        op_factor: [O, A] int32.
-        value_dim: [V, A] int8.
-        actions: all of them, the pinned ones first.
-        key: tells the plan from others.
-    """
-    for array in (op_factor, value_dim):
-        array.flags.writeable = False
-    analysis = problem.analysis
-    return ShardingPlan(
-        program=analysis.program,
-        mesh=problem.mesh,
-        op_factor=op_factor,
-        value_dim=value_dim,
-        actions=actions,
-        key=key,
-        trees=analysis.trees,
-    )
+from toast_lab.sharding.plan import pinned_texts
+from toast_lab.sharding.sharding import Sharding
 
 
 def with_pinned(problem: Problem, actions: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,7 +47,7 @@ def array_offenders(
         yield from wrong
         return
     both = f"{prefix}op_factor and {prefix}value_dim"
-    for text in validity.offenders(program, problem.mesh, op_factor, value_dim):
+    for text in validity.offenders(program, problem.mesh, Sharding(op_factor, value_dim)):
         yield f"{both}: {text}"
     if problem.pins is not None and (broken := problem.pins.broken(op_factor, value_dim)):
         listed = "; ".join(map(str, broken[:5]))

@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from toast_lab import checks, text
 from toast_lab.cost.problem import Problem
@@ -21,7 +21,7 @@ from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, no_method
 from toast_lab.search.search_child import Outcome, Point
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import PlanT, ShardingPlan
 
 CLOSE = 1.01  # times the best score: "within 1%"
 CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits", "simulation")
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Race:
+class Race(Generic[PlanT]):
     """Outcome of a race; ``str`` gives the table."""
 
     problem: Problem
@@ -74,13 +74,13 @@ class Race:
         )
 
     @property
-    def plan(self) -> ShardingPlan | None:
+    def plan(self) -> PlanT | None:
         """The best plan."""
         best = self.best
         return None if best is None else self.plans.get(best.method)
 
     @property
-    def plans(self) -> dict[str, ShardingPlan]:
+    def plans(self) -> dict[str, PlanT]:
         """Each method's best plan."""
         return {o.method: o.plan for o in self.outcomes if o.plan is not None}
 
@@ -149,7 +149,7 @@ def race(
     cancel: Callable[[], bool] | None = None,
     *,
     parallel: int = 1,
-) -> Race:
+) -> Race[ShardingPlan]:
     """Run several methods on the same problem with the same budget.
 
     Args:

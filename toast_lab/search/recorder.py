@@ -18,6 +18,7 @@ from toast_lab.search.incumbent import Incumbent
 from toast_lab.search.ledger import Ledger
 from toast_lab.search.limits import Budget, Limits, SearchClock
 from toast_lab.search.trace import Simulation, Simulations, Trace
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
@@ -178,8 +179,7 @@ class Recorder:
                 quick,
                 rank,
                 self.trace.row.n - 1,
-                op_factor=op_factor,
-                value_dim=value_dim,
+                sharding=Sharding(op_factor, value_dim),
                 labels=labels,
             )
         self.report()

@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
 from toast_lab.search.methods import METHODS, ensure, reference
-from toast_lab.search.plan_arrays import plan_of_arrays, with_pinned
+from toast_lab.search.plan_arrays import with_pinned
 from toast_lab.search.trace import Simulation, Simulations
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, plan_of_actions
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State
 
 CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
@@ -53,21 +54,14 @@ class BestPlan(NamedTuple):
     """A best plan that no sequence of actions gives."""
 
     simulation: int  #: that it came with, counted from 1
-    op_factor: np.ndarray  #: [O, A]
-    value_dim: np.ndarray  #: [V, A]
+    sharding: Sharding
     actions: tuple[str, ...]  #: its labels
     key: int
 
     def plan(self, problem: Problem) -> ShardingPlan:
         """As a plan of the problem that it was found for."""
         actions = with_pinned(problem, self.actions)
-        return plan_of_arrays(
-            problem=problem,
-            op_factor=self.op_factor,
-            value_dim=self.value_dim,
-            actions=actions,
-            key=self.key,
-        )
+        return make_plan(problem.analysis, problem.mesh, self.sharding, actions, key=self.key)
 
 
 class PlanSender:
@@ -92,8 +86,7 @@ class PlanSender:
         self.send(
             BestPlan(
                 simulation=int(trace.row["best"][-1]) + 1,
-                op_factor=trace.best_op_factor,
-                value_dim=trace.best_value_dim,
+                sharding=Sharding(trace.best_op_factor, trace.best_value_dim),
                 actions=trace.best_actions,
                 key=trace.about["key"],
             )
@@ -108,7 +101,7 @@ def last_plan(
         return kept.plan(problem)
     for point in reversed(points):
         try:
-            return ShardingPlan.from_actions(problem, point.actions)
+            return plan_of_actions(problem.space, point.actions)
         except ToastError:  # its labels are not actions, and its arrays did not come through
             if kept is not None:
                 return kept.plan(problem)
@@ -116,7 +109,7 @@ def last_plan(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(Generic[PlanT]):
     """What is known of one search, however it ended.  Without any point its prices are None."""
 
     method: str
@@ -128,7 +121,7 @@ class Outcome:
     prepare_s: float | None  #: reading the problem and loading kernels, before the clock started
     bound: float | None  #: proven: no plan of the method's space scores less
     actions: tuple[str, ...]
-    plan: ShardingPlan | None
+    plan: PlanT | None
 
     @property
     def last(self) -> Point | None:
@@ -146,7 +139,7 @@ def search_in_child(
     on_point: Callable[[Point], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     time_limit_s: float | None = None,
-) -> Outcome:
+) -> Outcome[ShardingPlan]:
     """Run one method on ``problem`` in a process of its own.
 
     Args:
@@ -226,14 +219,8 @@ def search_in_child(
     finally:
         if not told_at:
             os.unlink(stop_file)
-    op_factor, value_dim, key = outcome.pop("plan")
-    plan = plan_of_arrays(
-        problem=problem,
-        op_factor=op_factor,
-        value_dim=value_dim,
-        actions=outcome["actions"],
-        key=key,
-    )
+    sharding, key = outcome.pop("plan")
+    plan = make_plan(problem.analysis, problem.mesh, sharding, outcome["actions"], key=key)
     return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
 
 
@@ -300,5 +287,5 @@ def run_one(
         "prepare_s": prepare_s,
         "bound": result.bound if result.bound is not None and np.isfinite(result.bound) else None,
         "actions": result.plan.actions,
-        "plan": (np.array(result.plan.op_factor), np.array(result.plan.value_dim), result.plan.key),
+        "plan": (result.plan.sharding, result.plan.key),
     }

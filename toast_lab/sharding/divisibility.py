@@ -21,7 +21,6 @@ import numpy as np
 from toast_lab import text
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.coverage import value_bytes
-from toast_lab.errors import InvalidPlan
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -144,16 +143,8 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
 
     Raises InvalidPlan if the plan is for another mesh or program.
     """
-    if plan is not None and plan.mesh != mesh:
-        raise InvalidPlan(f"this plan is for mesh {plan.mesh}, the report is about {mesh}")
-    if (
-        plan is not None
-        and plan.program is not analysis.program
-        and plan.program.digest() != analysis.program.digest()
-    ):
-        raise InvalidPlan(
-            f"this plan shards {plan.program.name}, the report is about {analysis.program.name}"
-        )
+    if plan is not None:
+        plan.check_is_of(analysis.program, mesh)
     rows = _dim_rows(analysis, mesh)
     program = analysis.program
     size = value_bytes(program)[: program.n_arguments]

@@ -1,358 +1,281 @@
-"""``ShardingPlan``: one neutral plan that every stage means the same by.
+"""``ShardingPlan``: the one form in which every stage takes and gives a sharding of a program.
 
 For each value it says which mesh axes cut each dim of its definition, and for each op along which
-of its names it is split on each axis; the axes of every operand's use follow from the latter.
+of its factors it is split on each axis; the axes of every operand's use follow from the latter.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import json
-import os
+import functools
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.errors import InvalidPlan, ToastError, join_offenders
-from toast_lab.files import write_whole
+from toast_lab.errors import InvalidPlan, join_offenders
 from toast_lab.ir import random_keys
+from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
-from toast_lab.sharding import plan_check, portable, steps, validity
-from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.sharding import steps, validity
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, Space, parse_action
 from toast_lab.sharding.state import State
 
-if TYPE_CHECKING:
-    from toast_lab.cost.problem import Problem
-
 Spec = tuple[tuple[str, ...], ...]  # mesh axes per dim
-FORMAT = 2  #: of saved plans
+
+
+class Layouts(NamedTuple):
+    """Packed layouts of ``V`` values and ``U`` uses that a plan means; see ``steps``."""
+
+    kept: np.ndarray  #: [V] in which each value is kept
+    used: np.ndarray  #: [U] in which each use reads its value
+    made: np.ndarray  #: [V] in which its op leaves each value
+    partial: np.ndarray  #: [V] axes over which each value is a partial sum then, a bit each
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardingPlan:
-    """A sharding of one program on one mesh (``O`` ops, ``V`` values, ``A`` axes)."""
+    """A sharding of one program on one mesh.
+
+    Another process gets it without its analysis; whoever sent it there has one.
+    """
 
     program: Program
     mesh: Mesh
-    op_factor: np.ndarray  #: [O, A] name along which the op is split on that axis, -1: none
-    value_dim: np.ndarray  #: [V, A] dim of the value on that axis, -1: none
+    sharding: Sharding
     #: how it came about, as text; empty if it did not come from actions
     actions: tuple[str, ...] = ()
     key: int = 0  #: 64-bit state key
-    trees: Any = None  #: pytree structures of arguments and results, if known
+    analysis: Analysis | None = None  #: that it was made for, None: nobody has one
     notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
 
     def __repr__(self) -> str:
         return f"<ShardingPlan {self}>"
 
     def __str__(self) -> str:
-        shown = ", ".join(self.actions[:12]) + (
-            f" and {len(self.actions) - 12} more" if len(self.actions) > 12 else ""
-        )
+        shown = ", ".join(self.actions[:12])
+        if len(self.actions) > 12:
+            shown += f" and {len(self.actions) - 12} more"
         return f"of {self.program.name} on {self.mesh}: {shown or 'no actions'} ({self.key:016x})"
 
-    # -- making -----------------------------------------------------------------------------------
-    @classmethod
-    def from_state(cls, state: State, actions: Iterable[Action] = ()) -> ShardingPlan:
-        """Freeze a search state."""
-        arrays = state.op_factor.copy(), state.value_dim.copy()
-        for a in arrays:
-            a.flags.writeable = False
-        space = state.space
-        return cls(
-            space.analysis.program,
-            space.mesh,
-            *arrays,
-            (*pinned_texts(space), *(space.text(a) for a in actions)),
-            state.plan_key,
-            space.analysis.trees,
-        )
-
-    @classmethod
-    def from_actions(cls, problem: Problem, actions: Iterable[object]) -> ShardingPlan:
-        """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
-
-        Colours of one group are mirrored, so that whoever names each of them asks for the same
-        action again under another name; that is left out, and so are actions that the problem has
-        pinned.  Raises InvalidPlan if an action names no colour or axis, or changes nothing
-        otherwise (with the sizes).
-        """
-        state = State(problem.space)
-        pinned = () if problem.pins is None else problem.pins.actions
-        taken: dict[Action, object] = {}
-        for item in actions:
-            action = parse_action(problem.analysis, problem.mesh, item)
-            if state.apply(action):
-                taken[action] = item
-            elif taken.get(action, item) == item and action not in pinned:
-                raise InvalidPlan(no_effect(problem.space, action))
-        return cls.from_state(state, taken)
-
-    @classmethod
-    def from_specs(cls, problem: Problem, in_specs: dict[str, Iterable[Any]]) -> ShardingPlan:
-        """The plan that spreads given argument shardings along their colours, in the order given.
-
-        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of
-        them.  Last dims may be left out, and typed random keys have no others than those that JAX
-        shows.
-
-        Raises:
-            InvalidPlan: a path, a dim or an axis does not exist, the words of a random key are to
-                be cut, or nothing changes.
-        """
-        program, analysis = problem.analysis.program, problem.analysis
-        paths = {program.value_name[a]: a for a in range(program.n_arguments)}
-        unknown = [p for p in in_specs if p not in paths]
-        if unknown:
-            raise InvalidPlan(
-                f"no argument is called {', '.join(unknown[:20])}; arguments: "
-                f"{', '.join(list(paths)[:20])}"
-            )
-        wanted: dict[tuple[str, str], None] = {}
-        wrong = []
-        for path, spec in in_specs.items():
-            entries, shape = list(spec), program.dims(paths[path])
-            if len(entries) > len(shape):
-                wrong.append(f"{path}: {len(entries)} entries for {len(shape)} dims")
-                continue
-            for dim, axes in enumerate(entries):
-                on = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-                if on and (why := random_keys.offence(program, paths[path], dim)):
-                    wrong.append(f"{path}: {why}")
-                    continue
-                name = program.def_names(paths[path])[dim]
-                for axis in on:
-                    wanted[analysis.group_name[analysis.group[analysis.colour[name]]], axis] = None
-        if wrong:
-            raise InvalidPlan("these arguments cannot be sharded so: " + join_offenders(wrong))
-        return cls.from_actions(problem, list(wanted))
+    def __getstate__(self) -> dict[str, Any]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "analysis": None}
 
     # -- reading ----------------------------------------------------------------------------------
+    @property
+    def op_factor(self) -> np.ndarray:
+        """[O, A] factor along which each op is split on each axis, -1: none."""
+        return self.sharding.op_factor
+
+    @property
+    def value_dim(self) -> np.ndarray:
+        """[V, A] dim of each value on each axis, -1: none."""
+        return self.sharding.value_dim
+
+    @functools.cached_property
+    def layouts(self) -> Layouts:
+        """The layouts of all values and uses, worked out once."""
+        tables = steps.tables(self.program)
+        return Layouts(
+            steps.kept_layouts(tables, self.op_factor, self.value_dim),
+            steps.wants_of(tables, self.op_factor),
+            *steps.made_layouts(tables, self.op_factor),
+        )
+
     def kept_layouts(self) -> np.ndarray:
         """[V] packed layout of each value as lowering keeps it."""
-        t = steps.tables(self.program)
-        return steps.kept_layouts(t, self.op_factor, self.value_dim)
+        return self.layouts.kept
 
     def spec(self, layout: int, rank: int) -> Spec:
         """Mesh axis names per dim of a packed layout."""
         return tuple(
-            tuple(self.mesh.axes[a] for a in dim)
+            tuple(self.mesh.axes[axis] for axis in dim)
             for dim in steps.unpack(layout, rank, len(self.mesh.axes))
         )
 
+    def specs(self, layouts: np.ndarray, ranks: np.ndarray) -> list[Spec]:
+        """``spec`` of each of several layouts."""
+        pairs = list(zip(layouts.tolist(), ranks.tolist(), strict=True))
+        spec_of = {pair: self.spec(*pair) for pair in set(pairs)}
+        return [spec_of[pair] for pair in pairs]
+
     def value_specs(self) -> list[Spec]:
         """Mesh axes per dim of every value's definition."""
-        return [
-            self.spec(layout, len(self.program.dims(v)))
-            for v, layout in enumerate(self.kept_layouts())
-        ]
+        return self.specs(self.layouts.kept, np.diff(self.program.shape_ptr))
 
     def use_specs(self) -> list[Spec]:
         """Mesh axes per dim of every operand use."""
-        wanted = steps.wants_of(steps.tables(self.program), self.op_factor)
-        return [
-            self.spec(int(layout), len(self.program.use_names(u)))
-            for u, layout in enumerate(wanted)
-        ]
+        ranks = np.diff(self.program.shape_ptr)[self.program.use_value]
+        return self.specs(self.layouts.used, ranks)
 
     def argument_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every argument, by path."""
-        specs = self.value_specs()
-        return {self.program.value_name[a]: specs[a] for a in range(self.program.n_arguments)}
+        paths = self.program.value_name[: self.program.n_arguments]
+        return dict(zip(paths, self.value_specs(), strict=False))
 
     def result_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every result, by path."""
         specs = self.value_specs()
-        return {
-            path: specs[int(v)]
-            for path, v in zip(self.program.output_paths, self.program.outputs, strict=True)
-        }
+        results = (specs[int(value)] for value in self.program.outputs)
+        return dict(zip(self.program.output_paths, results, strict=True))
 
-    def partition_specs(self) -> Any:
-        """``(arguments, results)`` as PartitionSpecs.
+    # -- checking ---------------------------------------------------------------------------------
+    def is_of(self, program: Program) -> bool:
+        """Does it shard this program?"""
+        return self.program is program or self.program.digest() == program.digest()
 
-        They are in the caller's pytrees where those are known.
+    def check_is_of(self, program: Program, mesh: Mesh | None = None, why: str = "") -> None:
+        """Raise InvalidPlan if the plan is of another program, or for another mesh than this.
+
+        Args:
+            program: whoever takes the plan works on this one.
+            mesh: the same of its mesh; None: any will do.
+            why: what else is known of the difference, a sentence.
         """
-        return importlib.import_module("toast_lab.lowering.specs").partition_specs(self)
-
-    def constraints(self, minimal: bool = False, **options: Any) -> Any:
-        """Where the plan pins a sharding.
-
-        By default every such place: a list of (value, source line, PartitionSpec).  With
-        ``minimal`` the fewest that the user's own code needs under ``jax.jit``; see
-        ``toast_lab.export.minimal.minimal_constraints`` for options.
-        """
-        if minimal:
-            return importlib.import_module("toast_lab.export.minimal").minimal_constraints(
-                self, **options
-            )
-        return importlib.import_module("toast_lab.lowering.specs").constraints(self)
-
-    # -- applying ---------------------------------------------------------------------------------
-    def jit(self, fn: Any, **options: Any) -> Any:
-        """``fn`` as a function that runs this plan; see ``toast_lab.apply.jit.jit``."""
-        return importlib.import_module("toast_lab.apply.jit").jit(self, fn, **options)
-
-    def named_shardings(self, mesh: Any = None) -> Any:
-        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``.
-
-        By default it is a mesh of the first devices.
-        """
-        return importlib.import_module("toast_lab.apply.jit").named_shardings(self, mesh)
-
-    def to_python(self, constraints: Any = None, model: Any = None) -> str:
-        """A file of Python that shards the function with JAX alone.
-
-        See ``toast_lab.export.python.to_python``.
-
-        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
-        """
-        found = self.constraints(minimal=True, model=model) if constraints is None else constraints
-        text: str = importlib.import_module("toast_lab.export.python").to_python(self, found)
-        return text
-
-    def to_patch(self, constraints: Any = None, model: Any = None, **options: Any) -> Any:
-        """The constraints as a diff against the user's source.
-
-        See ``toast_lab.export.patch.to_patch``.
-        """
-        found = self.constraints(minimal=True, model=model) if constraints is None else constraints
-        return importlib.import_module("toast_lab.export.patch").to_patch(self, found, **options)
-
-    def to_axis_rules(self, names: Any = None, model: Any = None) -> Any:
-        """Logical-axis rules for flax users; see ``toast_lab.export.axis_rules.axis_rules``."""
-        return importlib.import_module("toast_lab.export.axis_rules").axis_rules(self, names, model)
-
-    def to_test(self, load: str, plan_file: str, **options: Any) -> str:
-        """A pytest file that fails when what is compiled drifts.
-
-        See ``toast_lab.export.drift.to_test``.
-        """
-        text: str = importlib.import_module("toast_lab.export.drift").to_test(
-            self, load, plan_file, **options
-        )
-        return text
-
-    # -- keeping ----------------------------------------------------------------------------------
-    def to_json(self) -> dict[str, Any]:
-        """The plan as plain data, keyed by paths and names; see ``portable``."""
-        return {
-            "format": FORMAT,
-            "program": {"name": self.program.name, "digest": self.program.digest()},
-            "mesh": dict(zip(self.mesh.axes, self.mesh.sizes, strict=True)),
-            "actions": list(self.actions),
-            "key": f"{self.key:016x}",
-            **portable.to_json(self.program, self.mesh, self.op_factor, self.value_dim),
-        }
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as JSON with a checksum, whole or not at all.
-
-        Raises:
-            NotSaved: it cannot be written; a file that was there is as it was.
-        """
-        write_whole(path, portable.file_text(self.to_json()), "the plan")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> ShardingPlan:
-        """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
-
-        Raises InvalidPlan if the file is not a plan, is cut off or damaged, or is for another kind
-        of program.  A file without a checksum, as earlier versions wrote it or after an edit by
-        hand, is read as it stands.
-        """
-        try:
-            data = json.loads(Path(path).read_text())
-        except OSError as error:
-            raise InvalidPlan(f"{path}: cannot read this plan: {error.strerror}") from None
-        except (ValueError, RecursionError) as error:
+        if not self.is_of(program):
             raise InvalidPlan(
-                f"{path}: cannot read this plan: {_why_no_json(error)}; give a file that a plan "
-                "was saved to"
-            ) from None
-        portable.check_undamaged(data, str(path))
-        return cls.from_json(data, analysis, str(path))
-
-    @classmethod
-    def from_json(
-        cls, data: Any, analysis: Analysis | Problem, where: str = "plan"
-    ) -> ShardingPlan:
-        """Rebuild a plan from ``to_json`` data.
-
-        The program may have other sizes or numbers of layers, and that of a Problem another mesh
-        with the same axes; what then does not fit is left out, and ``notes`` of the plan say so.
-        """
-        found: Analysis = analysis if isinstance(analysis, Analysis) else analysis.analysis
-        if not isinstance(data, dict) or "format" not in data:
-            raise InvalidPlan(f"{where}: not a TOAST Lab plan, it has no format")
-        if data["format"] != FORMAT:
-            raise InvalidPlan(
-                f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save "
-                "it again with the "
-                "version that wrote it, or search again."
+                f"this plan shards {self.program.name} ({self.program.digest()}), which is another "
+                f"program than {program.name} ({program.digest()}){why and '. '}{why}"
             )
-        if wrong := list(plan_check.offenders(data, portable.ROUNDS)):
-            raise InvalidPlan(
-                f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or "
-                "save it anew:\n"
-                f"{join_offenders(wrong)}"
-            )
-        program = found.program
-        try:
-            saved_mesh = make_mesh(data["mesh"])
-        except ToastError as error:
-            raise InvalidPlan(f"{where}: damaged plan: {error}") from None
-        mesh = saved_mesh if isinstance(analysis, Analysis) else analysis.mesh
-        applied = portable.apply(data, program, mesh, where)
-        for array in applied[:2]:
-            array.flags.writeable = False
-        same = data["program"]["digest"] == program.digest() and saved_mesh == mesh
-        key = int(data.get("key", "0"), 16) if same and not applied.notes else 0
-        actions = tuple(data.get("actions", ()))
-        if same and applied.notes:
-            raise InvalidPlan(f"{where}: damaged plan: {join_offenders(list(applied.notes))}")
-        plan = cls(program, mesh, *applied[:2], actions, key, found.trees, applied.notes)
-        plan.check()
-        return plan
+        if mesh is not None and mesh != self.mesh:
+            raise InvalidPlan(f"this plan is for the mesh {self.mesh}, not for {mesh}")
 
     def check(self) -> None:
         """Raise InvalidPlan listing every op and value that the plan cannot shard as it says."""
-        wrong = validity.offenders(self.program, self.mesh, self.op_factor, self.value_dim)
-        if wrong:
+        if wrong := validity.offenders(self.program, self.mesh, self.sharding):
             raise InvalidPlan("this plan cannot be carried out: " + join_offenders(wrong))
 
 
-def _why_no_json(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return (
-            f"it is no JSON, or was cut off, at line {error.lineno}, column {error.colno}: "
-            f"{error.msg}"
+#: Results are of the plans that a search makes, or of users' (``Plan``).
+PlanT = TypeVar("PlanT", bound=ShardingPlan, covariant=True)
+
+
+# -- making ----------------------------------------------------------------------------------------
+def make_plan(
+    analysis: Analysis,
+    mesh: Mesh,
+    sharding: Sharding,
+    actions: tuple[str, ...] = (),
+    *,
+    key: int = 0,
+    notes: tuple[str, ...] = (),
+) -> ShardingPlan:
+    """The plan of an analysed program with this sharding, whose arrays are frozen.
+
+    Args:
+        analysis: of the program.
+        mesh: of ``A`` axes.
+        sharding: of every op and value.
+        actions: how it came about, as text, the pinned ones first.
+        key: tells the plan from others.
+        notes: what of a saved plan was left out.
+    """
+    return ShardingPlan(
+        program=analysis.program,
+        mesh=mesh,
+        sharding=sharding.frozen(),
+        actions=actions,
+        key=key,
+        analysis=analysis,
+        notes=notes,
+    )
+
+
+def unsharded_plan(analysis: Analysis, mesh: Mesh) -> ShardingPlan:
+    """The plan that shards nothing, whatever is pinned."""
+    return make_plan(analysis, mesh, Sharding.whole(analysis.program, len(mesh.axes)))
+
+
+def plan_of_state(state: State, actions: Iterable[Action] = ()) -> ShardingPlan:
+    """Freeze a search state."""
+    space = state.space
+    texts = (*pinned_texts(space), *(space.text(action) for action in actions))
+    sharding = Sharding(state.op_factor, state.value_dim).copy()
+    return make_plan(space.analysis, space.mesh, sharding, texts, key=state.plan_key)
+
+
+def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
+    """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
+
+    Colours of one group are mirrored, so that whoever names each of them asks for the same action
+    again under another name; that is left out, and so are actions that the space has pinned.
+
+    Raises:
+        InvalidPlan: an action names no colour or axis, or changes nothing otherwise (with the
+            sizes).
+    """
+    state = State(space)
+    pinned = () if space.pins is None else space.pins.actions
+    taken: dict[Action, object] = {}
+    for item in actions:
+        action = parse_action(space.analysis, space.mesh, item)
+        if state.apply(action):
+            taken[action] = item
+        elif taken.get(action, item) == item and action not in pinned:
+            raise InvalidPlan(no_effect(space, action))
+    return plan_of_state(state, taken)
+
+
+def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingPlan:
+    """The plan that spreads given argument shardings along their colours, in the order given.
+
+    ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of them.
+    Last dims may be left out, and typed random keys have no others than those that JAX shows.
+
+    Raises:
+        InvalidPlan: a path, a dim or an axis does not exist, the words of a random key are to be
+            cut, or nothing changes.
+    """
+    analysis, program = space.analysis, space.analysis.program
+    argument_of = {program.value_name[value]: value for value in range(program.n_arguments)}
+    unknown = [path for path in in_specs if path not in argument_of]
+    if unknown:
+        raise InvalidPlan(
+            f"no argument is called {', '.join(unknown[:20])}; arguments: "
+            f"{', '.join(list(argument_of)[:20])}"
         )
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is no text: byte {error.start} is {error.object[error.start]:#04x}"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    wanted: dict[tuple[str, str], None] = {}
+    wrong = []
+    for path, spec in in_specs.items():
+        value, entries = argument_of[path], list(spec)
+        rank = len(program.dims(value))
+        if len(entries) > rank:
+            wrong.append(f"{path}: {len(entries)} entries for {rank} dims")
+            continue
+        for dim, entry in enumerate(entries):
+            axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+            if axes and (why := random_keys.offence(program, value, dim)):
+                wrong.append(f"{path}: {why}")
+                continue
+            colour = analysis.colour[program.def_names(value)[dim]]
+            for axis in axes:
+                wanted[analysis.group_name[analysis.group[colour]], axis] = None
+    if wrong:
+        raise InvalidPlan("these arguments cannot be sharded so: " + join_offenders(wrong))
+    return plan_of_actions(space, list(wanted))
+
+
+def model_of(plan: ShardingPlan, model: Model | None = None) -> Model:
+    """The model that a plan shards: the one given, or that of its analysis.
+
+    Raises:
+        InvalidPlan: the plan brings none with its text, or the one given is another program.
+    """
+    if model is not None:
+        plan.check_is_of(model.program)
+        return model
+    if plan.analysis is None or not plan.analysis.model.stablehlo:
+        raise InvalidPlan(f"give model=, the model whose program this is ({plan.program.name})")
+    return plan.analysis.model
 
 
 def spec_text(spec: Spec) -> str:
     """``[data, -, seq+model]``; whole tensors are ``whole``."""
     return "[" + ", ".join("+".join(axes) or "-" for axes in spec) + "]" if any(spec) else "whole"
-
-
-def replicated(problem: Problem) -> ShardingPlan:
-    """The plan that shards nothing, whatever is pinned."""
-    program, n_axes = problem.analysis.program, len(problem.mesh.axes)
-    arrays = (
-        np.full((program.n_ops, n_axes), -1, np.int32),
-        np.full((program.n_values, n_axes), -1, np.int8),
-    )
-    for array in arrays:
-        array.flags.writeable = False
-    return ShardingPlan(program, problem.mesh, *arrays, trees=problem.analysis.trees)
 
 
 def pinned_texts(space: Space) -> tuple[str, ...]:
@@ -368,12 +291,12 @@ def no_effect(space: Space, action: Action) -> str:
     if group.size % size:
         return (
             text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = '
-            f"{size}. "
-            "Choose another axis or resize the mesh."
+            f"{size}. Choose another axis or resize the mesh."
         )
-    return (
-        text + f"everything of colour {group.name} (size {group.size}) already uses axis "
-        f'"{axis}" = {size}, '
-        "or what is left of it no longer divides."
-        + ("" if space.pins is None else f" Pinned or forbidden: {', '.join(space.pins.texts)}.")
+    text += (
+        f"everything of colour {group.name} (size {group.size}) already uses axis "
+        f'"{axis}" = {size}, or what is left of it no longer divides.'
     )
+    if space.pins is not None:
+        text += f" Pinned or forbidden: {', '.join(space.pins.texts)}."
+    return text

@@ -32,6 +32,7 @@ from toast_lab.hashing import mix, rows
 from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.sharding import Sharding
 
 ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
 # The user's own function, which may be called otherwise tomorrow
@@ -47,8 +48,7 @@ Split = tuple[tuple[tuple[str, str], ...], tuple[tuple[tuple[str, int], ...], ..
 class Applied(NamedTuple):
     """A plan on a program."""
 
-    op_factor: np.ndarray  #: [O, A] int32
-    value_dim: np.ndarray  #: [V, A] int8
+    sharding: Sharding
     notes: tuple[str, ...]  #: what of the plan was left out, and why
 
 
@@ -111,12 +111,10 @@ def _places(program: Program, op: int) -> dict[int, str]:
 
 
 # -- writing ---------------------------------------------------------------------------------------
-def to_json(
-    program: Program, mesh: Mesh, op_factor: np.ndarray, value_dim: np.ndarray
-) -> dict[str, Any]:
+def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
     """``ops`` and ``arguments`` of a plan as plain data."""
     label = labels(program)
-    splits = [_split(program, mesh, op_factor, value_dim, op) for op in range(program.n_ops)]
+    splits = [_split(program, mesh, sharding, op) for op in range(program.n_ops)]
     arguments = {
         program.value_name[program.results(op)[0]]: _plain(splits[op])[1][0]
         for op in range(program.n_arguments)
@@ -141,9 +139,8 @@ def to_json(
     return {"arguments": arguments, "ops": entries}
 
 
-def _split(
-    program: Program, mesh: Mesh, op_factor: np.ndarray, value_dim: np.ndarray, op: int
-) -> Split:
+def _split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
+    op_factor, value_dim = sharding
     axes = [a for a in range(len(mesh.axes)) if op_factor[op, a] >= 0]
     places = _places(program, op) if axes else {}
     kept = tuple(
@@ -287,8 +284,7 @@ class _Writer:
 
     def __init__(self, program: Program, mesh: Mesh) -> None:
         self.program, self.mesh = program, mesh
-        self.op_factor = np.full((program.n_ops, len(mesh.axes)), -1, np.int32)
-        self.value_dim = np.full((program.n_values, len(mesh.axes)), -1, np.int8)
+        self.sharding = Sharding.whole(program, len(mesh.axes))
         self.left_out: Counter[str] = Counter()
 
     def write(self, splits: Sequence[Split | None], deepest: np.ndarray) -> Applied:
@@ -302,10 +298,10 @@ class _Writer:
             owner = int(program.owner[op])
             if min(deepest[op], deepest[owner]) >= ROUNDS - 1:
                 continue
-            self.op_factor[op] = -1  # its names are the owner's
+            self.sharding.op_factor[op] = -1  # its names are the owner's
             for mine, theirs in zip(program.results(op), program.results(owner), strict=False):
                 if program.dims(mine) == program.dims(theirs):
-                    self.value_dim[mine] = self.value_dim[theirs]
+                    self.sharding.value_dim[mine] = self.sharding.value_dim[theirs]
         unknown = Counter(
             f"{program.kind[op]} ({program.where(op)})"
             for op in np.flatnonzero(deepest < 0).tolist()
@@ -316,7 +312,7 @@ class _Writer:
             notes.append(
                 f"unsharded, since the plan knows nothing like them: {join_offenders(rows_, 10)}"
             )
-        return Applied(self.op_factor, self.value_dim, tuple(notes))
+        return Applied(self.sharding, tuple(notes))
 
     def _op(self, op: int, split: Split) -> None:
         program = self.program
@@ -327,7 +323,7 @@ class _Writer:
                 self._leave_out(axis, f"{program.kind[op]} ({program.where(op)}) has no such dim")
                 continue
             self._give(
-                self.op_factor[op],
+                self.sharding.op_factor[op],
                 axis,
                 name,
                 int(program.factor_size[name]),
@@ -342,7 +338,9 @@ class _Writer:
                 if why := random_keys.offence(program, value, dim):
                     self._leave_out(axis, f"{self._called(op)}: {why}")
                     continue
-                self._give(self.value_dim[value], axis, dim, shape[dim], lambda: self._called(op))
+                self._give(
+                    self.sharding.value_dim[value], axis, dim, shape[dim], lambda: self._called(op)
+                )
 
     def _give(
         self, row: np.ndarray, axis: str, what: int, size: int, called: Callable[[], str]

@@ -54,6 +54,7 @@ from toast_lab.packs import (
     packed,
 )
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.sharding import Sharding
 
 if TYPE_CHECKING:
     from toast_lab.sharding.pins import Pins
@@ -89,19 +90,6 @@ class Flow(NamedTuple):
     axis_size: Int64Array  #: [A]
 
 
-class Sharding(NamedTuple):
-    """Where propagation stands; ``copy()`` before branching."""
-
-    op_factor: (
-        np.ndarray
-    )  #: [O, A] int32 factor along which each op is split on each axis, -1: none
-    value_dim: np.ndarray  #: [V, A] int8 dim of each value on each axis, -1: none
-
-    def copy(self) -> Sharding:
-        """An independent copy."""
-        return Sharding(self.op_factor.copy(), self.value_dim.copy())
-
-
 class Propagation:
     """Propagates through one program on one mesh; holds scratch, so one for each thread.
 
@@ -135,11 +123,7 @@ class Propagation:
 
     def unsharded(self) -> Sharding:
         """The state in which nothing is sharded, pinned or not."""
-        program, n_axes = self.analysis.program, len(self.mesh.axes)
-        return Sharding(
-            np.full((program.n_ops, n_axes), -1, np.int32),
-            np.full((program.n_values, n_axes), -1, np.int8),
-        )
+        return Sharding.whole(self.analysis.program, len(self.mesh.axes))
 
     def shard(self, state: Sharding, values: np.ndarray, dim: int, axis: int) -> int:
         """Shard ``dim`` of each of ``values`` on ``axis`` (by number) and propagate, in place.

@@ -7,20 +7,13 @@ import numpy as np
 from toast_lab.ir import random_keys
 from toast_lab.ir.program import PASS, REDUCTION, Program
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.sharding import Sharding
 
 
-def offenders(
-    program: Program, mesh: Mesh, op_factor: np.ndarray, value_dim: np.ndarray
-) -> list[str]:
-    """Every op and value that cannot be sharded so, a sentence each.
-
-    Args:
-        program: with O ops and V values.
-        mesh: of A axes.
-        op_factor: [O, A] name along which each op is split on each axis, -1: none.
-        value_dim: [V, A] dim of each value on each axis, -1: none.
-    """
-    return sorted({*_ops(program, mesh, op_factor), *_values(program, mesh, value_dim)})
+def offenders(program: Program, mesh: Mesh, sharding: Sharding) -> list[str]:
+    """Every op and value of a program that cannot be sharded so on a mesh, a sentence each."""
+    ops = _ops(program, mesh, sharding.op_factor)
+    return sorted({*ops, *_values(program, mesh, sharding.value_dim)})
 
 
 def _ops(program: Program, mesh: Mesh, op_factor: np.ndarray) -> list[str]:

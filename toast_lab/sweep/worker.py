@@ -20,10 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toast_lab.conflicts.analysis import Analysis, analyse_program
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
-from toast_lab.frontends import Model, load
+from toast_lab.frontends import load
+from toast_lab.ir.model import Model
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
@@ -57,7 +58,7 @@ def _loaded(model: str, sizes: str) -> Loaded:
     }
     found = load(model, **given)
     traced = time.monotonic()
-    analysis = analyse_program(found.program, found.dim_names, trees=found.trees)
+    analysis = analyse(found)
     return Loaded(found, analysis, traced - started, time.monotonic() - traced)
 
 

@@ -29,6 +29,7 @@ from toast_lab.runtime import _jax_private, hlo
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
 MEANING = {
@@ -335,7 +336,7 @@ def plan_for(single: SingleOp, factor: int, ways: int) -> ShardingPlan:
             and not program.value_is_constant[value]
         ):
             value_dim[value, 0] = dim
-    return ShardingPlan(program, Mesh(("a",), (ways,)), op_factor, value_dim)
+    return ShardingPlan(program, Mesh(("a",), (ways,)), Sharding(op_factor, value_dim))
 
 
 def compiled_error(single: SingleOp, factor: int, ways: int) -> str:

@@ -18,6 +18,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
+from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.run import run_many
 from toast_lab.search.alpa import alpa, integer_program
 from toast_lab.search.alpa import solver as solving
@@ -27,6 +28,7 @@ from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import cluster, price_choices, spread
 from toast_lab.search.contract import Budget, Recorder, Status, search
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions
 
 MESH = {"data": 2, "model": 2}
@@ -96,7 +98,7 @@ def as_kept(problem, choices, choice):
     And whether that is so for all values of every cluster.
     """
     op_factor, value_dim = spread(problem, choices, *choice)
-    plan = ShardingPlan(problem.analysis.program, problem.mesh, op_factor, value_dim)
+    plan = ShardingPlan(problem.analysis.program, problem.mesh, Sharding(op_factor, value_dim))
     plan.check()
     kept = np.stack(
         [((plan.kept_layouts() >> (5 * a)) & 31) - 1 for a in range(len(problem.mesh.axes))], axis=1
@@ -278,7 +280,7 @@ def test_at_least_as_good_as_data_parallelism(name, axis):
     found = search(problem, "alpa", budget=Budget(seconds=10))
     assert found.status is Status.CONVERGED or name == "transformer"
     for axes in (["data"], ["data", "model"]):
-        plan = ShardingPlan.from_actions(problem, [(axis, a) for a in axes])
+        plan = Plan.from_actions(problem, [(axis, a) for a in axes])
         assert found.cost.score <= price(problem, plan).score * (1 + 1e-4)
 
 
@@ -320,8 +322,7 @@ def test_the_plan_is_what_it_says_everywhere():
         model("transformer", **{**SMALL, "mode": "forward"}), result.plan
     )
     assert (
-        ShardingPlan.from_json(result.plan.to_json(), problem.analysis).to_json()
-        == result.plan.to_json()
+        Plan.from_json(result.plan.to_json(), problem.analysis).to_json() == result.plan.to_json()
     )
     assert price(problem, result.plan).score == result.cost.score
     assert "all_" in str(listing(problem, result.plan)) or result.cost.comm_s == 0
@@ -351,7 +352,7 @@ def test_executed_plans_compute_what_the_program_computes(name):
     rng, plans = np.random.default_rng(3), [search(problem, "alpa", budget=BUDGET).plan]
     while len(plans) < (2 if name == "transformer" else 4):  # and choices that no search would make
         arrays = spread(problem, choices, *random_choice(choices, rng))
-        plans.append(dataclasses.replace(plans[0], op_factor=arrays[0], value_dim=arrays[1]))
+        plans.append(dataclasses.replace(plans[0], sharding=Sharding(*arrays)))
     inputs = None
     if name == "attention":  # it divides by a plain sum, which signs bring near zero
         inputs = [

@@ -11,10 +11,12 @@ import pytest
 from tests.helpers import analysed, from_python
 from toast_lab.cost import reprice
 from toast_lab.cost.problem import Problem, price
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, Recorder, search
 from toast_lab.search.mcts import mcts, refine, rollout
 from toast_lab.search.mcts import tree as tr
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_rows
 
 SIZES = {"layers": 2, "batch": 16, "vocab": 4096, "sequence": 1024}
@@ -69,7 +71,7 @@ def test_parameters_come_back_as_they_went_in(found):
     ]
     assert len(tied) > 10
     assert all(specs[path] == results[out] for path, out in tied if "params" in path)
-    base = ShardingPlan.from_actions(problem, refined(result)[-1].actions[:-1])
+    base = Plan.from_actions(problem, refined(result)[-1].actions[:-1])
     assert (result.plan.op_factor != base.op_factor).any()
     assert program.n_arguments == len(specs)
 
@@ -192,7 +194,7 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         ShardingPlan(
             space.analysis.program,
             problem.mesh,
-            *refine.whole(fine, space.analysis.program, new_ops, new_values),
+            Sharding(*refine.whole(fine, space.analysis.program, new_ops, new_values)),
         ).check()
     assert recoloured > 100
     assert emptied > 100

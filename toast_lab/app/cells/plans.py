@@ -16,6 +16,7 @@ from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.compare.result import Comparison, Row
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
@@ -212,7 +213,7 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
     cost: Any = None
     actions: tuple[str, ...] = tuple((row.plan or {}).get("actions", ()))
     if problem is not None and row.plan is not None:
-        cost = price(problem, ShardingPlan.from_json(dict(row.plan), problem, row.name))
+        cost = price(problem, Plan.from_json(dict(row.plan), problem, row.name))
     elif row.predicted is not None:
         p = row.predicted
         sent = [SimpleNamespace(kind=k) for k, n in p.collective_counts.items() for _ in range(n)]

@@ -22,7 +22,8 @@ from toast_lab.app.session import Session
 from toast_lab.app.tiles_pane import TilesPane
 from toast_lab.cost.problem import Problem
 from toast_lab.lowering.listing import ListingLine, listing_lines
-from toast_lab.sharding.plan import ShardingPlan, replicated
+from toast_lab.pipeline import replicated
+from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import parse_action
 from toast_lab.views.by_hand_tables import collectives_frame
 from toast_lab.views.local_lines import LocalLine, local_lines

@@ -16,6 +16,7 @@ from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
 from toast_lab.app.tour_strip import start_button
 from toast_lab.app.upload import Upload
+from toast_lab.conflicts.coverage import coverage
 from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
@@ -290,10 +291,10 @@ class LoadPage(pn.viewable.Viewer):
         A tab counts its rows, and an empty table says that all is well.
         """
         analysis, problem = self.session.analysis, self.session.problem
-        verdicts = {"Coverage": _verdict(analysis.coverage)}
+        verdicts = {"Coverage": _verdict(coverage(analysis))}
         frames = {
             "Arguments": arguments_frame(analysis),
-            "Coverage": coverage_frame(analysis.coverage),
+            "Coverage": coverage_frame(coverage(analysis)),
         }
         if problem is not None:
             divisibility = problem.divisibility()
@@ -314,7 +315,7 @@ class LoadPage(pn.viewable.Viewer):
         if analysis is None:
             return h("p")
         found = [Note(text) for text in getattr(self.session.model, "notes", ())]
-        found += notes(analysis.coverage, problem.divisibility() if problem is not None else None)
+        found += notes(coverage(analysis), problem.divisibility() if problem is not None else None)
         return join(
             [
                 h("h2", "worth knowing"),

@@ -10,7 +10,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost
 from toast_lab.cost.problem import price as priced
 from toast_lab.explain.taken import Taken
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.text import bytes_text
 from toast_lab.views.compare_table import seconds_text
 
@@ -84,7 +84,7 @@ def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> s
 
 def plan_of(session: Session, actions: Sequence[str]) -> ShardingPlan:
     """The plan that actions make."""
-    return ShardingPlan.from_actions(session.problem, list(actions))
+    return plan_of_actions(session.problem.space, list(actions))
 
 
 def cost(session: Session, actions: Sequence[str]) -> Cost:

@@ -1,0 +1,63 @@
+"""What a frontend traced, and the ``Model`` that is read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from toast_lab import isolate
+from toast_lab.frontends import stages
+from toast_lab.ir import read
+from toast_lab.ir.model import DimNames, Function, Model
+from toast_lab.ir.random_keys import Keys
+
+
+class Traced(NamedTuple):
+    """StableHLO that a frontend made, and what its text alone does not say."""
+
+    text: str
+    paths: Sequence[str]  #: of the arguments, in order
+    outputs: Sequence[str]  #: paths of the results
+    donated: Sequence[bool]
+    trees: Any  #: as in Model
+    notes: tuple[str, ...]
+    function: Function | None = None
+    keys: Keys | None = None  #: which values are typed random keys, None: none are
+
+
+def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
+    """Read what was traced."""
+    stages.tell("reading")
+    parsed = read.parse(
+        traced.text,
+        name=identifier(name),
+        argument_paths=traced.paths,
+        output_paths=traced.outputs,
+        donated=traced.donated,
+        keys=traced.keys,
+    )
+    notes = (*traced.notes, *parsed.notes)
+    return Model(
+        identifier(name),
+        parsed.program,
+        parsed.text,
+        dim_names,
+        traced.trees,
+        source,
+        notes,
+        function=traced.function,
+    )
+
+
+def identifier(name: str) -> str:
+    """``name`` with everything but letters, digits and underscores replaced.
+
+    It is ``main`` if nothing is left.
+    """
+    clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_")
+    return clean or "main"
+
+
+def in_child(target: str, *args: Any, **kwargs: Any) -> Any:
+    """``isolate.run_in_child`` with JAX on the CPU: reading and tracing need no accelerator."""
+    return isolate.run_in_child(target, *args, env={"JAX_PLATFORMS": "cpu"}, **kwargs)

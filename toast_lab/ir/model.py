@@ -1,0 +1,88 @@
+"""``Model``: a program, and where it came from.
+
+It is the root of a plan's lineage: an ``Analysis`` holds its model, a ``Problem`` its analysis, and
+a plan the analysis that it was made for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.program import Program
+
+DimNames = Mapping[str, tuple[str, ...]]
+ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Function:
+    """The user's function behind a program.
+
+    It is for whoever wants another program of it, such as its gradient.
+
+    It lives in the process that traced it: pickled, it becomes None.
+    """
+
+    #: see ``arguments.Arguments``; the program is that of ``call(*given)``
+    call: Callable[..., Any]
+    given: tuple[Any, ...]  #: pytrees of shapes and numbers
+    changes: bool  #: whether it changes modules among its arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+
+class Recipe(NamedTuple):
+    """How to make the function again in another process: ``loading.load(which, **sizes)``."""
+
+    which: str  #: "package.module:make" or a built-in model
+    sizes: dict[str, Any]
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A program and where it came from."""
+
+    name: str
+    program: Program
+    #: canonical module: no calls, only @main, with locations; empty where nobody has the text
+    stablehlo: str = ""
+    dim_names: DimNames = dataclasses.field(default_factory=dict)
+    trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
+    source: str = ""  #: what to say when asked where this came from
+    notes: tuple[str, ...] = ()  #: what was done to the input on the way, a sentence each
+    #: actions by name, see ``registry.Example``
+    expert_plans: ExpertPlans = dataclasses.field(default_factory=dict)
+    parameter_count: int | None = None  #: trained numbers, if known
+    #: the same as the paper gives it, for its own models at their default sizes
+    paper_parameters: str = ""
+    function: Function | Recipe | None = None  #: None if it came from a file or was pickled
+
+    @property
+    def annotations(self) -> tuple[Annotation, ...]:
+        """Shardings that the user wrote into the program; see ``Problem.keep_annotations``."""
+        return self.program.annotations
+
+    def __repr__(self) -> str:
+        return f"<Model {self}>"
+
+    def without_source(self) -> Model:
+        """This model as other processes get it with an analysis: no text, function or pytrees."""
+        return dataclasses.replace(self, stablehlo="", trees=None, function=None)
+
+    def __str__(self) -> str:
+        program = self.program
+        text = (
+            f"{self.name}: {program.n_ops - program.n_arguments} ops, "
+            f"{program.n_arguments} arguments, {len(program.outputs)} results"
+        )
+        if self.parameter_count is not None:
+            text += f", {self.parameter_count:,} parameters"
+        return text + (f" (paper: {self.paper_parameters})" if self.paper_parameters else "")

@@ -1,0 +1,183 @@
+"""``Plan``: a sharding plan as users hold it, with everything that can be done with one.
+
+Inside the package a plan is data (``ShardingPlan``), which every stage takes and none reaches up
+from.  What users are given is this class: the same data, with the functions of later stages as
+methods.  They are imported when they are called, so that a plan costs no more than its arrays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.problem import Problem
+from toast_lab.sharding import plan_file
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State
+
+if TYPE_CHECKING:
+    from toast_lab.apply.jit import Sharded
+    from toast_lab.export.axis_rules import AxisRules
+    from toast_lab.export.minimal import MinimalConstraints
+    from toast_lab.export.patch import Patch
+    from toast_lab.ir.model import Model
+
+
+class Plan(ShardingPlan):
+    """A sharding of one program on one mesh, and what can be done with it."""
+
+    def __repr__(self) -> str:
+        return f"<Plan {self}>"
+
+    # -- making -----------------------------------------------------------------------------------
+    @classmethod
+    def of(cls, plan: ShardingPlan) -> Plan:
+        """A plan of the package as a user's; what was worked out of it stays worked out."""
+        verbs = object.__new__(cls)
+        verbs.__dict__.update(plan.__dict__)
+        return verbs
+
+    @classmethod
+    def from_state(cls, state: State, actions: Iterable[Action] = ()) -> Plan:
+        """Freeze a search state."""
+        return cls.of(plan_of_state(state, actions))
+
+    @classmethod
+    def from_actions(cls, problem: Problem, actions: Iterable[object]) -> Plan:
+        """Take actions in order: ``[("batch", "data"), ("sequence", "model", 1), ...]``.
+
+        See ``plan_of_actions``, also for what is refused.
+        """
+        return cls.of(plan_of_actions(problem.space, actions))
+
+    @classmethod
+    def from_specs(cls, problem: Problem, in_specs: dict[str, Iterable[Any]]) -> Plan:
+        """The plan that spreads given argument shardings along their colours, in the order given.
+
+        ``in_specs`` maps argument paths to one entry per dim: None, an axis name or a tuple of
+        them.  See ``plan_of_specs``, also for what is refused.
+        """
+        return cls.of(plan_of_specs(problem.space, in_specs))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> Plan:
+        """Read a plan, for the program it was made for or for a relative of it.
+
+        A Problem may have another mesh with the same axes.  See ``plan_file.load``.
+
+        Raises:
+            InvalidPlan: the file is not a plan, is damaged, or is for another kind of program.
+        """
+        return cls.of(plan_file.load(path, *_whose(analysis)))
+
+    @classmethod
+    def from_json(cls, data: Any, analysis: Analysis | Problem, where: str = "plan") -> Plan:
+        """Rebuild a plan from ``to_json`` data; see ``load`` and ``plan_file.from_json``."""
+        return cls.of(plan_file.from_json(data, *_whose(analysis), where))
+
+    # -- keeping ----------------------------------------------------------------------------------
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data, keyed by paths and names."""
+        return plan_file.to_json(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON with a checksum, whole or not at all.  Raises NotSaved."""
+        plan_file.save(self, path)
+
+    # -- applying ---------------------------------------------------------------------------------
+    def jit(self, fn: Any, **options: Any) -> Sharded:
+        """``fn`` as a function that runs this plan; see ``toast_lab.apply.jit.jit``."""
+        from toast_lab.apply import jit
+
+        return jit.jit(self, fn, **options)
+
+    def named_shardings(self, mesh: Any = None) -> tuple[Any, Any]:
+        """``partition_specs`` as NamedShardings of a ``jax.sharding.Mesh``.
+
+        By default it is a mesh of the first devices.
+        """
+        from toast_lab.apply import jit
+
+        return jit.named_shardings(self, mesh)
+
+    def partition_specs(self) -> tuple[Any, Any]:
+        """``(arguments, results)`` as PartitionSpecs.
+
+        They are in the caller's pytrees where those are known.
+        """
+        from toast_lab.lowering import specs
+
+        return specs.partition_specs(self)
+
+    # -- taking away ------------------------------------------------------------------------------
+    def constraints(self, minimal: bool = False, **options: Any) -> Any:
+        """Where the plan pins a sharding.
+
+        By default every such place: a list of (value, source line, PartitionSpec).  With
+        ``minimal`` the fewest that the user's own code needs under ``jax.jit``; see
+        ``toast_lab.export.minimal.minimal_constraints`` for options.
+        """
+        if not minimal:
+            from toast_lab.lowering import specs
+
+            return specs.constraints(self)
+        from toast_lab.export import minimal as export
+
+        return export.minimal_constraints(self, **options)
+
+    def to_python(
+        self, constraints: MinimalConstraints | None = None, model: Model | None = None
+    ) -> str:
+        """A file of Python that shards the function with JAX alone.
+
+        See ``toast_lab.export.python.to_python``.
+
+        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
+        """
+        from toast_lab.export import python
+
+        if constraints is None:
+            constraints = self.constraints(minimal=True, model=model)
+        return python.to_python(self, constraints)
+
+    def to_patch(
+        self,
+        constraints: MinimalConstraints | None = None,
+        model: Model | None = None,
+        **options: Any,
+    ) -> Patch:
+        """The constraints as a diff against the user's source.
+
+        See ``toast_lab.export.patch.to_patch``.
+        """
+        from toast_lab.export import patch
+
+        if constraints is None:
+            constraints = self.constraints(minimal=True, model=model)
+        return patch.to_patch(self, constraints, **options)
+
+    def to_axis_rules(self, names: Any = None, model: Model | None = None) -> AxisRules:
+        """Logical-axis rules for flax users; see ``toast_lab.export.axis_rules.axis_rules``."""
+        from toast_lab.export import axis_rules
+
+        return axis_rules.axis_rules(self, names, model)
+
+    def to_test(self, load: str, plan_file: str, **options: Any) -> str:
+        """A pytest file that fails when what is compiled drifts.
+
+        See ``toast_lab.export.drift.to_test``.
+        """
+        from toast_lab.export import drift
+
+        return drift.to_test(self, load, plan_file, **options)
+
+
+def _whose(analysis: Analysis | Problem) -> tuple[Analysis, Mesh | None]:
+    """The analysis to read a plan for, and the mesh, which a Problem alone has."""
+    if isinstance(analysis, Problem):
+        return analysis.analysis, analysis.mesh
+    return analysis, None

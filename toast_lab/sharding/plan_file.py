@@ -1,0 +1,127 @@
+"""Saved plans: as JSON, in files, and read back for the same program or a relative of it.
+
+``portable`` has what the JSON holds; ``plan_check`` looks at every field before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.errors import InvalidPlan, ToastError, join_offenders
+from toast_lab.files import write_whole
+from toast_lab.sharding import plan_check, portable
+from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.sharding.plan import ShardingPlan, make_plan
+
+FORMAT = 2  #: of saved plans
+
+
+def to_json(plan: ShardingPlan) -> dict[str, Any]:
+    """A plan as plain data, keyed by paths and names; see ``portable``."""
+    return {
+        "format": FORMAT,
+        "program": {"name": plan.program.name, "digest": plan.program.digest()},
+        "mesh": dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
+        "actions": list(plan.actions),
+        "key": f"{plan.key:016x}",
+        **portable.to_json(plan.program, plan.mesh, plan.sharding),
+    }
+
+
+def save(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
+    """Write a plan as JSON with a checksum, whole or not at all.
+
+    Raises:
+        NotSaved: it cannot be written; a file that was there is as it was.
+    """
+    write_whole(path, portable.file_text(to_json(plan)), "the plan")
+
+
+def load(
+    path: str | os.PathLike[str], analysis: Analysis, mesh: Mesh | None = None
+) -> ShardingPlan:
+    """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
+
+    A file without a checksum, as earlier versions wrote it or after an edit by hand, is read as it
+    stands.
+
+    Raises:
+        InvalidPlan: the file is not a plan, is cut off or damaged, or is for another kind of
+            program.
+    """
+    try:
+        data = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise InvalidPlan(f"{path}: cannot read this plan: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidPlan(
+            f"{path}: cannot read this plan: {_why_no_json(error)}; give a file that a plan was "
+            "saved to"
+        ) from None
+    portable.check_undamaged(data, str(path))
+    return from_json(data, analysis, mesh, str(path))
+
+
+def from_json(
+    data: Any, analysis: Analysis, mesh: Mesh | None = None, where: str = "plan"
+) -> ShardingPlan:
+    """Rebuild a plan from ``to_json`` data.
+
+    The program may have other sizes or numbers of layers; what then does not fit is left out, and
+    ``notes`` of the plan say so.
+
+    Args:
+        data: what ``to_json`` gave, or whatever is taken for it.
+        analysis: of the program that the plan is to shard.
+        mesh: with the same axes as the saved one; that one by default.
+        where: the file, for messages.
+
+    Raises:
+        InvalidPlan: the data are no plan, are damaged, or are for another kind of program.
+    """
+    if not isinstance(data, dict) or "format" not in data:
+        raise InvalidPlan(f"{where}: not a TOAST Lab plan, it has no format")
+    if data["format"] != FORMAT:
+        raise InvalidPlan(
+            f"{where}: format {data['format']!r} of plans, this version reads {FORMAT}. Save it "
+            "again with the version that wrote it, or search again."
+        )
+    if wrong := list(plan_check.offenders(data, portable.ROUNDS)):
+        raise InvalidPlan(
+            f"{where}: damaged plan, or not one of TOAST Lab; give another copy of it, or save it "
+            f"anew:\n{join_offenders(wrong)}"
+        )
+    try:
+        saved_mesh = make_mesh(data["mesh"])
+    except ToastError as error:
+        raise InvalidPlan(f"{where}: damaged plan: {error}") from None
+    program, mesh = analysis.program, mesh or saved_mesh
+    applied = portable.apply(data, program, mesh, where)
+    same = data["program"]["digest"] == program.digest() and saved_mesh == mesh
+    if same and applied.notes:
+        raise InvalidPlan(f"{where}: damaged plan: {join_offenders(list(applied.notes))}")
+    plan = make_plan(
+        analysis,
+        mesh,
+        applied.sharding,
+        tuple(data.get("actions", ())),
+        key=int(data.get("key", "0"), 16) if same else 0,
+        notes=applied.notes,
+    )
+    plan.check()
+    return plan
+
+
+def _why_no_json(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return (
+            f"it is no JSON, or was cut off, at line {error.lineno}, column {error.colno}: "
+            f"{error.msg}"
+        )
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text: byte {error.start} is {error.object[error.start]:#04x}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
