@@ -357,7 +357,9 @@ def replicated(problem: Problem) -> ShardingPlan:
 
 def pinned_texts(space: Space) -> tuple[str, ...]:
     """The pinned actions of a space as text, with which the actions of every plan begin."""
-    return () if space.pins is None else space.pins.action_texts(space)
+    if space.fixed is None:
+        return ()
+    return tuple(space.text(action) for action in space.fixed.actions)
 
 
 def no_effect(space: Space, action: Action) -> str:
@@ -375,5 +377,5 @@ def no_effect(space: Space, action: Action) -> str:
         text + f"everything of colour {group.name} (size {group.size}) already uses axis "
         f'"{axis}" = {size}, '
         "or what is left of it no longer divides."
-        + ("" if space.pins is None else f" Pinned or forbidden: {', '.join(space.pins.texts)}.")
+        + ("" if space.fixed is None else f" Pinned or forbidden: {', '.join(space.fixed.texts)}.")
     )

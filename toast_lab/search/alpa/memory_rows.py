@@ -21,7 +21,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
 from toast_lab.search.alpa.integer_program import Bytes
 from toast_lab.search.alpa.strategies import Choices
-from toast_lab.search.alpa.strategy_prices import make_bench, use_costs
+from toast_lab.search.alpa.strategy_prices import bench_for, use_costs
 
 
 class MemoryRows:
@@ -30,12 +30,12 @@ class MemoryRows:
     def __init__(self, problem: Problem, choices: Choices) -> None:
         self.problem, self.choices = problem, choices
         self.axis_size = problem.mesh.array()
-        self.whole = problem._static[1]
+        self.whole = problem.prices.inputs.memory
         folded = choices.clusters.folded
         self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
         self.like_buffer = folded.memory.buffer_value
-        self.bench = make_bench(problem, folded, len(choices.menus.ops))
-        self.tables = self.bench.tables
+        self.bench = bench_for(folded, len(choices.menus.ops))
+        self.tables = self.bench.inputs.tables
         self.facts = folded.facts
         self.ways = [
             np.where(m >= 0, self.axis_size, 1).prod(axis=1).astype(float)
@@ -86,18 +86,18 @@ class MemoryRows:
         check: Callable[[], None] = lambda: None,
     ) -> Bytes:
         """The row of op ``at``, exact for the choice whose plan was ``priced``."""
-        m, choices = self.whole, self.choices
+        m, choices, value_bytes = self.whole, self.choices, priced.lives.size
         by_value = np.zeros(len(choices.layout))
         alive = np.flatnonzero((m.buffer_start <= at) & (m.buffer_end >= at))
         # One operand that dies here gives its place to the result.
         dying = alive[(m.buffer_end[alive] == at) & (m.buffer_heir[alive] >= 0)]
-        given = dying[priced.size[m.buffer_value[dying]] == priced.size[m.buffer_heir[dying]]][:1]
+        given = dying[value_bytes[m.buffer_value[dying]] == value_bytes[m.buffer_heir[dying]]][:1]
         folded = self.like_buffer[np.setdiff1d(alive, given)]
         np.add.at(by_value, self.tables.value_row[folded], self.facts.value.bytes[folded])
         held = {int(k): by_value[k] / self.ways[k] for k in np.flatnonzero(by_value)}
         own, last = self._lifetimes
-        brought = priced.found.copied == kernel.BROUGHT
-        until = np.where(brought, np.maximum(priced.last, 0), last)
+        brought = priced.prices.copied == kernel.BROUGHT
+        until = np.where(brought, np.maximum(priced.lives.last, 0), last)
         uses = np.flatnonzero(
             (own | brought) & (m.use_from <= at) & (until >= at) & (self._grouped)
         )
@@ -120,7 +120,7 @@ class MemoryRows:
             for g, size in choices.passing.get(int(self.like_op[op]), []):
                 groups[g] = groups.get(g, 0.0) + size
         row = Bytes(at=at, values=held, groups=groups, shared=shared, beside=0.0)
-        return row._replace(beside=float(priced.live[at]) - self.explained(row, ops, values))
+        return row._replace(beside=float(priced.lives.live[at]) - self.explained(row, ops, values))
 
     @functools.cached_property
     def _grouped(self) -> np.ndarray:

@@ -320,7 +320,7 @@ class Solver:
         """Bound memory at the ops where the plan of a choice has too much of it."""
         problem = self.recorder.problem
         priced: Totals = self.recorder.ledger.pricer.totals(*spread(problem, self.choices, *choice))
-        for at in crowded(priced.live[:-1], self.limit_bytes):
+        for at in crowded(priced.lives.live[:-1], self.limit_bytes):
             self.recorder.check()
             self.held.append(self.memory.bytes_at(at, priced, *choice, self.recorder.check))
         del self.held[:-_MOST_ROWS]

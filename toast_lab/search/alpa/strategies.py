@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fold import Folded, fold
+from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p
 from toast_lab.search.alpa.strategy_prices import (
+    bench_for,
     compute_times,
     made_labels,
     made_times,
-    make_bench,
     reading_times,
     use_costs,
     want_labels,
@@ -44,7 +44,7 @@ class Clusters(NamedTuple):
 
     ops: Classes
     values: Classes
-    folded: Folded
+    folded: PriceInputs
 
 
 def cluster(problem: Problem, grain: str) -> Clusters:
@@ -74,7 +74,7 @@ def cluster(problem: Problem, grain: str) -> Clusters:
     ops = classes(program.n_ops, np.where(own, op, -1), alike.ops.label)
     values = classes(program.n_values, np.where(inner, value, -1), alike.values.label)
     finer = alike._replace(ops=ops, values=values)
-    return Clusters(ops, values, fold(program, finer, problem._tables, *problem._static))
+    return Clusters(ops, values, problem.prices.folded(finer))
 
 
 class Menus(NamedTuple):
@@ -116,18 +116,21 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
     Only what some colour action may split, or is pinned, is split.
     """
     program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
-    axes = range(len(axis_size))
+    axes, op_effects, value_effects = range(len(axis_size)), alike.op_effects, alike.value_effects
     # Names and dims by the clusters of the colours, counted from the first of their op; with the
     # axes they may be on.
     local: list[dict[int, int]] = [{} for _ in alike.ops.first]
     for row, name, on in zip(
-        alike.op.tolist(), alike.move_factor.tolist(), alike.op_axes.tolist(), strict=True
+        op_effects.target.tolist(), op_effects.cut.tolist(), op_effects.axes.tolist(), strict=True
     ):
         if program.factor_class[name] <= p.REDUCTION:
             local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
     dims: list[dict[int, int]] = [{} for _ in alike.values.first]
     for row, dim, on in zip(
-        alike.value.tolist(), alike.move_dim.tolist(), alike.value_axes.tolist(), strict=True
+        value_effects.target.tolist(),
+        value_effects.cut.tolist(),
+        value_effects.axes.tolist(),
+        strict=True,
     ):
         dims[row][dim] = on
     start_ops, start_values = problem.space.start
@@ -265,8 +268,8 @@ def price_choices(
         check: called now and then; may raise to end the work.
     """
     clusters = cluster(problem, grain)
-    bench = make_bench(problem, clusters.folded, len(clusters.ops.first))
-    f, t, axis_size = clusters.folded.facts, clusters.folded.tables, bench.axis_size
+    bench = bench_for(clusters.folded, len(clusters.ops.first))
+    f, t, axis_size = clusters.folded.facts, clusters.folded.tables, clusters.folded.axis_size
     menus = make_menus(problem, clusters)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
     times = clusters.folded.times

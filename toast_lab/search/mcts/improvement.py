@@ -15,7 +15,6 @@ from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.search.mcts import polish, refine, rollout
-from toast_lab.search.mcts import tree as tr
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State
 
@@ -27,7 +26,6 @@ class Improvement:
 
     Args:
         recorder: records what is found.
-        moves: of the search.
         pricing: of the search's own rows; that of the finer ones is made of it.
         pool: threads beside the calling one.
         threads: the calling one included.
@@ -42,7 +40,6 @@ class Improvement:
     def __init__(
         self,
         recorder: Recorder,
-        moves: tr.Moves,
         pricing: rollout.Pricing,
         pool: ThreadPoolExecutor,
         threads: int,
@@ -52,7 +49,6 @@ class Improvement:
         solve: bool,
     ) -> None:
         self.recorder = recorder
-        self.moves = moves
         self.pricing = pricing
         self.pool = pool
         self.threads = threads
@@ -82,17 +78,11 @@ class Improvement:
         if self._fine is None:
             self._fine = fine = refine.make_fine(self.recorder.problem)
             _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, State(self.space)), None)
-            folded = fine.repricer.folded
-            self.fine_pricing = self.pricing._replace(
-                facts=folded.facts,
-                tables=folded.tables,
-                memory=folded.memory,
-                times=folded.times,
-                root=snapshot,
-            )
+            inputs = fine.repricer.inputs
+            self.fine_pricing = self.pricing._replace(inputs=inputs, root=snapshot)
             self.workers = [
                 rollout.Worker(
-                    make_scratch(folded, self.moves.axis_size), like(snapshot), like(snapshot)
+                    scratch=make_scratch(inputs), near=like(snapshot), far=like(snapshot)
                 )
                 for _ in range(self.threads)
             ]
@@ -136,7 +126,7 @@ class Improvement:
         bounds = [refine.CHAINS * i // n for i in range(n + 1)]
         before = c.best.copy()
         heat = refine.warmth(self.segment / total)
-        m, p, workers = self.moves, self.fine_pricing, self.workers
+        m, p, workers = self.space.moves, self.fine_pricing, self.workers
         others = [
             self.pool.submit(
                 refine.anneal,

@@ -76,9 +76,10 @@ def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
         seed: of the random choices.
         options: see ``methods.Mcts``.
     """
-    smallest = smallest_group(recorder.problem, options.min_names)
-    n_actions = len(legal_rows(State(recorder.problem.space), smallest))
-    if not n_actions:
+    space = recorder.problem.space
+    min_names = smallest_group(recorder.problem, options.min_names)
+    actions = legal_rows(State(space), min_names)
+    if not len(actions):
         return Status.NO_ACTIONS
     settings = tr.Settings(
         seed=np.uint64(seed),
@@ -88,14 +89,15 @@ def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
         prior_visits=options.prior_visits,
         vary=options.vary,
         boldness=options.boldness,
+        min_names=min_names,
+        usable=actions[:, 0] * len(space.mesh.axes) + actions[:, 1],
     )
-    round_size = options.trajectories or max(512, 64 * n_actions)
+    round_size = options.trajectories or max(512, 64 * len(actions))
     threads = options.threads or n_cores()
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         search = _Search(
             recorder=recorder,
             settings=settings,
-            smallest=smallest,
             pool=pool,
             threads=threads,
             refine_steps=options.refine,
@@ -124,7 +126,6 @@ class _Search:
         self,
         recorder: Recorder,
         settings: tr.Settings,
-        smallest: int,
         pool: ThreadPoolExecutor,
         threads: int,
         refine_steps: int = 0,
@@ -133,35 +134,12 @@ class _Search:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
         problem, pricer = recorder.problem, recorder.ledger.pricer
         self.space = problem.space
-        axis_size = self.space.mesh.array()
-        rows = legal_rows(State(self.space), smallest)
-        at = self.space.spans
-        self.moves = tr.Moves(
-            axis_size,
-            at.op_span,
-            at.op,
-            at.move_factor,
-            self.space.name_size,
-            at.value_span,
-            at.value,
-            at.move_dim,
-            at.move_dim_size,
-            self.space.n_names,
-            int(smallest),
-            rows[:, 0] * len(axis_size) + rows[:, 1],
-            *self.space.start,
-        )
         root = State(self.space)
         repricer = pricer.repricer
         time_s, peak_bytes, _, snapshot = repricer.price(root.ops, root.values, None)
         base_time_s, base_peak_bytes = problem.baseline
-        folded = repricer.folded
         self.pricing = rollout.Pricing(
-            facts=folded.facts,
-            rates=repricer.rates,
-            tables=folded.tables,
-            memory=folded.memory,
-            times=folded.times,
+            inputs=repricer.inputs,
             base_time_s=base_time_s,
             base_peak_bytes=base_peak_bytes,
             limit_bytes=problem.memory_limit_bytes,
@@ -169,11 +147,13 @@ class _Search:
             root=snapshot,
         )
         self.workers = [
-            rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot))
+            rollout.Worker(
+                scratch=make_scratch(repricer.inputs), near=like(snapshot), far=like(snapshot)
+            )
             for _ in range(threads)
         ]
         self.jobs = _jobs(BATCH, root, settings.depth)
-        self.n_codes = self.space.n_moves * len(axis_size)
+        self.n_codes = self.space.n_moves * len(self.space.mesh.axes)
         self.took_s = 0.0
         memory = recorder.trace.memory
         if memory:
@@ -197,7 +177,6 @@ class _Search:
             self.best_before = recorder.best_rank[:2]
         self.improvement = Improvement(
             recorder=recorder,
-            moves=self.moves,
             pricing=self.pricing,
             pool=pool,
             threads=threads,
@@ -268,7 +247,7 @@ class _Search:
         number[tr.WORDS] = trace.action.n
         number[tr.PASSED] = trace.passed.n
         t = self._tree()
-        m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
+        m, p, s, jobs = self.space.moves, self.pricing, self.settings, self.jobs
         selection.select(t, m, s, jobs)
         n = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
         bounds = [BATCH * i // n for i in range(n + 1)]
