@@ -469,7 +469,7 @@ class _Tree:
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
         quick = self._price(state, int(_print(state.op_factor, state.value_dim)))
-        self.recorder.record_plan(*state, [self.moves.text[m] for m in way], ids, quick)
+        self.recorder.record_plan(*state, [self.moves.text[move] for move in way], ids, quick)
         return quick.score
 
     def _close(self, node: _Node) -> None:

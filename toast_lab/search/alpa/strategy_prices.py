@@ -51,17 +51,17 @@ def _unsplit(facts: Facts, tables: Tables, steps: Steps, op: int) -> None:
         steps.layout[facts.root[use]] = 0
         steps.layout[tables.use_value[use]] = 0
         steps.wanted[tables.use_want[use]] = 0
-    for k in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-        steps.layout[tables.result[k]] = 0
+    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        steps.layout[tables.result[place]] = 0
 
 
 @helper
 def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
     """Time of the op itself, without what is brought to it."""
     total = 0.0
-    for i in range(n_steps):
-        if steps.kind[i] == COMPUTE:
-            total += each.time_s[i]
+    for step in range(n_steps):
+        if steps.kind[step] == COMPUTE:
+            total += each.time_s[step]
     return total
 
 
@@ -72,11 +72,11 @@ def compute_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
     steps = bench.steps
     out = np.empty(menu.shape[0])
     row = tables.op_row[op]
-    for s in range(menu.shape[0]):
-        copy_row(op_factor[row], menu[s])
+    for strategy in range(menu.shape[0]):
+        copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
         n_steps = price_one(bench, op)
-        out[s] = _own_time(steps, bench.each, n_steps)
+        out[strategy] = _own_time(steps, bench.each, n_steps)
     op_factor[row] = -1
     return out
 
@@ -88,15 +88,15 @@ def reading_times(bench: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndar
     steps = bench.steps
     out = np.empty(menu.shape[0])
     row, value, want = tables.op_row[op], tables.use_value[use], tables.use_want[use]
-    for s in range(menu.shape[0]):
-        copy_row(op_factor[row], menu[s])
+    for strategy in range(menu.shape[0]):
+        copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
         n_steps = price_one(bench, op)
         as_it_is = _own_time(steps, bench.each, n_steps)
         _as_wanted(facts, tables, op_factor, steps, op)
         steps.layout[value] = 1 if steps.wanted[want] == 0 else 0  # any other layout
         n_steps = price_one(bench, op)
-        out[s] = _own_time(steps, bench.each, n_steps) - as_it_is
+        out[strategy] = _own_time(steps, bench.each, n_steps) - as_it_is
     op_factor[row] = -1
     return out
 
@@ -118,9 +118,9 @@ def use_costs(
             steps.layout[tables.use_value[use]] = kept[j]
             steps.wanted[tables.use_want[use]] = wanted[i]
             n_steps = price_one(bench, op)
-            for k in range(n_steps):
-                if steps.kind[k] != COMPUTE and steps.use[k] == use:
-                    time_s[i, j] += bench.each.time_s[k]
+            for step in range(n_steps):
+                if steps.kind[step] != COMPUTE and steps.use[step] == use:
+                    time_s[i, j] += bench.each.time_s[step]
             copy_bytes[i, j] = bench.prices.copy_bytes[use]
     return time_s, copy_bytes
 
@@ -149,9 +149,13 @@ def made_times(
             if i == 0 and j == 0:
                 # what its operands take, nothing being split or moved
                 base = bench.prices.passing_bytes[op]
-            for k in range(n_steps):
-                if steps.kind[k] != COMPUTE and steps.use[k] < 0 and steps.value[k] == value:
-                    out[i, j] += bench.each.time_s[k]
+            for step in range(n_steps):
+                if (
+                    steps.kind[step] != COMPUTE
+                    and steps.use[step] < 0
+                    and steps.value[step] == value
+                ):
+                    out[i, j] += bench.each.time_s[step]
                     size[i, j] = bench.prices.passing_bytes[op] - base
     return out, size
 
@@ -162,9 +166,9 @@ def want_labels(bench: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
     tables, op_factor = bench.inputs.tables, bench.op_factor
     out = np.empty(menu.shape[0], np.int64)
     row = tables.use_owner[want]
-    for s in range(menu.shape[0]):
-        copy_row(op_factor[row], menu[s])
-        out[s] = st.use_layout(tables, op_factor, want, menu.shape[1])
+    for strategy in range(menu.shape[0]):
+        copy_row(op_factor[row], menu[strategy])
+        out[strategy] = st.use_layout(tables, op_factor, want, menu.shape[1])
     op_factor[row] = -1
     return out
 
@@ -175,9 +179,9 @@ def made_labels(bench: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
     tables, op_factor = bench.inputs.tables, bench.op_factor
     out = np.empty(menu.shape[0], np.int64)
     row = tables.value_owner[value]
-    for s in range(menu.shape[0]):
-        copy_row(op_factor[row], menu[s])
+    for strategy in range(menu.shape[0]):
+        copy_row(op_factor[row], menu[strategy])
         layout, partial = st.natural_layout(tables, op_factor, value, menu.shape[1])
-        out[s] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
+        out[strategy] = layout | (partial << (LAYOUT_BITS * menu.shape[1]))
     op_factor[row] = -1
     return out
