@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toast_lab import hashing
+from toast_lab.ragged import Ragged, row_starts
 
 ROWS = st.lists(
     st.tuples(
@@ -15,8 +16,8 @@ ROWS = st.lists(
 
 
 def ragged(rows):
-    return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(int), np.asarray(
-        [x for row in rows for x in row], int
+    return Ragged(
+        row_starts([len(row) for row in rows]), np.asarray([x for row in rows for x in row], int)
     )
 
 
@@ -40,12 +41,8 @@ def test_classes_are_those_of_equal_tuples(colliding, items):
 
 
 def test_rows_of_a_slice_are_hashed_as_they_stand():
-    ptr, data = ragged([[1, 2], [3], [1, 2], []])
-    whole, part = hashing.rows(ptr, data), hashing.rows(ptr[1:], data)
+    given = ragged([[1, 2], [3], [1, 2], []])
+    whole = hashing.rows(given.ptr, given.flat)
+    part = hashing.rows(given.ptr[1:], given.flat)
     assert whole[1:].tolist() == part.tolist()
     assert whole[0] == whole[2] != whole[1]
-
-
-def test_gather_takes_whole_rows():
-    ptr, data = ragged([[1, 2], [3], [], [4, 5, 6]])
-    assert data[hashing.gather(ptr, [3, 2, 0])].tolist() == [4, 5, 6, 1, 2]

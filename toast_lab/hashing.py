@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: row starts [n+1] and the numbers that the rows are made of
-Ragged = tuple[np.ndarray, np.ndarray]
+from toast_lab.ragged import Ragged, gather
 
 
 def digest(*arrays: np.ndarray) -> bytes:
@@ -39,11 +38,12 @@ def classes(n: int, *columns: np.ndarray | Ragged) -> Classes:
     in the same order.  Hashes only propose the classes; every item is then compared with the first
     one of its class, number by number.
     """
-    parts = [c if isinstance(c, tuple) else _bits(c) for c in columns]
+    parts = [column if isinstance(column, Ragged) else _bits(column) for column in columns]
     total = np.zeros(n, np.uint64)
     with np.errstate(over="ignore"):  # hashes wrap around
         for part in parts:
-            total = mix(total ^ mix(rows(*part) if isinstance(part, tuple) else part))
+            hashes = rows(part.ptr, part.flat) if isinstance(part, Ragged) else part
+            total = mix(total ^ mix(hashes))
     found = _by_first(total)
     if all(_agree(part, found) for part in parts):
         return found
@@ -68,32 +68,16 @@ def _bits(column: np.ndarray) -> np.ndarray:
 
 def _agree(part: np.ndarray | Ragged, found: Classes) -> bool:
     like = found.first[found.label]
-    if not isinstance(part, tuple):
+    if not isinstance(part, Ragged):
         return bool((part == part[like]).all())
-    ptr, data = part
-    length = np.diff(ptr)
-    if (length != length[like]).any():
+    if (part.lengths != part.lengths[like]).any():
         return False
-    return bool((data[ptr[0] : ptr[-1]] == data[gather(ptr, like)]).all())
+    own = part.flat[part.ptr[0] : part.ptr[-1]]
+    return bool((own == part.flat[gather(part.ptr, like)]).all())
 
 
 def _item(part: np.ndarray | Ragged, i: int) -> object:
-    if not isinstance(part, tuple):
-        return int(part[i])
-    ptr, data = part
-    return tuple(data[ptr[i] : ptr[i + 1]].tolist())
-
-
-def gather(ptr: np.ndarray, wanted: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Indices of the entries of the ``wanted`` rows, one row after the other."""
-    wanted = np.asarray(wanted, dtype=np.int64)
-    length = np.diff(ptr)[wanted]
-    starts = np.concatenate([[0], np.cumsum(length)])
-    return (
-        np.arange(starts[-1])
-        - np.repeat(starts[:-1], length)
-        + np.repeat(np.asarray(ptr)[wanted], length)
-    )
+    return tuple(part.row(i).tolist()) if isinstance(part, Ragged) else int(part[i])
 
 
 def mix(x: np.ndarray) -> np.ndarray:

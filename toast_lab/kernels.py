@@ -101,7 +101,7 @@ def load(kernel: Any) -> bool:
     kernel._cache.only_load = True
     try:
         make_ready(kernel)
-    except _NotThere:
+    except _NotOnDisk:
         return False
     finally:
         kernel._cache.only_load = False
@@ -212,15 +212,15 @@ def copy_row(target: np.ndarray, source: np.ndarray) -> None:
 @helper
 def copy_rows(target: np.ndarray, source: np.ndarray) -> None:
     """``target[:] = source`` for arrays [N, M]."""
-    for i in range(source.shape[0]):
-        for j in range(source.shape[1]):
-            target[i, j] = source[i, j]
+    for row in range(source.shape[0]):
+        for column in range(source.shape[1]):
+            target[row, column] = source[row, column]
 
 
 # -- on disk ---------------------------------------------------------------------------------------
 
 
-class _NotThere(Exception):
+class _NotOnDisk(Exception):
     """A kernel was to be loaded, not compiled, and is not on disk, or damaged there."""
 
 
@@ -251,22 +251,23 @@ class _Kept(caching._Cache):  # type: ignore[misc]
         target_context.refresh()
         # Their addresses have to be known before the code that calls them is loaded.
         for callee in _callees(self.kernel):
-            if self.only_load and not load(callee):
-                raise _NotThere
-            make_ready(callee)
+            if not load(callee):
+                if self.only_load:
+                    raise _NotOnDisk
+                make_ready(callee)
         data = kernel_files.read(self.path)
         if data is not None:
             try:
-                found = numba.core.compiler.CompileResult._rebuild(
+                result = numba.core.compiler.CompileResult._rebuild(
                     target_context, *pickle.loads(data)
                 )
             except Exception:  # whatever is wrong with it, it can be compiled anew
                 kernel_files.remove(self.path)
             else:
                 self.hits += 1
-                return found
+                return result
         if self.only_load:
-            raise _NotThere
+            raise _NotOnDisk
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
@@ -294,25 +295,21 @@ def _digest(kernel: Any) -> str:
 
 def _sources(kernel: Any) -> set[Path]:
     """Files of a kernel, of all that it calls, and of the packs that these take."""
-    found: set[Path] = {
-        Path(__file__),
-        Path(inspect.getfile(PackType)),
-        Path(inspect.getfile(Pack)),
-    }
+    paths = {Path(__file__), Path(inspect.getfile(PackType)), Path(inspect.getfile(Pack))}
     for dispatcher in [kernel, *_reached(kernel, through_kernels=True)]:
-        found.add(Path(inspect.getfile(dispatcher.py_func)))
+        paths.add(Path(inspect.getfile(dispatcher.py_func)))
         for hint in annotated(dispatcher.py_func):
             if isinstance(hint, PackType):
-                found.update(_files_of(hint.pack))
-    return found
+                paths.update(_files_of(hint.pack))
+    return paths
 
 
 def _callees(kernel: Any) -> list[Any]:
     """The kernels that one calls, itself or by the helpers that are part of it."""
     return [
-        found
-        for found in _reached(kernel, through_kernels=False)
-        if isinstance(found._cache, _Kept)
+        callee
+        for callee in _reached(kernel, through_kernels=False)
+        if isinstance(callee._cache, _Kept)
     ]
 
 
@@ -321,17 +318,21 @@ def _reached(kernel: Any, *, through_kernels: bool) -> list[Any]:
 
     With ``through_kernels`` it looks past other kernels, else up to them.
     """
-    found: dict[int, Any] = {}
+    reached: dict[int, Any] = {}
     waiting = [kernel]
     while waiting:
         caller = waiting.pop()
         if caller is not kernel and isinstance(caller._cache, _Kept) and not through_kernels:
             continue
         for value in _named(caller.py_func):
-            if isinstance(value, CPUDispatcher) and value is not kernel and id(value) not in found:
-                found[id(value)] = value
+            if (
+                isinstance(value, CPUDispatcher)
+                and value is not kernel
+                and id(value) not in reached
+            ):
+                reached[id(value)] = value
                 waiting.append(value)
-    return list(found.values())
+    return list(reached.values())
 
 
 def _files_of(pack: type) -> Iterator[Path]:
@@ -344,7 +345,7 @@ def _files_of(pack: type) -> Iterator[Path]:
 def _named(function: Any) -> Iterator[Any]:
     """The values of the globals that a function names.
 
-    Those reached through modules (``st.ways``) are included.
+    Those reached through modules (as ``steps.ways``) are included.
     """
     names = function.__code__.co_names
     for name in names:

@@ -44,7 +44,7 @@ class PackType(numba.types.Type):
 
     def field(self, name: str) -> Field | None:
         """One of its fields."""
-        return next((f for f in fields(self.pack) if f.name == name), None)
+        return next((field for field in fields(self.pack) if field.name == name), None)
 
 
 def field_type(field: Field) -> Any:
@@ -76,14 +76,14 @@ class _Attributes(AttributeTemplate):  # type: ignore[misc]
 
 
 @unbox(PackType)
-def _unbox(_: PackType, value: Any, c: Any) -> NativeValue:
-    address = c.pyapi.object_getattr_string(value, "_address_")
-    failed = cgutils.is_null(c.builder, address)
-    pointer = cgutils.alloca_once(c.builder, cgutils.voidptr_t, zfill=True)
-    with c.builder.if_then(c.builder.not_(failed), likely=True):
-        c.builder.store(c.pyapi.long_as_voidptr(address), pointer)
-        c.pyapi.decref(address)
-    return NativeValue(c.builder.load(pointer), is_error=failed)
+def _unbox(_: PackType, value: Any, context: Any) -> NativeValue:
+    address = context.pyapi.object_getattr_string(value, "_address_")
+    failed = cgutils.is_null(context.builder, address)
+    pointer = cgutils.alloca_once(context.builder, cgutils.voidptr_t, zfill=True)
+    with context.builder.if_then(context.builder.not_(failed), likely=True):
+        context.builder.store(context.pyapi.long_as_voidptr(address), pointer)
+        context.pyapi.decref(address)
+    return NativeValue(context.builder.load(pointer), is_error=failed)
 
 
 @lower_getattr_generic(PackType)
@@ -93,13 +93,13 @@ def _read(context: Any, builder: Any, pack: PackType, value: Any, name: str) -> 
     kind = field_type(field)
     slots = builder.bitcast(value, ir.IntType(64).as_pointer())
 
-    def slot(k: int) -> Any:
-        return builder.gep(slots, [ir.IntType(64)(field.slot + k)], inbounds=True)
+    def slot(offset: int) -> Any:
+        return builder.gep(slots, [ir.IntType(64)(field.slot + offset)], inbounds=True)
 
     def load(at: Any) -> Any:
-        found = builder.load(at)
-        found.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return found
+        loaded = builder.load(at)
+        loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return loaded
 
     if field.pack is not None:
         return builder.bitcast(slot(0), cgutils.voidptr_t)
@@ -111,7 +111,7 @@ def _read(context: Any, builder: Any, pack: PackType, value: Any, name: str) -> 
     array = context.make_array(kind)(context, builder)
     element = context.get_data_type(kind.dtype)
     item_bytes = context.get_abi_sizeof(element)
-    shape = [load(slot(1 + d)) for d in range(kind.ndim)]
+    shape = [load(slot(1 + dim)) for dim in range(kind.ndim)]
     strides: list[Any] = []
     stride = ir.IntType(64)(item_bytes)
     for extent in reversed(shape):

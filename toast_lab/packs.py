@@ -62,9 +62,9 @@ class Field(NamedTuple):
 
     name: str
     slot: int  #: first of its 8-byte slots
-    array: ArrayType | None
-    scalar: str | None  #: dtype of a number
-    pack: type | None  #: class of an inner pack
+    array: ArrayType | None = None
+    scalar: str | None = None  #: dtype of a number
+    pack: type | None = None  #: class of an inner pack
 
 
 @functools.cache
@@ -73,12 +73,12 @@ def fields(pack: type) -> tuple[Field, ...]:
 
     An array takes 1 + rank slots, a number one, a pack as many as it has.
     """
-    found, slot = [], 0
+    packed_fields, slot = [], 0
     for name, hint in get_type_hints(pack, include_extras=True).items():
         field = _field(pack, name, slot, hint)
-        found.append(field)
+        packed_fields.append(field)
         slot += _slots(field)
-    return tuple(found)
+    return tuple(packed_fields)
 
 
 def size(pack: type) -> int:
@@ -89,13 +89,15 @@ def size(pack: type) -> int:
 def _field(pack: type, name: str, slot: int, hint: Any) -> Field:
     for extra in getattr(hint, "__metadata__", ()):
         if isinstance(extra, ArrayType):
-            return Field(name, slot, extra, None, None)
-        return Field(name, slot, None, np.dtype(extra).name, None)
+            return Field(name, slot, array=extra)
+        return Field(name, slot, scalar=np.dtype(extra).name)
     if hint in _SCALARS:
-        return Field(name, slot, None, _SCALARS[hint], None)
+        return Field(name, slot, scalar=_SCALARS[hint])
     if isinstance(hint, type) and issubclass(hint, Pack):
-        return Field(name, slot, None, None, hint)
-    raise TypeError(f"{pack.__name__}.{name}: {hint} is no array of a known type, number or pack")
+        return Field(name, slot, pack=hint)
+    raise TypeError(
+        f"{pack.__name__}.{name}: {hint} must be an array of a known type, a number or a pack"
+    )
 
 
 def _slots(field: Field) -> int:

@@ -170,7 +170,7 @@ def link_s(problem: Problem, side: diff.Side) -> float:
     if kind not in STEP_KINDS or not mask:
         return 0.0
     size = np.prod([problem.mesh.size(axis) for axis in axes])
-    rates = problem._rates
+    rates = problem.prices.inputs.rates
     sent = side.bytes / size if kind == "all_gather" else side.bytes
     if kind == "permute" and side.times > 1:
         # A ring around a matrix product: neighbours pass pieces on.  Others may go to the farthest

@@ -141,13 +141,15 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
     group_of = analysis.group[analysis.colour]
     assert set(space.group.tolist()) == {g.index for g in analysis.groups if g.shardable}
     for move, group in enumerate(space.group.tolist()):
-        ops = slice(space.op_ptr[move], space.op_ptr[move + 1])
-        for op, name in zip(space.op[ops].tolist(), space.move_factor[ops].tolist(), strict=True):
+        ops = space.op_effects.rows(move)
+        for op, name in zip(
+            space.op_effects.target[ops].tolist(), space.op_effects.cut[ops].tolist(), strict=True
+        ):
             assert dims.op[name] == op
             assert group_of[name] == group
             assert dims.shardable[name]
-        values = slice(space.value_ptr[move], space.value_ptr[move + 1])
-        assert space.value[values].tolist() == [
+        effects, values = space.value_effects, space.value_effects.rows(move)
+        assert effects.target[values].tolist() == [
             v
             for v in range(program.n_values)
             if not program.value_is_constant[v]
@@ -157,9 +159,9 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
             )
         ]
         for value, dim, size in zip(
-            space.value[values].tolist(),
-            space.move_dim[values].tolist(),
-            space.move_dim_size[values].tolist(),
+            effects.target[values].tolist(),
+            effects.cut[values].tolist(),
+            effects.size[values].tolist(),
             strict=True,
         ):
             assert size == program.dims(value)[dim] > 1
@@ -171,10 +173,12 @@ def test_moves_of_the_action_space(analysis: Analysis) -> None:
         if place.use >= 0 or not analysis.groups[group].shardable:
             continue
         offered = {
-            int(space.move_dim[i])
+            int(cut)
             for move in np.flatnonzero(space.group == group)
-            for i in range(space.value_ptr[move], space.value_ptr[move + 1])
-            if space.value[i] == place.value
+            for rows in [space.value_effects.rows(move)]
+            for cut in space.value_effects.cut[rows][
+                space.value_effects.target[rows] == place.value
+            ]
         }
         assert offered == {place.first_dim, place.second_dim}
 

@@ -18,6 +18,7 @@ from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Pricer, Problem, Quick
+from toast_lab.sharding.moves import by_axis
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, apply_move, legal_rows
 from toast_lab.sharding.step_kinds import ALL_GATHER
@@ -96,14 +97,6 @@ def test_folded_and_incremental_prices_of_every_program(name):
             )
 
 
-def spans(ptr, problem):
-    """[A, M, 2] rows of each move on each axis, where no axis leaves any out."""
-    rows = np.stack([ptr[:-1], ptr[1:]], axis=1)
-    return np.ascontiguousarray(
-        np.broadcast_to(rows, (len(problem.mesh.axes), *rows.shape)), np.int64
-    )
-
-
 @settings(max_examples=60)
 @given(
     st.sampled_from(sorted(CASES)),
@@ -118,29 +111,23 @@ def test_alike_ops_and_values_stay_alike(name, mesh, choices):
     problem = problem_of(name, mesh)
     space, state = problem.space, State(problem.space)
     op_factor, value_dim = state.op_factor, state.value_dim
+    ops, values, n_axes = space.op_effects, space.value_effects, len(problem.mesh.axes)
+    moves = space.moves._replace(
+        op_span=by_axis(ops, n_axes)[0],
+        op=ops.target,
+        move_factor=ops.cut,
+        value_span=by_axis(values, n_axes)[0],
+        value=values.target,
+        move_dim=values.cut,
+        move_dim_size=values.size,
+    )
     for choice in choices:
         rows = legal_rows(state)
         if not len(rows):
             break
         move, axis = map(int, rows[choice % len(rows)])
         state.apply_row(move, axis)
-        apply_move(
-            op_factor,
-            value_dim,
-            np.zeros(1, np.uint64),
-            axis,
-            problem.mesh.array(),
-            move,
-            spans(space.op_ptr, problem),
-            space.op,
-            space.move_factor,
-            space.name_size,
-            spans(space.value_ptr, problem),
-            space.value,
-            space.move_dim,
-            space.move_dim_size,
-            False,
-        )
+        apply_move(moves, op_factor, value_dim, np.zeros(1, np.uint64), move, axis, False)
         assert np.array_equal(state.op_factor, op_factor)
         assert np.array_equal(state.value_dim, value_dim)
 

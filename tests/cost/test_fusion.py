@@ -48,7 +48,8 @@ class Fused:
     def __init__(self, compiler: str, fn: Callable[..., Any], *args: Any, **options: Any) -> None:
         self.problem = Problem(traced(fn, *args, **options), {"a": 2}, machine(compiler))
         self.program = self.problem.analysis.program
-        self.facts, self.memory = self.problem._static
+        self.facts = self.problem.prices.inputs.facts
+        self.memory = self.problem.prices.inputs.memory
 
     def ops(self, kind: str) -> list[int]:
         return [op for op in self.program.ops() if self.program.kind[op] == kind]

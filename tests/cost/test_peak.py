@@ -68,9 +68,9 @@ def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
 def test_what_is_held_adds_up_at_every_op(name: str, machine: str) -> None:
     """Also where a result takes the place of an operand, inside loops and at the end."""
     problem = Problem(analysed(name), MESH, machine)
-    program, (_, memory) = problem.analysis.program, problem._static
+    program, memory = problem.analysis.program, problem.prices.inputs.memory
     for plan in plans(problem, 4):
         totals = problem.pricer().totals(plan.op_factor, plan.value_dim)
         for op in range(program.n_ops + 1):
-            held = peak.held_at(program, memory, totals.found, totals.size, totals.last, op)
-            assert sum(h.bytes for h in held) == pytest.approx(totals.live[op]), op
+            held = peak.held_at(program, memory, totals.prices, totals.lives, op)
+            assert sum(h.bytes for h in held) == pytest.approx(totals.lives.live[op]), op

@@ -78,26 +78,9 @@ def test_the_key_is_a_function_of_the_sharding_alone(name, mesh, choices):
 def test_both_how_ops_are_split_and_how_values_are_kept_enter_the_key(part):
     problem = Problem(analysed("attention"), {"a": 2})
     space, state = problem.space, State(problem.space)
-    at, none = space.spans, np.zeros_like
-    op_span = at.op_span if part == "ops" else none(at.op_span)
-    value_span = at.value_span if part == "values" else none(at.value_span)
-    changed = apply_move(
-        state.ops,
-        state.values,
-        state._key,
-        0,
-        problem.mesh.array(),
-        0,
-        op_span,
-        at.op,
-        at.move_factor,
-        problem.analysis.names.size,
-        value_span,
-        at.value,
-        at.move_dim,
-        at.move_dim_size,
-        False,
-    )
+    other = "value_span" if part == "ops" else "op_span"
+    moves = space.moves._replace(**{other: np.zeros_like(getattr(space.moves, other))})
+    changed = apply_move(moves, state.ops, state.values, state._key, 0, 0, False)
     assert changed > 0
     assert state.key != State(space).key
 

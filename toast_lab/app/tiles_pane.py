@@ -41,11 +41,7 @@ def tensors_of(
     for name in names:
         op = int(analysis.names.op[name])
         made = [v for v in program.results(op) if name in program.def_names(v)]
-        read = [
-            int(program.use_value[u])
-            for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
-            if name in program.use_names(u)
-        ]
+        read = [int(program.use_value[u]) for u in program.uses(op) if name in program.use_names(u)]
         found |= dict.fromkeys(made or read)
         if len(found) >= MAX_TENSORS:
             break

@@ -102,7 +102,6 @@ class Control:
         self.plans = PlanSender(send)
         self.words: list[str] = ["run"]
         self.read_at = 0.0
-        self.paused_s = 0.0
         self.done = 0
         self._waiting: list[Any] = []
         self._round: int | None = None  #: the one that is being stepped through
@@ -157,10 +156,8 @@ class Control:
         if self._allowed(coming, force=self.words[0] in ("pause", "round")):
             return
         self._flush()
-        began = time.monotonic()
         while not self._allowed(coming, force=True):
             time.sleep(POLL_EVERY_S)
-        self.paused_s += time.monotonic() - began
 
     def _allowed(self, coming: Any, *, force: bool) -> bool:
         order, *rest = self.read(force=force)

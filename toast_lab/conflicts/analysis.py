@@ -346,7 +346,7 @@ def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tupl
             for name, text in zip(row, hint, strict=True):
                 votes[int(colour[name])][text] += 1
     # Without a hint a colour is called after the first dim that carries it.
-    value = np.repeat(np.arange(program.n_values), np.diff(program.shape_ptr))
+    value = program.dim_value
     found, first = np.unique(colour[program.def_dim_factor], return_index=True)
     carrier = dict(zip(found.tolist(), first.tolist(), strict=True))
     taken: dict[str, int] = {}  # text -> how many numbers were tried for it

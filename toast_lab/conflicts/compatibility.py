@@ -88,7 +88,7 @@ def compatibility_sets(
     uses_of: dict[int, list[int]] = {}
     for use, value in enumerate(program.use_value):
         uses_of.setdefault(int(value), []).append(use)
-    use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    use_op = program.use_op
     backward = ["transpose(" in stack for stack in program.name_stack]
     union = _ParityUnion(len(index))
     boxes = []

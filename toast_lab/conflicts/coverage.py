@@ -194,7 +194,7 @@ class _Dims(NamedTuple):
 
 
 def _all_dims(program: Program) -> _Dims:
-    use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    use_op = program.use_op
     rank_of_use, rank = np.diff(program.use_dim_ptr), np.diff(program.shape_ptr)
     use_value = np.repeat(program.use_value, rank_of_use)
     dim = np.arange(len(use_value)) - np.repeat(program.use_dim_ptr[:-1], rank_of_use)

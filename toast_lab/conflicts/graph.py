@@ -13,6 +13,7 @@ import scipy.sparse
 from toast_lab.kernels import compiled
 from toast_lab.nda.names import Names
 from toast_lab.packs import Int32Array, Int64Array
+from toast_lab.ragged import row_numbers
 
 
 def colour_names(names: Names) -> np.ndarray:
@@ -71,7 +72,7 @@ def _repeats_a_colour(
 
     Dims whose name has size 1 do not count.
     """
-    row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    row = row_numbers(ptr)
     large = names.size[names_of_dims] > 1
     key = np.sort(row[large] * (int(colour.max(initial=0)) + 1) + colour[names_of_dims[large]])
     found = np.zeros(len(ptr) - 1, dtype=bool)

@@ -127,7 +127,7 @@ def listing(
     )
     for op in shown:
         operands = []
-        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+        for use in program.uses(op):
             text = value_text(program, int(program.use_value[use]))
             is_number = bool(literal(program, int(program.use_value[use])))
             operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)

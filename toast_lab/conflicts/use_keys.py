@@ -27,7 +27,7 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
     """
     with np.errstate(over="ignore"):  # hashes wrap around
         base = mix(rows(program.shape_ptr, program.shape) ^ mix(numbers(program.value_dtype)))
-        use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+        use_op = program.use_op
         use = _use_hashes(program, use_op)
         hands_on = ops_where(program.kind, "hands_on")[use_op] if program.regions else None
         current, found = base, []

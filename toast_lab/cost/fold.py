@@ -24,67 +24,69 @@ Reference: TOAST section 4.4, where repeated layers are treated alike.  Start re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from toast_lab.cost.facts import Facts, Memory, OpFacts, UseFacts, ValueFacts
-from toast_lab.hashing import Ragged, classes, gather, numbers
+from toast_lab.cost.kernel import PriceInputs
+from toast_lab.hashing import classes, numbers
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, copy_row
 from toast_lab.packs import BoolArray, Int32Array, Int64Array
+from toast_lab.ragged import Ragged, gather, row_numbers, row_starts
 from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import Tables
 
 ALWAYS = np.iinfo(np.int32).max
 
 
-class Folded(NamedTuple):
-    """A folded program.
-
-    ``tables`` and ``facts`` count classes, ``memory`` maps the program onto them.
-    """
-
-    tables: Tables
-    facts: Facts
-    memory: Memory
-    times: np.ndarray  #: [O'] float64 members of each class of ops
-
-
-def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Folded:
+def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     """Sort the ops of a program into classes of equal price.
 
-    ``t``, ``f`` and ``m`` are those of the whole program.
+    ``tables`` and ``facts`` of the result count classes, ``memory`` maps the program onto them.
+
+    Args:
+        program: to be folded.
+        alike: classes of ops and values that no plan of the search tells apart.
+        whole: the program op by op.
     """
+    tables, facts, memory = whole.tables, whole.facts, whole.memory
     row = alike.ops.label  # [O] row of op_factor
     first_name = program.factor_ptr[:-1]
-    by_dim_of_use = np.diff(t.use_dim_ptr)
-    use_names = t.use_dim_factor - np.repeat(first_name[t.use_owner], by_dim_of_use)
-    wants = classes(program.n_uses, row[t.use_owner], (t.use_dim_ptr, use_names))
-    rank = np.diff(t.shape_ptr)
-    def_names = t.def_dim_factor - np.repeat(first_name[t.value_owner], rank)
+    by_dim_of_use = np.diff(tables.use_dim_ptr)
+    use_names = Ragged(
+        tables.use_dim_ptr,
+        tables.use_dim_factor - np.repeat(first_name[tables.use_owner], by_dim_of_use),
+    )
+    wants = classes(program.n_uses, row[tables.use_owner], use_names)
+    rank = np.diff(tables.shape_ptr)
+    def_names = Ragged(
+        tables.shape_ptr, tables.def_dim_factor - np.repeat(first_name[tables.value_owner], rank)
+    )
     # What uses want does not bear on how arguments, results and constants are kept.
-    free = ~(t.value_constant | t.value_output | (t.value_op < t.n_arguments))
+    free = ~(tables.value_constant | tables.value_output | (tables.value_op < tables.n_arguments))
+    wanted = _sets(Ragged(tables.value_use_ptr, wants.label[tables.value_use]), free)
     values = classes(
         program.n_values,
         alike.values.label,
-        row[t.value_owner],
-        (t.shape_ptr, def_names),
-        (t.shape_ptr, program.shape),
-        t.value_constant,
-        t.value_output,
-        t.value_op < t.n_arguments,
-        *f.value,
-        _sets(t.value_use_ptr, wants.label[t.value_use], free),
+        row[tables.value_owner],
+        def_names,
+        Ragged(tables.shape_ptr, program.shape),
+        tables.value_constant,
+        tables.value_output,
+        tables.value_op < tables.n_arguments,
+        *facts.value,
+        wanted,
     )
-    earlier = _earlier(t, wants.label)
+    earlier = _earlier(tables, wants.label)
     uses = classes(
         program.n_uses,
         wants.label,
-        values.label[t.use_value],
-        values.label[f.root],
+        values.label[tables.use_value],
+        values.label[facts.root],
         earlier,
-        *f.use,
+        *facts.use,
     )
     owner = program.owner
     ops = classes(
@@ -92,114 +94,102 @@ def fold(program: Program, alike: Alike, t: Tables, f: Facts, m: Memory) -> Fold
         row,
         row[owner],
         numbers(program.kind),
-        *f.op,
-        (t.use_ptr, uses.label),
-        (t.result_ptr, values.label[t.result]),
+        *facts.op,
+        Ragged(tables.use_ptr, uses.label),
+        Ragged(tables.result_ptr, values.label[tables.result]),
     )
 
     # The first op of each class, with its uses in a row; values and wants by their first ones.
     lead, value_lead, want_lead = ops.first, values.first, wants.first
     name_of_row = first_name[alike.ops.first]
-    want_row, maker_row = row[t.use_owner[want_lead]], row[t.value_owner[value_lead]]
-    use, result = gather(t.use_ptr, lead), gather(t.result_ptr, lead)
-    want_dims, value_dims = gather(t.use_dim_ptr, want_lead), gather(t.shape_ptr, value_lead)
-    set_ptr, set_data = _sets(t.value_use_ptr, wants.label[t.value_use], free)
-    use_ptr = _ptr(np.diff(t.use_ptr)[lead])
-    earlier_ptr = _ptr(np.diff(earlier[0])[use])
-    tables = Tables(
-        shape_ptr=_ptr(rank[value_lead]),
-        value_bytes=t.value_bytes[value_lead],
-        value_op=ops.label[t.value_op[value_lead]],
-        value_constant=t.value_constant[value_lead],
-        value_output=t.value_output[value_lead],
-        value_use_ptr=_ptr(np.diff(set_ptr)[value_lead]),
-        value_use=set_data[gather(set_ptr, value_lead)].astype(np.int32),
+    want_row, maker_row = row[tables.use_owner[want_lead]], row[tables.value_owner[value_lead]]
+    use, result = gather(tables.use_ptr, lead), gather(tables.result_ptr, lead)
+    want_dims, value_dims = use_names.take(want_lead), def_names.take(value_lead)
+    value_wants, use_earlier = wanted.take(value_lead), earlier.take(use)
+    use_ptr = row_starts(np.diff(tables.use_ptr)[lead])
+    folded_tables = Tables(
+        shape_ptr=value_dims.ptr,
+        value_bytes=tables.value_bytes[value_lead],
+        value_op=ops.label[tables.value_op[value_lead]],
+        value_constant=tables.value_constant[value_lead],
+        value_output=tables.value_output[value_lead],
+        value_use_ptr=value_wants.ptr,
+        value_use=value_wants.flat,
         value_row=alike.values.label[value_lead],
         value_owner=maker_row,
-        def_dim_factor=(
-            def_names[value_dims] + np.repeat(name_of_row[maker_row], rank[value_lead])
-        ).astype(np.int32),
-        result_ptr=_ptr(np.diff(t.result_ptr)[lead]),
-        result=values.label[t.result[result]],
+        def_dim_factor=value_dims.flat + np.repeat(name_of_row[maker_row], value_dims.lengths),
+        result_ptr=row_starts(np.diff(tables.result_ptr)[lead]),
+        result=values.label[tables.result[result]],
         op_row=row[lead],
         use_ptr=use_ptr,
-        use_value=values.label[t.use_value[use]],
-        use_op=np.repeat(np.arange(len(lead), dtype=np.int32), np.diff(use_ptr)),
+        use_value=values.label[tables.use_value[use]],
+        use_op=row_numbers(use_ptr),
         use_want=wants.label[use],
-        earlier_begin=earlier_ptr[:-1],
-        earlier_end=earlier_ptr[1:],
-        earlier=earlier[1][gather(earlier[0], use)].astype(np.int32),
+        earlier_begin=use_earlier.ptr[:-1],
+        earlier_end=use_earlier.ptr[1:],
+        earlier=use_earlier.flat,
         use_owner=want_row,
-        use_dim_ptr=_ptr(by_dim_of_use[want_lead]),
-        use_dim_factor=(
-            use_names[want_dims] + np.repeat(name_of_row[want_row], by_dim_of_use[want_lead])
-        ).astype(np.int32),
+        use_dim_ptr=want_dims.ptr,
+        use_dim_factor=want_dims.flat + np.repeat(name_of_row[want_row], want_dims.lengths),
         use_until=np.full(len(want_lead), ALWAYS, np.int32),
-        factor_reduction=t.factor_reduction,
-        n_arguments=int((lead < t.n_arguments).sum()),
+        factor_reduction=tables.factor_reduction,
+        n_arguments=int((lead < tables.n_arguments).sum()),
         folded=True,
     )
-    facts = Facts(
-        OpFacts._make([a[lead] for a in f.op]),
-        UseFacts._make([a[use] for a in f.use]),
-        ValueFacts._make([a[value_lead] for a in f.value]),
-        values.label[f.root[use]],
+    folded_facts = Facts(
+        OpFacts._make([a[lead] for a in facts.op]),
+        UseFacts._make([a[use] for a in facts.use]),
+        ValueFacts._make([a[value_lead] for a in facts.value]),
+        values.label[facts.root[use]],
     )
     # Each use is priced as the use at its place in the first op of its op's class.
     like_op = ops.label
-    place = np.arange(program.n_uses) - t.use_ptr[t.use_op]
-    like_use = (use_ptr[like_op[t.use_op]] + place).astype(np.int32)
-    member_ptr, member = _members(like_use, len(use))
-    op_member_ptr, op_member = _members(like_op, len(lead))
-    memory = m._replace(
-        buffer_value=values.label[m.buffer_value],
-        buffer_heir=np.where(m.buffer_heir >= 0, values.label[m.buffer_heir], np.int32(-1)),
-        member_ptr=member_ptr,
-        member=member,
+    place = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
+    like_use = (use_ptr[like_op[tables.use_op]] + place).astype(np.int32)
+    use_members = Ragged.by_key(like_use, len(use))
+    op_members = Ragged.by_key(like_op, len(lead))
+    folded_memory = memory._replace(
+        buffer_value=values.label[memory.buffer_value],
+        buffer_heir=np.where(
+            memory.buffer_heir >= 0, values.label[memory.buffer_heir], np.int32(-1)
+        ),
+        member_ptr=use_members.ptr,
+        member=use_members.flat,
         like_use=like_use,
         like_op=like_op,
-        op_member_ptr=op_member_ptr,
-        op_member=op_member,
+        op_member_ptr=op_members.ptr,
+        op_member=op_members.flat,
     )
-    # Of the very types of the whole program's, so that kernels are compiled once for both.
-    return Folded(
-        Tables._make(_typed(tables, t)),
-        Facts(
-            OpFacts._make(_typed(facts.op, f.op)),
-            UseFacts._make(_typed(facts.use, f.use)),
-            ValueFacts._make(_typed(facts.value, f.value)),
-            _typed([facts.root], [f.root])[0],
+    # Of the element types of the whole program, for which kernels are compiled.
+    return PriceInputs(
+        tables=Tables._make(_typed(folded_tables, tables)),
+        facts=Facts(
+            op=OpFacts._make(_typed(folded_facts.op, facts.op)),
+            use=UseFacts._make(_typed(folded_facts.use, facts.use)),
+            value=ValueFacts._make(_typed(folded_facts.value, facts.value)),
+            root=_typed([folded_facts.root], [facts.root])[0],
         ),
-        Memory._make(_typed(memory, m)),
-        ops.sizes.astype(np.float64),
+        memory=Memory._make(_typed(folded_memory, memory)),
+        times=ops.sizes.astype(np.float64),
+        rates=whole.rates,
+        axis_size=whole.axis_size,
     )
 
 
-def _typed(made: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    found = []
-    for array, other in zip(made, like, strict=True):
-        if isinstance(array, np.ndarray):
-            array = array.astype(other.dtype)
-            array.flags.writeable = other.flags.writeable
-        found.append(array)
-    return found
+def _typed(fields: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """Arrays with the element types of others; numbers as they are."""
+    return [
+        field.astype(other.dtype) if isinstance(field, np.ndarray) else field
+        for field, other in zip(fields, like, strict=True)
+    ]
 
 
-def _ptr(length: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-
-
-def _members(like: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.argsort(like, kind="stable").astype(np.int32)
-    return _ptr(np.bincount(like, minlength=n)).astype(np.int32), order
-
-
-def _sets(ptr: np.ndarray, label: np.ndarray, wanted: np.ndarray) -> Ragged:
-    """Ragged rows without repeats, ascending; rows that are not wanted are empty."""
-    row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
-    n = int(label.max(initial=0)) + 1
-    pairs = np.unique((row * n + label)[wanted[row]])
-    return _ptr(np.bincount(pairs // n, minlength=len(ptr) - 1)), pairs % n
+def _sets(rows: Ragged, kept: np.ndarray) -> Ragged:
+    """Rows without repeats, ascending; those that are not ``kept`` are empty."""
+    row = rows.row_numbers
+    count = int(rows.flat.max(initial=0)) + 1
+    pairs = np.unique((row * count + rows.flat)[kept[row]])
+    return Ragged(row_starts(np.bincount(pairs // count, minlength=len(kept))), pairs % count)
 
 
 def _earlier(t: Tables, want: np.ndarray) -> Ragged:
@@ -210,11 +200,10 @@ def _earlier(t: Tables, want: np.ndarray) -> Ragged:
     length, data = _earlier_sets(
         t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, np.array(t.value_constant)
     )
-    # The rows were made value by value.
-    made = _ptr(length)
+    # The rows were worked out value by value.
     place = np.empty(len(t.use_op), np.int64)
     place[t.value_use] = np.arange(len(t.use_op))
-    return _ptr(length[place]), data[gather(made, place)]
+    return Ragged(row_starts(length), data).take(place)
 
 
 @compiled

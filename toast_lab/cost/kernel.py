@@ -51,7 +51,6 @@ from toast_lab.packs import (
     Float64Matrix,
     Int8Array,
     Int32Array,
-    Int32Matrix,
     Int64Array,
     packed,
 )
@@ -101,176 +100,216 @@ def step_prices(rows: int) -> StepPrices:
     return StepPrices(np.zeros(rows), np.zeros(rows), np.zeros(rows))
 
 
-def prices(t: Tables) -> Prices:
+def prices(tables: Tables) -> Prices:
     """Arrays for the prices of a program."""
-    n_ops, n_uses = len(t.op_row), len(t.use_value)
-    return Prices(np.zeros(n_ops), np.zeros(n_uses, np.int8), np.zeros(n_uses), np.zeros(n_ops))
+    n_ops, n_uses = len(tables.op_row), len(tables.use_value)
+    return Prices(
+        op_time_s=np.zeros(n_ops),
+        copied=np.zeros(n_uses, np.int8),
+        copy_bytes=np.zeros(n_uses),
+        passing_bytes=np.zeros(n_ops),
+    )
+
+
+@packed
+class PriceInputs(NamedTuple):
+    """A program on a mesh of a machine: all that prices depend on beside the plan.
+
+    Op by op, or folded (``fold``): ``O'`` ops, each of which stands for ``times`` ops.
+    """
+
+    tables: Tables
+    facts: Facts
+    memory: Memory
+    times: Float64Array  #: [O'] how many ops each one stands for
+    rates: Rates
+    axis_size: Int64Array  #: [A]
+
+
+@packed
+class Lifetimes(NamedTuple):
+    """How long things live under a plan; arrays that the kernel fills."""
+
+    size: Float64Array  #: [V] bytes of each value as it is kept
+    last: Int32Array  #: [U] last op at which a copy brought for the use is needed
+    live: Float64Array  #: [O + 2] bytes alive at each op
+
+
+def lifetimes(inputs: PriceInputs) -> Lifetimes:
+    """Arrays for the lifetimes of a program."""
+    memory = inputs.memory
+    return Lifetimes(
+        size=np.empty(len(inputs.tables.value_op)),
+        last=np.empty(len(memory.use_op), np.int32),
+        live=np.empty(len(memory.like_op) + 2),
+    )
 
 
 @compiled
 def price_steps(
-    f: Facts,
-    r: Rates,
-    t: Tables,
+    inputs: PriceInputs,
     ops: Int32Array,
     steps: Steps,
     n_steps: int,
-    op_factor: Int32Matrix,
-    axis_size: Int64Array,
     each: StepPrices,
-    found: Prices,
+    prices: Prices,
 ) -> None:
     """Price every step: the one place where a step's time, traffic and memory are decided.
 
     ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each``
-    (rows of steps) and the rows of ``ops`` and of their uses in ``found``.  What is read here of
-    ops, uses and values must be in ``t`` or ``f``, for ops that differ in these are told apart when
-    a program is folded.
-
-    One long function on purpose: handing the tuples of arrays to helpers for ops and collectives
-    took 365 instead of 52 microseconds for 1,565 ops (references are counted for every array at
-    every call), inlined or not.
+    (rows of steps) and the rows of ``ops`` and of their uses in ``prices``.  What is read here of
+    ops, uses and values must be in ``Tables`` or ``Facts``: ops that differ in these are told apart
+    when a program is folded.
     """
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     n_axes = axis_size.shape[0]
     for op in ops:
-        found.op_time_s[op] = 0.0
-        found.passing_bytes[op] = 0.0
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            row = steps.copy[use]
-            brought = row >= 0 and steps.use[row] == use
-            found.copied[use] = AS_KEPT if row == -1 else BROUGHT if brought else REUSED
-            found.copy_bytes[use] = 0.0
-    for i in range(n_steps):
-        kind, op = steps.kind[i], steps.op[i]
+        prices.op_time_s[op] = 0.0
+        prices.passing_bytes[op] = 0.0
+        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+            copied_by = steps.copy[use]
+            brought = copied_by >= 0 and steps.use[copied_by] == use
+            prices.copied[use] = AS_KEPT if copied_by == -1 else BROUGHT if brought else REUSED
+            prices.copy_bytes[use] = 0.0
+    for row in range(n_steps):
+        kind, op = steps.kind[row], steps.op[row]
         time_s = 0.0
-        each.flops[i] = 0.0
-        each.bytes[i] = 0.0
+        each.flops[row] = 0.0
+        each.bytes[row] = 0.0
         if kind == COMPUTE:
-            if not f.op.free[op]:
+            if not facts.op.free[op]:
                 cut = 1.0
-                for a in range(n_axes):
-                    if (steps.axes[i] >> a) & 1:
-                        cut *= axis_size[a]
+                for axis in range(n_axes):
+                    if (steps.axes[row] >> axis) & 1:
+                        cut *= axis_size[axis]
                 moved = 0.0
-                made = 0.0
-                for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                    value = t.result[k]
-                    if f.value.written[value] or f.op.slices[op]:
-                        size = f.value.bytes[value] / ways(
-                            _result_layout(steps, i, n_steps, value), axis_size
+                result_bytes = 0.0
+                for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+                    value = tables.result[place]
+                    if facts.value.written[value] or facts.op.slices[op]:
+                        size = facts.value.bytes[value] / ways(
+                            _result_layout(steps, row, n_steps, value), axis_size
                         )
-                        made += size
-                        if f.value.written[value] and f.op.brings[op] < 0:
+                        result_bytes += size
+                        if facts.value.written[value] and facts.op.brings[op] < 0:
                             moved += size
-                for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                    value = t.use_value[use]
-                    source = f.root[use]
-                    if f.use.reads[use] > 0.0:
-                        copied = steps.copy[use] != -1
-                        layout = steps.wanted[t.use_want[use]] if copied else steps.layout[value]
+                for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+                    value = tables.use_value[use]
+                    source = facts.root[use]
+                    if facts.use.reads[use] > 0.0:
+                        is_copy = steps.copy[use] != -1
+                        layout = (
+                            steps.wanted[tables.use_want[use]] if is_copy else steps.layout[value]
+                        )
                         # A copy is as it was sent, whatever the value itself is kept in.
                         whole_bytes = (
-                            f.use.sent[use] * t.value_bytes[value]
-                            if copied
-                            else f.value.bytes[value]
+                            facts.use.sent[use] * tables.value_bytes[value]
+                            if is_copy
+                            else facts.value.bytes[value]
                         )
-                        piece = whole_bytes / ways(layout, axis_size)
-                        whole = f.value.bytes[source] / ways(steps.layout[source], axis_size)
-                        if not copied:
-                            piece = min(piece, whole)
-                        if f.use.delivered[use]:
-                            piece = min(piece, made)
-                        moved += f.use.reads[use] * piece
-                        if not copied and not f.value.written[source]:
+                        piece_bytes = whole_bytes / ways(layout, axis_size)
+                        source_bytes = facts.value.bytes[source] / ways(
+                            steps.layout[source], axis_size
+                        )
+                        if not is_copy:
+                            piece_bytes = min(piece_bytes, source_bytes)
+                        if facts.use.delivered[use]:
+                            piece_bytes = min(piece_bytes, result_bytes)
+                        moved += facts.use.reads[use] * piece_bytes
+                        if not is_copy and not facts.value.written[source]:
                             # Only products read what is not written: it is prepared beside them, as
                             # they take it.
-                            found.passing_bytes[op] += f.use.sent[use] * piece
-                    if use == t.use_ptr[op] + f.op.brings[op] and f.op.brings[op] >= 0:
-                        moved += f.value.bytes[value] / ways(
-                            steps.wanted[t.use_want[use]], axis_size
+                            prices.passing_bytes[op] += facts.use.sent[use] * piece_bytes
+                    if use == tables.use_ptr[op] + facts.op.brings[op] and facts.op.brings[op] >= 0:
+                        moved += facts.value.bytes[value] / ways(
+                            steps.wanted[tables.use_want[use]], axis_size
                         )
-                flops = f.op.flops[op] / cut
-                each.flops[i] = flops
-                each.bytes[i] = moved * f.op.trips[op]
-                peak = f.op.peak[op]
+                flops = facts.op.flops[op] / cut
+                each.flops[row] = flops
+                each.bytes[row] = moved * facts.op.trips[op]
+                peak = facts.op.peak[op]
                 if (
-                    r.tile > 0.0
-                    and f.op.op_class[op] == p.DOT
-                    and t.use_ptr[op + 1] - t.use_ptr[op] == 2
+                    rates.tile > 0.0
+                    and facts.op.op_class[op] == p.DOT
+                    and tables.use_ptr[op + 1] - tables.use_ptr[op] == 2
                 ):
-                    rows, columns, depth = f.op.rows[op], f.op.columns[op], f.op.depth[op]
-                    left = steps.wanted[t.use_want[t.use_ptr[op]]]
-                    right = steps.wanted[t.use_want[t.use_ptr[op] + 1]]
-                    for a in range(n_axes):
-                        dim = ((left >> (LAYOUT_BITS * a)) & 31) - 1
+                    rows, columns, depth = (
+                        facts.op.rows[op],
+                        facts.op.columns[op],
+                        facts.op.depth[op],
+                    )
+                    left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
+                    right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
+                    for axis in range(n_axes):
+                        dim = ((left >> (LAYOUT_BITS * axis)) & 31) - 1
                         if dim >= 0:
-                            role = (f.op.left[op] >> (ROLE_BITS * dim)) & 3
+                            role = (facts.op.left[op] >> (ROLE_BITS * dim)) & 3
                             if role == FREE:
-                                rows /= axis_size[a]
+                                rows /= axis_size[axis]
                             elif role == CONTRACTED:
-                                depth /= axis_size[a]
-                        dim = ((right >> (LAYOUT_BITS * a)) & 31) - 1
-                        if dim >= 0 and (f.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
-                            columns /= axis_size[a]
-                    peak *= busy(rows, columns, depth, r.tile)
-                heavy = f.op.op_class[op] == p.DOT or f.op.op_class[op] == p.CONVOLUTION
-                if heavy or not r.paper_mode:
-                    time_s = max(flops / peak, each.bytes[i] / r.memory_bytes_per_s)
-                    if f.op.starts[op]:
-                        time_s += r.op_overhead_s * f.op.trips[op]
+                                depth /= axis_size[axis]
+                        dim = ((right >> (LAYOUT_BITS * axis)) & 31) - 1
+                        if dim >= 0 and (facts.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
+                            columns /= axis_size[axis]
+                    peak *= busy(rows, columns, depth, rates.tile)
+                heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
+                if heavy or not rates.paper_mode:
+                    time_s = max(flops / peak, each.bytes[row] / rates.memory_bytes_per_s)
+                    if facts.op.starts[op]:
+                        time_s += rates.op_overhead_s * facts.op.trips[op]
         else:
-            use = steps.use[i]
+            use = steps.use[row]
             # What is cast before it is summed is not scattered by the compilers that cast: as slow
             # as in full width.
             sent = (
                 1.0
                 if kind == REDUCE_SCATTER
-                else f.use.sent[use]
+                else facts.use.sent[use]
                 if use >= 0
-                else f.value.moved[steps.value[i]]
+                else facts.value.moved[steps.value[row]]
             )
-            each.bytes[i] = sent * max(steps.in_bytes[i], steps.out_bytes[i])
+            each.bytes[row] = sent * max(steps.in_bytes[row], steps.out_bytes[row])
             if kind != SLICE:
                 time_s = collective_time_s(
                     kind,
-                    steps.axes[i],
-                    sent * steps.in_bytes[i],
+                    steps.axes[row],
+                    sent * steps.in_bytes[row],
                     axis_size,
-                    r.link_bytes_per_s,
-                    r.link_latency_s,
-                    r.switched,
-                    r.link_shape,
+                    rates.link_bytes_per_s,
+                    rates.link_latency_s,
+                    rates.switched,
+                    rates.link_shape,
                 )
-                time_s *= f.op.trips[op]
+                time_s *= facts.op.trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
             if use < 0:
                 # Sums are made in place, and a part of what a soft op gives is computed alone.
-                if kind != ALL_REDUCE and (kind != SLICE or not f.op.cuts[op]):
-                    found.passing_bytes[op] += sent * steps.in_bytes[i]
-            elif steps.copy[use] == i:
-                found.copy_bytes[use] = sent * steps.out_bytes[i]
+                if kind != ALL_REDUCE and (kind != SLICE or not facts.op.cuts[op]):
+                    prices.passing_bytes[op] += sent * steps.in_bytes[row]
+            elif steps.copy[use] == row:
+                prices.copy_bytes[use] = sent * steps.out_bytes[row]
             else:
-                found.passing_bytes[op] += sent * steps.out_bytes[i]
-        each.time_s[i] = time_s
-        found.op_time_s[op] += time_s
+                prices.passing_bytes[op] += sent * steps.out_bytes[row]
+        each.time_s[row] = time_s
+        prices.op_time_s[op] += time_s
 
 
 @helper
 def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
     """Layout in which the op writes a result: before its reshard if one follows, else as kept."""
     op = steps.op[row]
-    i = row + 1
-    while i < n_steps and steps.op[i] == op and steps.use[i] < 0:
-        if steps.value[i] == value:
-            return steps.before[i]
-        i += 1
+    following = row + 1
+    while following < n_steps and steps.op[following] == op and steps.use[following] < 0:
+        if steps.value[following] == value:
+            return steps.before[following]
+        following += 1
     return steps.layout[value]
 
 
 @compiled
 def clocks(
-    t: Tables, steps: Steps, n_steps: int, time_s: Float64Array
+    tables: Tables, steps: Steps, n_steps: int, time_s: Float64Array
 ) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
 
@@ -279,130 +318,125 @@ def clocks(
     """
     compute_s, comm_s = 0.0, 0.0
     compute_clock, link_clock = 0.0, 0.0
-    ready = np.zeros(t.value_op.shape[0])
+    ready = np.zeros(tables.value_op.shape[0])
     copy_ready = np.zeros(n_steps)
-    for i in range(n_steps):
-        kind, op = steps.kind[i], steps.op[i]
+    for row in range(n_steps):
+        kind, op = steps.kind[row], steps.op[row]
         if kind == COMPUTE:
             begin = compute_clock
-            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                row = steps.copy[use]
-                arrives = copy_ready[row] if row >= 0 else ready[t.use_value[use]]
+            for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+                copied_by = steps.copy[use]
+                arrives = copy_ready[copied_by] if copied_by >= 0 else ready[tables.use_value[use]]
                 begin = max(begin, arrives)
-            op_ready = begin + time_s[i]
-            if time_s[i] > 0.0:
+            op_ready = begin + time_s[row]
+            if time_s[row] > 0.0:
                 compute_clock = op_ready
-            for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                ready[t.result[k]] = op_ready
-            compute_s += time_s[i]
+            for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+                ready[tables.result[place]] = op_ready
+            compute_s += time_s[row]
         else:
-            value = steps.value[i]
+            value = steps.value[row]
             chained = (
-                i > 0
-                and steps.op[i - 1] == op
-                and steps.use[i - 1] == steps.use[i]
-                and steps.value[i - 1] == value
-                and steps.kind[i - 1] != COMPUTE
+                row > 0
+                and steps.op[row - 1] == op
+                and steps.use[row - 1] == steps.use[row]
+                and steps.value[row - 1] == value
+                and steps.kind[row - 1] != COMPUTE
             )
-            start = copy_ready[i - 1] if chained else ready[value]
+            start = copy_ready[row - 1] if chained else ready[value]
             if kind != SLICE:
-                comm_s += time_s[i]
+                comm_s += time_s[row]
                 start = max(start, link_clock)
-                link_clock = start + time_s[i]
-            copy_ready[i] = start + time_s[i]
-            if steps.use[i] < 0:
-                ready[value] = copy_ready[i]
+                link_clock = start + time_s[row]
+            copy_ready[row] = start + time_s[row]
+            if steps.use[row] < 0:
+                ready[value] = copy_ready[row]
     return compute_s, comm_s, max(compute_clock, link_clock)
 
 
 @compiled
 def live_bytes(
-    f: Facts,
-    m: Memory,
-    t: Tables,
-    layout: Int64Array,
-    wanted: Int64Array,
-    found: Prices,
-    axis_size: Int64Array,
-    size: Float64Array,
-    last: Int32Array,
-    live: Float64Array,
+    inputs: PriceInputs, steps: Steps, prices: Prices, lives: Lifetimes
 ) -> tuple[float, int]:
-    """(peak bytes, op at the peak) of a state; fills ``live`` (bytes alive at each op, [O + 2]).
+    """(peak bytes, op at the peak) of a state; fills ``lives``.
 
-    The one place where it is decided how long things live.  ``f``, ``t``, ``layout``, ``wanted``
-    and ``found`` may be those of the folded program, ``m`` counts the ops of the program itself.
-    ``size`` (values) and ``last`` (uses of the program itself) are scratch.
+    The one place where it is decided how long things live.  ``inputs``, the layouts of ``steps``
+    and ``prices`` may be those of the folded program; ``Memory`` counts the ops of the program
+    itself in either case.
     """
+    facts, tables, memory = inputs.facts, inputs.tables, inputs.memory
+    wanted, size, last, live = steps.wanted, lives.size, lives.last, lives.live
     n_ops = live.shape[0] - 2
     for value in range(size.shape[0]):
-        size[value] = f.value.bytes[value] / ways(layout[value], axis_size)
+        size[value] = facts.value.bytes[value] / ways(steps.layout[value], inputs.axis_size)
     live[:] = 0.0
     # Copies: until the last use that takes the copy.
-    for like in range(found.copied.shape[0]):
-        if found.copied[like] == BROUGHT:
-            for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
-                use = m.member[k]
-                last[use] = max(m.use_op[use], _needed_until(m, use, m.use_op[use]))
-    for like in range(found.copied.shape[0]):
-        if found.copied[like] == REUSED:
-            want = wanted[t.use_want[like]]
-            for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
-                use = m.member[k]
-                value = m.use_value[use]
-                for j in range(m.value_use_ptr[value], m.value_use_ptr[value + 1]):
-                    maker = m.value_use[j]
+    for like in range(prices.copied.shape[0]):
+        if prices.copied[like] == BROUGHT:
+            for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
+                use = memory.member[place]
+                last[use] = max(memory.use_op[use], _needed_until(memory, use, memory.use_op[use]))
+    for like in range(prices.copied.shape[0]):
+        if prices.copied[like] == REUSED:
+            want = wanted[tables.use_want[like]]
+            for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
+                use = memory.member[place]
+                value = memory.use_value[use]
+                for other in range(memory.value_use_ptr[value], memory.value_use_ptr[value + 1]):
+                    maker = memory.value_use[other]
                     if (
-                        wanted[t.use_want[m.like_use[maker]]] == want
-                        and m.use_op[use] < m.use_until[maker]
+                        wanted[tables.use_want[memory.like_use[maker]]] == want
+                        and memory.use_op[use] < memory.use_until[maker]
                     ):
-                        last[maker] = max(last[maker], _needed_until(m, use, m.use_op[maker]))
+                        last[maker] = max(
+                            last[maker], _needed_until(memory, use, memory.use_op[maker])
+                        )
                         break
-    for like in range(found.copied.shape[0]):
-        if found.copied[like] == BROUGHT:
-            held = found.copy_bytes[like]
-            for k in range(m.member_ptr[like], m.member_ptr[like + 1]):
-                use = m.member[k]
-                live[m.use_from[use]] += held
-                live[last[use] + 1] -= held
-    for like in range(found.passing_bytes.shape[0]):
-        held = found.passing_bytes[like]
-        if held > 0.0:
-            for k in range(m.op_member_ptr[like], m.op_member_ptr[like + 1]):
-                at = m.runs_at[m.op_member[k]]
-                live[at] += held
-                live[at + 1] -= held
+    for like in range(prices.copied.shape[0]):
+        if prices.copied[like] == BROUGHT:
+            held_bytes = prices.copy_bytes[like]
+            for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
+                use = memory.member[place]
+                live[memory.use_from[use]] += held_bytes
+                live[last[use] + 1] -= held_bytes
+    for like in range(prices.passing_bytes.shape[0]):
+        held_bytes = prices.passing_bytes[like]
+        if held_bytes > 0.0:
+            for place in range(memory.op_member_ptr[like], memory.op_member_ptr[like + 1]):
+                runs_at = memory.runs_at[memory.op_member[place]]
+                live[runs_at] += held_bytes
+                live[runs_at + 1] -= held_bytes
     # Written values; an operand that dies in an elementwise op gives its place to the result, one
     # operand an op.
     heirs = np.zeros(n_ops + 1, np.bool_)
-    for b in range(m.buffer_value.shape[0]):
-        held = size[m.buffer_value[b]]
-        end = m.buffer_end[b]
-        heir = m.buffer_heir[b]
-        if heir >= 0 and size[heir] == held and not heirs[end]:
+    for buffer in range(memory.buffer_value.shape[0]):
+        held_bytes = size[memory.buffer_value[buffer]]
+        end = memory.buffer_end[buffer]
+        heir = memory.buffer_heir[buffer]
+        if heir >= 0 and size[heir] == held_bytes and not heirs[end]:
             heirs[end] = True
             end -= 1
-        live[m.buffer_start[b]] += held
-        live[min(end, n_ops) + 1] -= held
-    peak, peak_op, here_bytes = 0.0, 0, 0.0
+        live[memory.buffer_start[buffer]] += held_bytes
+        live[min(end, n_ops) + 1] -= held_bytes
+    peak, peak_op, alive_bytes = 0.0, 0, 0.0
     for op in range(n_ops + 1):
-        here_bytes += live[op]
-        live[op] = here_bytes
-        if here_bytes > peak:
-            peak, peak_op = here_bytes, op
+        alive_bytes += live[op]
+        live[op] = alive_bytes
+        if alive_bytes > peak:
+            peak, peak_op = alive_bytes, op
     return peak, peak_op
 
 
 @helper
-def _needed_until(m: Memory, use: int, made: int) -> int:
-    """Op until which a use needs a copy made at op ``made``.
+def _needed_until(memory: Memory, use: int, brought_at: int) -> int:
+    """Op until which a use needs a copy made at op ``brought_at``.
 
     One from outside a loop is read in every round.
     """
-    when = m.runs_at[m.use_op[use]]
-    inside = m.region[m.use_op[use]]
-    while inside >= 0:
-        if made < m.region_begin[inside] and m.region_end[inside] > when:
-            when = m.region_end[inside] - 1
-        inside = m.region_parent[inside]
-    return when
+    until = memory.runs_at[memory.use_op[use]]
+    region = memory.region[memory.use_op[use]]
+    while region >= 0:
+        if brought_at < memory.region_begin[region] and memory.region_end[region] > until:
+            until = memory.region_end[region] - 1
+        region = memory.region_parent[region]
+    return until

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.facts import Memory
-from toast_lab.cost.kernel import BROUGHT, Prices
+from toast_lab.cost.kernel import BROUGHT, Lifetimes, Prices
 from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
@@ -25,24 +25,24 @@ class Held(NamedTuple):
 
 
 def held_at(
-    program: Program, m: Memory, found: Prices, size: np.ndarray, last: np.ndarray, op: int
+    program: Program, memory: Memory, prices: Prices, lives: Lifetimes, op: int
 ) -> list[Held]:
     """What is alive at ``op``, largest first; adds up to the bytes alive there.
 
     Args:
         program: the program.
-        m: its memory, not folded.
-        found: prices of a state.
-        size: [V] bytes of each value on a device, as ``live_bytes`` leaves it.
-        last: [U] last op of each copy, as ``live_bytes`` leaves it.
+        memory: of the program, not folded.
+        prices: of a state.
+        lives: of the state, as ``live_bytes`` leaves it.
         op: where; ``n_ops`` is the end.
     """
+    size = lives.size
     held = []
     given_away = False  # one operand's place goes to the result
-    for b in np.flatnonzero((m.buffer_start <= op) & (m.buffer_end >= op)).tolist():
-        value, heir = int(m.buffer_value[b]), int(m.buffer_heir[b])
+    for buffer in np.flatnonzero((memory.buffer_start <= op) & (memory.buffer_end >= op)).tolist():
+        value, heir = int(memory.buffer_value[buffer]), int(memory.buffer_heir[buffer])
         if (
-            int(m.buffer_end[b]) == op
+            int(memory.buffer_end[buffer]) == op
             and heir >= 0
             and size[heir] == size[value]
             and not given_away
@@ -54,12 +54,12 @@ def held_at(
         held.append(
             Held(what, program.value_name[value], maker, program.where(maker), float(size[value]))
         )
-    brought = np.flatnonzero(found.copied == BROUGHT)
-    for use in brought[(m.use_from[brought] <= op) & (last[brought] >= op)].tolist():
-        user = int(m.use_op[use])
-        name = program.value_name[int(m.use_value[use])]
-        held.append(Held(COPY, name, user, program.where(user), float(found.copy_bytes[use])))
-    needs = np.flatnonzero(found.passing_bytes > 0)
-    for at in needs[m.runs_at[needs] == op].tolist():
-        held.append(Held(WORK, "", at, program.where(at), float(found.passing_bytes[at])))
-    return sorted((h for h in held if h.bytes > 0), key=lambda h: -h.bytes)
+    brought = np.flatnonzero(prices.copied == BROUGHT)
+    for use in brought[(memory.use_from[brought] <= op) & (lives.last[brought] >= op)].tolist():
+        user = int(memory.use_op[use])
+        name = program.value_name[int(memory.use_value[use])]
+        held.append(Held(COPY, name, user, program.where(user), float(prices.copy_bytes[use])))
+    needs = np.flatnonzero(prices.passing_bytes > 0)
+    for at in needs[memory.runs_at[needs] == op].tolist():
+        held.append(Held(WORK, "", at, program.where(at), float(prices.passing_bytes[at])))
+    return sorted((item for item in held if item.bytes > 0), key=lambda item: -item.bytes)

@@ -15,9 +15,7 @@ import numpy as np
 
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.cost import kernel
-from toast_lab.cost.facts import Facts, Memory
-from toast_lab.cost.fold import Folded, fold
+from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.peak import Held, held_at
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
@@ -25,7 +23,6 @@ from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks
 from toast_lab.prepare import prepare
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.divisibility import Divisibility, divisibility
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.pins import Pins, make_pins
@@ -189,18 +186,6 @@ class Problem:
         """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
         return self.prices.baseline
 
-    @property
-    def _tables(self) -> st.Tables:
-        return self.prices.tables
-
-    @property
-    def _static(self) -> tuple[Facts, Memory]:
-        return self.prices.static
-
-    @property
-    def _rates(self) -> kernel.Rates:
-        return self.prices.rates
-
     @functools.cached_property
     def space(self) -> Space:
         """The action space.
@@ -210,11 +195,9 @@ class Problem:
         return self.prices.space if self.pins is None else self.pins.narrowed(self.prices.space)
 
     @functools.cached_property
-    def folded(self) -> Folded:
+    def folded(self) -> PriceInputs:
         """The program with one op for each class of ops of equal price."""
-        return fold(
-            self.analysis.program, self.space.alike, self.prices.tables, *self.prices.static
-        )
+        return self.prices.folded(self.space.alike)
 
     # -- what if ----------------------------------------------------------------------------------
     def pin(self, what: object, spec: object = None) -> Problem:
@@ -327,7 +310,7 @@ class Pricer:
     @functools.cached_property
     def repricer(self) -> Repricer:
         """Prices states given by classes; see ``quick``."""
-        return Repricer(self.problem.folded, self.problem.prices.rates, self.problem.mesh.array())
+        return Repricer(self.problem.folded)
 
     def totals(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Totals:
         """Price a state given by its arrays over the whole program, every op and step by itself."""
@@ -390,8 +373,8 @@ class Pricer:
                         float(each.time_s[i]),
                     )
                 )
-        _, memory = self.problem.prices.static
-        at_peak = held_at(program, memory, totals.found, totals.size, totals.last, totals.peak_op)
+        memory = self.problem.prices.inputs.memory
+        at_peak = held_at(program, memory, totals.prices, totals.lives, totals.peak_op)
         return Cost(
             time_s=totals.time_s,
             overlapped_s=totals.time_s - hidden_s,
@@ -406,7 +389,7 @@ class Pricer:
             ops=tuple(ops),
             peak_op=totals.peak_op,
             at_peak=tuple(at_peak),
-            timeline_bytes=totals.live[: program.n_ops + 1],
+            timeline_bytes=totals.lives.live[: program.n_ops + 1],
         )
 
 

@@ -18,11 +18,13 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
-from toast_lab.cost.facts import Facts, Memory, make_static
+from toast_lab.cost.facts import make_static
+from toast_lab.cost.fold import fold
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.prepare import prepare
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.space import Space, build_space
 
@@ -40,13 +42,8 @@ class Totals(NamedTuple):
     steps: st.Steps
     n_steps: int
     each: kernel.StepPrices
-    #: [O + 2] bytes alive at each op.
-    live: np.ndarray
-    found: kernel.Prices
-    #: [V] bytes of each value as it is kept.
-    size: np.ndarray
-    #: [U] last op at which a copy brought for the use is needed.
-    last: np.ndarray
+    prices: kernel.Prices
+    lives: kernel.Lifetimes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,34 +72,37 @@ class ProgramPrices:
         return build_space(self.analysis, self.mesh)
 
     @functools.cached_property
-    def tables(self) -> st.Tables:
-        """The program as compiled code reads it."""
-        return st.tables(self.analysis.program)
-
-    @functools.cached_property
-    def static(self) -> tuple[Facts, Memory]:
-        """Facts of ops, uses and values on this machine, and live ranges."""
-        program = self.analysis.program
+    def inputs(self) -> kernel.PriceInputs:
+        """The program op by op, on the machine, as kernels read it."""
+        program, tables = self.analysis.program, st.tables(self.analysis.program)
         peak_flops = []
         for op in range(program.n_ops):
             values = [*program.operands(op), *program.results(op)]
             dtype = program.value_dtype[values[0]] if values else "f32"
             peak_flops.append(self.machine.peak_flops(dtype))
-        return make_static(program, self.tables, peak_flops, self.machine.compiler)
-
-    @functools.cached_property
-    def rates(self) -> kernel.Rates:
-        """The machine's numbers as compiled code reads them."""
-        return kernel.Rates(
-            self.machine.memory_bytes_per_s,
-            self.links.bytes_per_s,
-            self.links.latency_s,
-            self.links.switched,
-            self.links.shape,
-            self.machine.op_overhead_s,
-            self.paper_mode,
-            float(self.machine.tile),
+        facts, memory = make_static(program, tables, peak_flops, self.machine.compiler)
+        rates = kernel.Rates(
+            memory_bytes_per_s=self.machine.memory_bytes_per_s,
+            link_bytes_per_s=self.links.bytes_per_s,
+            link_latency_s=self.links.latency_s,
+            switched=self.links.switched,
+            link_shape=self.links.shape,
+            op_overhead_s=self.machine.op_overhead_s,
+            paper_mode=self.paper_mode,
+            tile=float(self.machine.tile),
         )
+        return kernel.PriceInputs(
+            tables=tables,
+            facts=facts,
+            memory=memory,
+            times=np.ones(program.n_ops),
+            rates=rates,
+            axis_size=self.mesh.array(),
+        )
+
+    def folded(self, alike: Alike) -> kernel.PriceInputs:
+        """The program with one op for each class of ops of equal price, see ``fold``."""
+        return fold(self.analysis.program, alike, self.inputs)
 
     @functools.cached_property
     def baseline(self) -> tuple[float, float]:
@@ -119,24 +119,18 @@ class ProgramPrices:
 
         Every op and every step is priced by itself.
         """
-        tables, axis_size = self.tables, self.mesh.array()
-        facts, memory = self.static
+        inputs, axis_size = self.inputs, self.inputs.axis_size
+        tables = inputs.tables
         # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled
         # twice.
         op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
         ops, steps = st.real_ops(tables), st.buffers(tables, len(axis_size))
         each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
-        live = np.zeros(len(tables.op_row) + 2)
-        size = np.empty(len(tables.value_op))
-        last = np.empty(len(tables.use_op), np.int32)
+        lives = kernel.lifetimes(inputs)
         n_steps = st.lower_all(tables, ops, op_factor, value_dim, axis_size, steps)
-        kernel.price_steps(
-            facts, self.rates, tables, ops, steps, n_steps, op_factor, axis_size, each, prices
-        )
+        kernel.price_steps(inputs, ops, steps, n_steps, each, prices)
         compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
-        peak_bytes, peak_op = kernel.live_bytes(
-            facts, memory, tables, steps.layout, steps.wanted, prices, axis_size, size, last, live
-        )
+        peak_bytes, peak_op = kernel.live_bytes(inputs, steps, prices, lives)
         return Totals(
             time_s=compute_s + comm_s,
             compute_s=compute_s,
@@ -147,8 +141,6 @@ class ProgramPrices:
             steps=steps,
             n_steps=n_steps,
             each=each,
-            live=live,
-            found=prices,
-            size=size,
-            last=last,
+            prices=prices,
+            lives=lives,
         )

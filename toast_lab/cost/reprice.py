@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import kernel
-from toast_lab.cost.facts import Facts, Memory
-from toast_lab.cost.fold import Folded
-from toast_lab.cost.kernel import Prices, Rates, StepPrices
+from toast_lab.cost.facts import Facts
+from toast_lab.cost.kernel import Lifetimes, PriceInputs, Prices, StepPrices
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
-from toast_lab.packs import Float64Array, Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
+from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import Steps, Tables
 
@@ -48,22 +47,17 @@ class Scratch(NamedTuple):
     steps: Steps
     each: StepPrices
     ops: Int32Array  #: [O] ops to price again
-    size: Float64Array
-    last: Int32Array
-    live: Float64Array
+    lives: Lifetimes
 
 
-def make_scratch(folded: Folded, axis_size: np.ndarray) -> Scratch:
+def make_scratch(inputs: PriceInputs) -> Scratch:
     """Scratch for programs of this size."""
-    t, m = folded.tables, folded.memory
-    steps = st.buffers(t, len(axis_size))
+    steps = st.buffers(inputs.tables, len(inputs.axis_size))
     return Scratch(
-        steps,
-        kernel.step_prices(len(steps.kind)),
-        np.empty(len(t.op_row), np.int32),
-        np.empty(len(t.value_op)),
-        np.empty(len(m.use_op), np.int32),
-        np.empty(len(m.like_op) + 2),
+        steps=steps,
+        each=kernel.step_prices(len(steps.kind)),
+        ops=np.empty(len(inputs.tables.op_row), np.int32),
+        lives=kernel.lifetimes(inputs),
     )
 
 
@@ -73,15 +67,15 @@ class Repricer:
     May be used by several threads at once: each has scratch of its own.
     """
 
-    def __init__(self, folded: Folded, rates: Rates, axis_size: np.ndarray) -> None:
-        self.folded, self.rates, self.axis_size = folded, rates, axis_size
+    def __init__(self, inputs: PriceInputs) -> None:
+        self.inputs = inputs
         self._local = threading.local()
 
     def _scratch(self) -> Scratch:
-        found: Scratch | None = getattr(self._local, "scratch", None)
-        if found is None:
-            found = self._local.scratch = make_scratch(self.folded, self.axis_size)
-        return found
+        scratch: Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = make_scratch(self.inputs)
+        return scratch
 
     def price(
         self, op_factor: np.ndarray, value_dim: np.ndarray, before: Snapshot | None
@@ -90,22 +84,17 @@ class Repricer:
 
         ``before``: snapshot of a state that differs little from this one, None to price every op.
         """
-        t = self.folded.tables
+        tables = self.inputs.tables
         after = Snapshot(
-            np.empty_like(op_factor),
-            np.empty(len(t.use_owner), np.int64),
-            np.empty(len(t.value_op), np.int64),
-            kernel.prices(t),
+            op_factor=np.empty_like(op_factor),
+            wanted=np.empty(len(tables.use_owner), np.int64),
+            kept=np.empty(len(tables.value_op), np.int64),
+            prices=kernel.prices(tables),
         )
         time_s, peak_bytes, n_ops = reprice(
-            self.folded.facts,
-            self.rates,
-            t,
-            self.folded.memory,
-            self.folded.times,
+            self.inputs,
             op_factor,
             value_dim,
-            self.axis_size,
             np.inf,
             before is None,
             after if before is None else before,
@@ -117,14 +106,9 @@ class Repricer:
 
 @compiled
 def reprice(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    m: Memory,
-    times: Float64Array,
+    inputs: PriceInputs,
     op_factor: Int32Matrix,
     value_dim: Int8Matrix,
-    axis_size: Int64Array,
     enough_s: float,
     all_ops: bool,
     before: Snapshot,
@@ -138,78 +122,70 @@ def reprice(
     Memory is half the work: the peak of a state that takes more than ``enough_s`` is not worked
     out, but infinite.
     """
-    n_axes = axis_size.shape[0]
-    n_ops = t.op_row.shape[0]
-    steps = scratch.steps
-    st.wanted_layouts(t, op_factor, n_axes, steps.wanted)
-    st.kept_layouts_into(t, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
+    tables, steps, prices = inputs.tables, scratch.steps, after.prices
+    n_axes, n_ops = inputs.axis_size.shape[0], tables.op_row.shape[0]
+    st.wanted_layouts(tables, op_factor, n_axes, steps.wanted)
+    st.kept_layouts_into(tables, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
     copy_rows(after.op_factor, op_factor)
     copy_row(after.wanted, steps.wanted)
     copy_row(after.kept, steps.layout)
-    n = 0
+    count = 0
     if all_ops:
-        for op in range(t.n_arguments, n_ops):
-            scratch.ops[n] = op
-            n += 1
+        for op in range(tables.n_arguments, n_ops):
+            scratch.ops[count] = op
+            count += 1
     else:
-        copy_row(after.prices.op_time_s, before.prices.op_time_s)
-        copy_row(after.prices.copied, before.prices.copied)
-        copy_row(after.prices.copy_bytes, before.prices.copy_bytes)
-        copy_row(after.prices.passing_bytes, before.prices.passing_bytes)
-        n = changed_ops(f, t, before, after, scratch.ops)
-    ops = scratch.ops[:n]
-    n_steps = st.lower_into(t, ops, op_factor, axis_size, steps)
-    kernel.price_steps(
-        f, r, t, ops, steps, n_steps, op_factor, axis_size, scratch.each, after.prices
-    )
+        copy_row(prices.op_time_s, before.prices.op_time_s)
+        copy_row(prices.copied, before.prices.copied)
+        copy_row(prices.copy_bytes, before.prices.copy_bytes)
+        copy_row(prices.passing_bytes, before.prices.passing_bytes)
+        count = changed_ops(inputs.facts, tables, before, after, scratch.ops)
+    ops = scratch.ops[:count]
+    n_steps = st.lower_into(tables, ops, op_factor, inputs.axis_size, steps)
+    kernel.price_steps(inputs, ops, steps, n_steps, scratch.each, prices)
     time_s = 0.0
     for op in range(n_ops):
-        time_s += times[op] * after.prices.op_time_s[op]
+        time_s += inputs.times[op] * prices.op_time_s[op]
     if time_s > enough_s:
-        return time_s, np.inf, n
-    peak, _ = kernel.live_bytes(
-        f,
-        m,
-        t,
-        after.kept,
-        after.wanted,
-        after.prices,
-        axis_size,
-        scratch.size,
-        scratch.last,
-        scratch.live,
-    )
-    return time_s, peak, n
+        return time_s, np.inf, count
+    peak_bytes, _ = kernel.live_bytes(inputs, steps, prices, scratch.lives)
+    return time_s, peak_bytes, count
 
 
 @helper
-def changed_ops(f: Facts, t: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray) -> int:
+def changed_ops(
+    facts: Facts, tables: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray
+) -> int:
     """Fill ``ops`` with those that see a difference between two snapshots.
 
     Gives their number.
     """
     n_rows, n_axes = after.op_factor.shape
-    row = np.zeros(n_rows, np.bool_)
-    for i in range(n_rows):
-        for a in range(n_axes):
-            if before.op_factor[i, a] != after.op_factor[i, a]:
-                row[i] = True
-    want = np.empty(after.wanted.shape[0], np.bool_)
-    for w in range(want.shape[0]):
-        want[w] = before.wanted[w] != after.wanted[w]
-    value = np.empty(after.kept.shape[0], np.bool_)
-    for v in range(value.shape[0]):  # kept, or made, in another layout
-        value[v] = before.kept[v] != after.kept[v] or row[t.value_owner[v]]
-    n = 0
-    for op in range(t.n_arguments, t.op_row.shape[0]):
-        changed = row[t.op_row[op]]
-        for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-            changed |= value[t.result[k]]
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            changed |= want[t.use_want[use]] | value[t.use_value[use]] | value[f.root[use]]
-            for k in range(t.earlier_begin[use], t.earlier_end[use]):
-                changed |= want[t.earlier[k]]
+    row_differs = np.zeros(n_rows, np.bool_)
+    for row in range(n_rows):
+        for axis in range(n_axes):
+            if before.op_factor[row, axis] != after.op_factor[row, axis]:
+                row_differs[row] = True
+    want_differs = np.empty(after.wanted.shape[0], np.bool_)
+    for want in range(want_differs.shape[0]):
+        want_differs[want] = before.wanted[want] != after.wanted[want]
+    # Is the value kept, or made, in another layout?
+    differs = np.empty(after.kept.shape[0], np.bool_)
+    for value in range(differs.shape[0]):
+        differs[value] = (
+            before.kept[value] != after.kept[value] or row_differs[tables.value_owner[value]]
+        )
+    count = 0
+    for op in range(tables.n_arguments, tables.op_row.shape[0]):
+        changed = row_differs[tables.op_row[op]]
+        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            changed |= differs[tables.result[place]]
+        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+            changed |= want_differs[tables.use_want[use]]
+            changed |= differs[tables.use_value[use]] | differs[facts.root[use]]
+            for place in range(tables.earlier_begin[use], tables.earlier_end[use]):
+                changed |= want_differs[tables.earlier[place]]
         if changed:
-            ops[n] = op
-            n += 1
-    return n
+            ops[count] = op
+            count += 1
+    return count

@@ -272,7 +272,7 @@ class _Asker:
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program = self.program
-        for use in range(int(program.use_ptr[row.op]), int(program.use_ptr[row.op + 1])):
+        for use in program.uses(row.op):
             if int(program.use_value[use]) == value:
                 return self.plan.spec(int(self._wants[use]), len(program.dims(value)))
         return self.kept[value]

@@ -110,7 +110,7 @@ class _Finder:
         self.of_op = {op: e for e in self.equations for op in e.ops}
         self.users: dict[int, list[int]] = {}
         for op in program.ops():
-            for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+            for use in program.uses(op):
                 self.users.setdefault(int(program.use_value[use]), []).append(op)
         self.value = {name: v for v, name in enumerate(program.value_name)}
 

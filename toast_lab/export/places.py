@@ -138,7 +138,7 @@ def ops_as_equations(program: Program) -> list[Equation]:
         shape = tuple(map(int, program.dims(int(values[0]))))
         place = Place(where, program.kind[op], "transpose" in program.name_stack[op], shape)
         count[place] = count.get(place, -1) + 1
-        uses = tuple((u,) for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])))
+        uses = tuple((u,) for u in program.uses(op))
         results = tuple(map(int, values))
         found.append(
             Equation(
@@ -279,11 +279,7 @@ def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...
     It is the last one of its shape that the equation's ops make and no other op of it reads, -1 if
     there is none.
     """
-    inside = {
-        int(program.use_value[u])
-        for op in ops
-        for u in range(program.use_ptr[op], program.use_ptr[op + 1])
-    }
+    inside = {int(program.use_value[u]) for op in ops for u in program.uses(op)}
     made = [int(v) for op in ops for v in program.results(op)]
     made = [v for v in made if v not in inside and not program.value_is_constant[v]]
     shapes = [_shape(v) for v in eqn.outvars]
@@ -314,17 +310,16 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
     made = {int(v) for op in ops for v in program.results(op)}
     outside: dict[int, list[int]] = {}
     for op in ops:
-        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+        for use in program.uses(op):
             value = int(program.use_value[use])
             if value not in made and not program.value_is_constant[value]:
                 outside.setdefault(value, []).append(use)
     nothing: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
     only = ops[0] if len(ops) == 1 else -1
-    if only >= 0 and int(program.use_ptr[only + 1] - program.use_ptr[only]) == len(eqn.invars):
-        uses = range(int(program.use_ptr[only]), int(program.use_ptr[only + 1]))
+    if only >= 0 and len(program.uses(only)) == len(eqn.invars):
         return tuple(
             (u,) if _fits(program, v, int(program.use_value[u])) else ()
-            for u, v in zip(uses, eqn.invars, strict=True)
+            for u, v in zip(program.uses(only), eqn.invars, strict=True)
         )
     variables = list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
     if len(variables) != len(outside):

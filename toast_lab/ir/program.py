@@ -12,6 +12,7 @@ Reference: TOAST sections 3 and 3.1 (rules as identities I); Shardy's op shardin
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ragged import row_numbers
 
 # How an op's cost behaves; see toast_lab.cost.
 CLASSES = (
@@ -171,6 +173,10 @@ class Program:
         """Shape of ``value``."""
         return tuple(int(d) for d in self.shape[self.shape_ptr[value] : self.shape_ptr[value + 1]])
 
+    def uses(self, op: int) -> range:
+        """Operand uses of ``op``, in operand order."""
+        return range(int(self.use_ptr[op]), int(self.use_ptr[op + 1]))
+
     def operands(self, op: int) -> list[int]:
         """Values that ``op`` uses, in operand order."""
         return [int(v) for v in self.use_value[self.use_ptr[op] : self.use_ptr[op + 1]]]
@@ -194,6 +200,16 @@ class Program:
         return [
             int(f) for f in self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]]
         ]
+
+    @functools.cached_property
+    def use_op(self) -> np.ndarray:
+        """[U] the op that each use belongs to."""
+        return row_numbers(self.use_ptr)
+
+    @functools.cached_property
+    def dim_value(self) -> np.ndarray:
+        """[sum of ranks] the value that each row of ``shape`` belongs to."""
+        return row_numbers(self.shape_ptr)
 
     def ops(self) -> Iterator[int]:
         """Indices of the real ops, in program order (argument pseudo-ops skipped)."""

@@ -326,7 +326,7 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
     As the op leaves it, plus the axes over which partial sums are scattered.
     """
     program = plan.program
-    _, partial = steps.made_layouts(steps.tables(program), plan.op_factor)
+    _, partial = steps.natural_layouts_of(steps.tables(program), plan.op_factor)
     kept, natural = plan.value_specs(), natural_specs(plan)
     made = list(kept)
     for value in range(program.n_values):
@@ -366,9 +366,7 @@ def _computed_wrong(
     op = int(program.value_op[value])
     if program.kind[op] != "dot_general":
         return False
-    left, right = (
-        set(program.use_names(use)) for use in range(program.use_ptr[op], program.use_ptr[op + 1])
-    )
+    left, right = (set(program.use_names(use)) for use in program.uses(op))
     for name, before, after in zip(program.def_names(value), natural, scattered, strict=True):
         added = set(after) - set(before)
         if name in left & right and before and added and added != summed:

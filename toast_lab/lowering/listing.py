@@ -159,7 +159,7 @@ class _Listing:
     def compute(self, op: int, after: dict[int, list[int]]) -> None:
         program, s = self.program, self.steps
         operands = []
-        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+        for use in program.uses(op):
             row = int(s.copy[use])
             operands.append(
                 self.copy_name[row]

@@ -59,7 +59,7 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
     found: list[Constraint] = []
     seen: set[tuple[int, Spec]] = set()
     for op in program.ops():
-        for use in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1])):
+        for use in program.uses(op):
             value, spec = int(program.use_value[use]), used[use]
             if program.value_is_constant[value] or spec == kept[value] or (value, spec) in seen:
                 continue
@@ -84,7 +84,7 @@ def natural_specs(plan: ShardingPlan) -> list[Spec]:
     Arguments have no op that makes them: theirs is the sharding in which they are kept.
     """
     program = plan.program
-    made, _ = steps.made_layouts(steps.tables(program), plan.op_factor)
+    made, _ = steps.natural_layouts_of(steps.tables(program), plan.op_factor)
     kept = plan.kept_layouts()
     natural = []
     for value in range(program.n_values):

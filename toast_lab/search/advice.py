@@ -60,10 +60,10 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
     mesh, tried = problem.mesh, 0
     for factor in (first, 2 * first):
-        for i, axis in enumerate(mesh.axes):
+        for grown, axis in enumerate(mesh.axes):
             sizes = {
-                a: n * (factor if j == i else 1)
-                for j, (a, n) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
+                name: size * (factor if number == grown else 1)
+                for number, (name, size) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
             }
             if tried == MOST_MESHES:
                 return None
@@ -103,7 +103,7 @@ def smaller_size(
     over = cost.peak_bytes - cost.memory_limit_bytes
     held: dict[int, float] = {}
     ways: dict[int, int] = {}
-    index = {name: v for v, name in enumerate(program.value_name)}
+    index = {name: number for number, name in enumerate(program.value_name)}
     for item in cost.at_peak:
         value = index.get(item.value)
         if value is None:
@@ -113,7 +113,11 @@ def smaller_size(
         for dim, name in enumerate(names):
             cut = int(
                 np.prod(
-                    [n for a, n in enumerate(problem.mesh.sizes) if plan.value_dim[value, a] == dim]
+                    [
+                        n
+                        for other, n in enumerate(problem.mesh.sizes)
+                        if plan.value_dim[value, other] == dim
+                    ]
                 )
             )
             group = int(analysis.group[analysis.colour[name]])
@@ -146,15 +150,16 @@ def _input_groups(problem: Problem) -> set[int]:
     """
     analysis, program = problem.analysis, problem.analysis.program
     given_back = {
-        (tuple(program.dims(int(v))), program.value_dtype[int(v)]) for v in program.outputs
+        (tuple(program.dims(int(output))), program.value_dtype[int(output)])
+        for output in program.outputs
     }
     groups = set()
-    for a in range(program.n_arguments):
-        dtype = program.value_dtype[a]
+    for argument in range(program.n_arguments):
+        dtype = program.value_dtype[argument]
         if (
             dtype.startswith(("i", "ui", "s", "u"))
-            or (tuple(program.dims(a)), dtype) not in given_back
+            or (tuple(program.dims(argument)), dtype) not in given_back
         ):
-            names = np.asarray(program.def_names(a))
-            groups |= {int(analysis.group[analysis.colour[n]]) for n in names[names >= 0]}
+            names = np.asarray(program.def_names(argument))
+            groups |= {int(analysis.group[analysis.colour[name]]) for name in names[names >= 0]}
     return groups

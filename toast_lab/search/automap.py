@@ -46,11 +46,13 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
 from toast_lab.kernels import compiled
-from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, Int64Matrix
+from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array
+from toast_lab.ragged import Ragged, row_starts
 from toast_lab.search.limits import Status
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
-from toast_lab.sharding.propagate import Propagation
+from toast_lab.sharding.divides import divides
+from toast_lab.sharding.propagate import Flow, Propagation
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State
 
@@ -60,9 +62,8 @@ if TYPE_CHECKING:
 CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
 WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
 WIDTH = 1.0
-ADOPT = (
-    50  #: simulations without a better plan after which the states of the best rollout become nodes
-)
+#: simulations without a better plan after which the states of the best rollout become nodes
+ADOPT = 50
 #: share of a rollout's actions, and of new children, that are taken by what paid off elsewhere
 GREED = 0.85
 STOP = 0.05  #: chance that a rollout ends after an action
@@ -114,29 +115,27 @@ class Moves:
 
     propagation: Propagation
     text: tuple[str, ...]  #: [M]
-    member_ptr: np.ndarray  #: [M+1] row starts into member
-    member: np.ndarray  #: arguments, in the order in which they are sharded
+    members: Ragged  #: [M] arguments, in the order in which they are sharded
     dim: np.ndarray  #: [M]
     axis: np.ndarray  #: [M]
     discarded: int  #: how many more would do something, but too little
 
     def take(self, state: Sharding, move: int) -> int:
         """Take a move in place; gives how many ops and values it changed."""
-        members = self.member[self.member_ptr[move] : self.member_ptr[move + 1]]
-        return self.propagation.shard(state, members, int(self.dim[move]), int(self.axis[move]))
+        return self.propagation.shard(
+            state, self.members.row(move), int(self.dim[move]), int(self.axis[move])
+        )
 
     def legal(self, state: Sharding) -> np.ndarray:
         """Moves that would change the state."""
-        flow = self.propagation.flow
+        members = self.members
         return _legal(
             state.value_dim,
-            self.member_ptr,
-            self.member,
+            members.ptr,
+            members.flat,
             self.dim,
             self.axis,
-            flow.value_dim_ptr,
-            flow.value_size,
-            flow.axis_size,
+            self.propagation.flow,
         )
 
 
@@ -167,8 +166,10 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
     return Moves(
         propagation=propagation,
         text=tuple(text for *_, text in kept),
-        member_ptr=np.cumsum([0, *(len(group) for group, *_ in kept)], dtype=np.int64),
-        member=np.asarray([a for group, *_ in kept for a in group], dtype=np.int32),
+        members=Ragged(
+            row_starts([len(group) for group, *_ in kept]),
+            np.asarray([argument for group, *_ in kept for argument in group], dtype=np.int32),
+        ),
         dim=np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
         axis=np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
         discarded=len(rows) - len(kept),
@@ -182,27 +183,22 @@ def _legal(
     member: Int32Array,
     dims: Int32Array,
     axes: Int32Array,
-    value_dim_ptr: Int32Array,
-    value_size: Int64Matrix,
-    axis_size: Int64Array,
+    flow: Flow,
 ) -> np.ndarray:
     legal = np.empty(dims.shape[0], np.int32)
-    n = 0
+    count = 0
     for move in range(dims.shape[0]):
         dim, axis = dims[move], axes[move]
-        for k in range(member_ptr[move], member_ptr[move + 1]):
-            value = member[k]
+        for place in range(member_ptr[move], member_ptr[move + 1]):
+            value = member[place]
             if value_dim[value, axis] >= 0:
                 continue
-            ways = axis_size[axis]
-            for b in range(axis_size.shape[0]):
-                if value_dim[value, b] == dim:
-                    ways *= axis_size[b]
-            if value_size[axis, value_dim_ptr[value] + dim] % ways == 0:
-                legal[n] = move
-                n += 1
+            size = flow.value_size[axis, flow.value_dim_ptr[value] + dim]
+            if divides(size, value_dim, value, dim, axis, flow.axis_size):
+                legal[count] = move
+                count += 1
                 break
-    return legal[:n]
+    return legal[:count]
 
 
 @dataclasses.dataclass
@@ -474,7 +470,7 @@ class _Tree:
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
         quick = self._price(state, int(_print(state.op_factor, state.value_dim)))
-        self.recorder.record_plan(*state, [self.moves.text[m] for m in way], ids, quick)
+        self.recorder.record_plan(*state, [self.moves.text[move] for move in way], ids, quick)
         return quick.score
 
     def _close(self, node: _Node) -> None:
@@ -512,8 +508,8 @@ class Evaluator:
 @compiled
 def _print(op_factor: Int32Matrix, value_dim: Int8Matrix) -> np.uint64:
     """Hash of a whole sharding."""
-    h = np.uint64(14695981039346656037)
+    digest = np.uint64(14695981039346656037)
     for array in (op_factor.reshape(-1), value_dim.reshape(-1).astype(np.int32)):
-        for x in array:
-            h = (h ^ np.uint64(np.uint32(x))) * np.uint64(1099511628211)
-    return h
+        for number in array:
+            digest = (digest ^ np.uint64(np.uint32(number))) * np.uint64(1099511628211)
+    return digest

@@ -76,7 +76,9 @@ class Beam:
         self.space = recorder.problem.space
         self.root = State(self.space)
         recorder.price(self.root)
-        self.choices: list[Row] = [(m, a) for m, a in legal_rows(self.root, least).tolist()]
+        self.choices: list[Row] = [
+            (move, axis) for move, axis in legal_rows(self.root, least).tolist()
+        ]
         keys = recorder.trace.node.array["key"][: recorder.trace.node.n].tolist()
         # Trace nodes by state
         self.nodes: dict[int, int] = {key: number for number, key in enumerate(keys)}
@@ -87,7 +89,7 @@ class Beam:
 
     def read(self, actions: Sequence[Action]) -> tuple[Row, ...]:
         """Actions as a sequence."""
-        return tuple((self.space.move_of(a), a.axis) for a in actions)
+        return tuple((self.space.move_of(action), action.axis) for action in actions)
 
     def taken(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
         """The state after ``rows``, and those of them that had an effect."""
@@ -100,10 +102,13 @@ class Beam:
         node = self.nodes.get(state.key)
         if node is not None:
             return self.recorder.price(state)
-        actions = [Action(int(self.space.group[m]), int(self.space.bits[m]), a) for m, a in rows]
+        actions = [
+            Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
+            for move, axis in rows
+        ]
         depth = int(self.recorder.trace.node.array["depth"][parent]) + 1
         label = " ".join(
-            self.space.text(a) for a in (actions[-1:] if len(actions) == depth else actions)
+            self.space.text(axis) for axis in (actions[-1:] if len(actions) == depth else actions)
         )
         node = self.nodes[state.key] = self.recorder.add_node(parent, label, depth, state.key)
         return self.recorder.record(state, actions, (parent, node))
@@ -175,11 +180,16 @@ class Beam:
 
     def _changes(self, rows: tuple[Row, ...]) -> Iterator[tuple[Row, ...]]:
         """Every sequence that is one change away, in random order."""
-        n, c = len(rows), len(self.choices)
-        kinds = [("remove", i, 0) for i in range(n)]
-        kinds += [("swap", i, j) for i in range(n) for j in range(i)]
-        kinds += [("replace", i, j) for i in range(n) for j in range(c)]
-        kinds += [("insert", i, j) for i in range(n + 1) for j in range(c) if n < self.depth]
+        row_count, choice_count = len(rows), len(self.choices)
+        kinds = [("remove", i, 0) for i in range(row_count)]
+        kinds += [("swap", i, j) for i in range(row_count) for j in range(i)]
+        kinds += [("replace", i, j) for i in range(row_count) for j in range(choice_count)]
+        kinds += [
+            ("insert", i, j)
+            for i in range(row_count + 1)
+            for j in range(choice_count)
+            if row_count < self.depth
+        ]
         for which in self.rng.permutation(len(kinds)).tolist():
             kind, i, j = kinds[which]
             if kind == "remove":

@@ -28,15 +28,17 @@ class Steering(NamedTuple):
 DEFAULTS = Steering()
 
 
-def rewards(trace: Trace, n: int, length_penalty: float) -> np.ndarray:
-    """[n] rewards of the first ``n`` simulations.
+def rewards(trace: Trace, row_count: int, length_penalty: float) -> np.ndarray:
+    """[n] rewards of the first ``row_count`` simulations.
 
     -log C(s), less for every action and where a plan does not fit.
     """
     row = trace.row
-    length = np.diff(row["action_end"][:n], prepend=0)
-    reward: np.ndarray = -np.log(np.maximum(row["score"][:n], 1e-12)) - length_penalty * length
-    return reward - OVER_LIMIT * ~row["fits"][:n]
+    length = np.diff(row["action_end"][:row_count], prepend=0)
+    reward: np.ndarray = (
+        -np.log(np.maximum(row["score"][:row_count], 1e-12)) - length_penalty * length
+    )
+    return reward - OVER_LIMIT * ~row["fits"][:row_count]
 
 
 def priors(mean_reward: np.ndarray) -> np.ndarray:
@@ -75,12 +77,14 @@ def upper_bounds(
         steering: weights.
         warmths: rewards count by ``exp((reward - top) / warmth)``.
     """
-    n = np.asarray(visits, float)
-    tried = n > 0
+    counts = np.asarray(visits, float)
+    tried = counts > 0
     mean, best = np.where(tried, mean_reward, top), np.where(tried, best_reward, top)
-    bonus = steering.exploration * np.sqrt(np.log(n.sum() + 1.0) / (n + 1.0))
-    bounds = np.zeros(len(n))
+    bonus = steering.exploration * np.sqrt(np.log(counts.sum() + 1.0) / (counts + 1.0))
+    bounds = np.zeros(len(counts))
     for warmth in warmths:
         near = 0.5 * (np.exp((mean - top) / warmth) + np.exp((best - top) / warmth))
-        bounds += (steering.prior_visits * prior + n * near) / (n + steering.prior_visits) + bonus
+        bounds += (steering.prior_visits * prior + counts * near) / (
+            counts + steering.prior_visits
+        ) + bonus
     return bounds / len(warmths)

@@ -170,6 +170,6 @@ def _message(
         sentence = (
             "No action changes anything beside the pins, so the program is sharded by them alone."
         )
-    n = recorder.evaluations
-    text = f"{sentence} {n} distinct shardings priced in {elapsed_s:.2f} s."
+    evaluations = recorder.evaluations
+    text = f"{sentence} {evaluations} distinct shardings priced in {elapsed_s:.2f} s."
     return text if cost.fits else f"{text} {what_would_fit(problem, plan, cost)}"

@@ -74,7 +74,10 @@ def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str,
     Each role gets at least one, each axis goes to one role or is not used.
     """
     for choice in itertools.product((*roles, None), repeat=len(axes)):
-        got = [[axis for axis, role in zip(axes, choice, strict=True) if role == r] for r in roles]
+        got = [
+            [axis for axis, role in zip(axes, choice, strict=True) if role == wanted_role]
+            for wanted_role in roles
+        ]
         if all(got):
             for orders in itertools.product(*map(itertools.permutations, got)):
                 yield dict(zip(roles, orders, strict=True))

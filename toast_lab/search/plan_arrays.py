@@ -35,10 +35,10 @@ def array_offenders(
         ("value_dim", value_dim, program.n_values, "values"),
     )
     wrong = []
-    for name, array, n, noun in rows:
-        if array.shape != (n, n_axes):
+    for name, array, row_count, noun in rows:
+        if array.shape != (row_count, n_axes):
             wrong.append(
-                f"{prefix}{name} has shape {array.shape}, the program has {n} {noun} "
+                f"{prefix}{name} has shape {array.shape}, the program has {row_count} {noun} "
                 f"and the mesh {n_axes} axes"
             )
         elif bad := trace_check.outside(array, -1, np.iinfo(array.dtype).max):

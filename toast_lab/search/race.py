@@ -82,15 +82,24 @@ class Race(Generic[PlanT]):
     @property
     def plans(self) -> dict[str, PlanT]:
         """Each method's best plan."""
-        return {o.method: o.plan for o in self.outcomes if o.plan is not None}
+        return {
+            outcome.method: outcome.plan for outcome in self.outcomes if outcome.plan is not None
+        }
 
     @property
     def curves(self) -> list[dict[str, Any]]:
         """The anytime curves as rows of CURVE_COLUMNS: one at each improvement of each method."""
         return [
-            {"method": o.method, **{k: v for k, v in p._asdict().items() if k != "actions"}}
-            for o in self.outcomes
-            for p in o.points
+            {
+                "method": outcome.method,
+                **{
+                    column: value
+                    for column, value in point._asdict().items()
+                    if column != "actions"
+                },
+            }
+            for outcome in self.outcomes
+            for point in outcome.points
         ]
 
     def __repr__(self) -> str:
@@ -115,24 +124,24 @@ class Race(Generic[PlanT]):
         )
         lines = [
             (
-                r.method,
-                _number(r.score, "{:.4f}"),
-                _number(r.time_s, "{:.3f}", 1e3),
-                _number(r.peak_bytes, "{:.2f}", 2.0**-30),
-                {True: "yes", False: "no", None: "-"}[r.fits],
-                r.status,
-                _number(r.evaluations, "{:d}"),
-                _number(r.elapsed_s, "{:.2f}"),
-                _number(r.own_best_s, "{:.2f}"),
-                _number(r.close_s, "{:.2f}"),
-                _number(r.gap, "{:.2%}"),
+                row.method,
+                _number(row.score, "{:.4f}"),
+                _number(row.time_s, "{:.3f}", 1e3),
+                _number(row.peak_bytes, "{:.2f}", 2.0**-30),
+                {True: "yes", False: "no", None: "-"}[row.fits],
+                row.status,
+                _number(row.evaluations, "{:d}"),
+                _number(row.elapsed_s, "{:.2f}"),
+                _number(row.own_best_s, "{:.2f}"),
+                _number(row.close_s, "{:.2f}"),
+                _number(row.gap, "{:.2%}"),
             )
-            for r in self.rows
+            for row in self.rows
         ]
         troubles = [
-            f"{r.method}: {r.message}"
-            for r in self.rows
-            if r.status in (search_child.CRASHED, search_child.FAILED)
+            f"{row.method}: {row.message}"
+            for row in self.rows
+            if row.status in (search_child.CRASHED, search_child.FAILED)
         ]
         return "\n".join(
             [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, lines), *troubles]
@@ -208,16 +217,16 @@ def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | Non
     Raises InvalidProblem listing every method that is unknown, given twice, or has options and does
     not run.
     """
-    wrong = [no_method(m) for m in methods if m not in METHODS]
+    wrong = [no_method(method) for method in methods if method not in METHODS]
     wrong += [
-        f"{m} is given {list(methods).count(m)} times"
-        for m in dict.fromkeys(methods)
-        if methods.count(m) > 1
+        f"{method} is given {list(methods).count(method)} times"
+        for method in dict.fromkeys(methods)
+        if methods.count(method) > 1
     ]
     wrong += [
-        f"options are given for {m}, which does not take part"
-        for m in options or {}
-        if m not in methods
+        f"options are given for {method}, which does not take part"
+        for method in options or {}
+        if method not in methods
     ]
     if not methods:
         wrong.append(f"no method is given; methods: {', '.join(METHODS)}")
@@ -246,43 +255,47 @@ def not_started(method: str) -> Outcome:
 def rows(outcomes: Iterable[Outcome]) -> list[Row]:
     """The table of a race: what each method found, judged by the best and by the bounds of all."""
     outcomes = list(outcomes)
-    ends = [(not o.last.fits, o.last.score) for o in outcomes if o.last is not None]
-    bound = max((o.bound for o in outcomes if o.bound is not None), default=None)
-    return [_row(o, min(ends, default=None), bound) for o in outcomes]
+    ends = [
+        (not outcome.last.fits, outcome.last.score)
+        for outcome in outcomes
+        if outcome.last is not None
+    ]
+    bound = max((outcome.bound for outcome in outcomes if outcome.bound is not None), default=None)
+    return [_row(outcome, min(ends, default=None), bound) for outcome in outcomes]
 
 
-def _row(o: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Row:
-    last = o.last
+def _row(outcome: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Row:
+    last = outcome.last
     if last is None or best is None:
         return Row(
-            method=o.method,
+            method=outcome.method,
             score=None,
             time_s=None,
             peak_bytes=None,
             fits=None,
-            status=o.status,
-            evaluations=o.evaluations,
-            elapsed_s=o.elapsed_s,
+            status=outcome.status,
+            evaluations=outcome.evaluations,
+            elapsed_s=outcome.elapsed_s,
             own_best_s=None,
             close_s=None,
             gap=None,
             actions=(),
-            message=o.message,
+            message=outcome.message,
         )
     return Row(
-        method=o.method,
+        method=outcome.method,
         score=last.score,
         time_s=last.time_s,
         peak_bytes=last.peak_bytes,
         fits=last.fits,
-        status=o.status,
-        evaluations=o.evaluations,
-        elapsed_s=o.elapsed_s,
+        status=outcome.status,
+        evaluations=outcome.evaluations,
+        elapsed_s=outcome.elapsed_s,
         own_best_s=last.elapsed_s,
-        close_s=seconds_to(o.points, best),
+        close_s=seconds_to(outcome.points, best),
         gap=None if not bound else last.score / bound - 1.0,
-        actions=o.actions,
-        message=o.message,
+        actions=outcome.actions,
+        message=outcome.message,
     )
 
 
@@ -297,7 +310,12 @@ def seconds_to(
     """
     does_not_fit, score = best
     return next(
-        (p.elapsed_s for p in points if p.score <= score * close and (p.fits or does_not_fit)), None
+        (
+            point.elapsed_s
+            for point in points
+            if point.score <= score * close and (point.fits or does_not_fit)
+        ),
+        None,
     )
 
 

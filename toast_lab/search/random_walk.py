@@ -55,6 +55,8 @@ def run(recorder: Recorder, seed: int, options: RandomWalk) -> Status:
         if state.key not in known:
             stale = 0
             known.add(state.key)
-            node = recorder.add_node(0, " ".join(space.text(a) for a in taken), 1, state.key)
+            node = recorder.add_node(
+                0, " ".join(space.text(action) for action in taken), 1, state.key
+            )
             recorder.record(state, taken, (0, node))
     return Status.CONVERGED

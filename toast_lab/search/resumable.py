@@ -114,11 +114,15 @@ def _differences(
     asked |= {"seed": seed} if seed is not None else {}
     about, given = trace.about, trace.about.get("options", {})
     return [
-        *(f"{k} {about.get(k)!r}, not {v!r}" for k, v in asked.items() if about.get(k) != v),
         *(
-            f"option {k}={given[k]!r}, not {v!r}"
-            for k, v in options.items()
-            if k in given and given[k] != v
+            f"{name} {about.get(name)!r}, not {value!r}"
+            for name, value in asked.items()
+            if about.get(name) != value
+        ),
+        *(
+            f"option {name}={given[name]!r}, not {value!r}"
+            for name, value in options.items()
+            if name in given and given[name] != value
         ),
     ]
 
@@ -134,7 +138,7 @@ def _refuse(title: str, wrong: Iterable[str]) -> None:
 
 def about_offenders(trace: Trace) -> Iterator[str]:
     """What a trace would have to say of its search and does not."""
-    if missing := [k for k in _NEEDED if k not in trace.about]:
+    if missing := [name for name in _NEEDED if name not in trace.about]:
         yield f"it lacks about.{', about.'.join(missing)}"
     elif trace.about["method"] not in METHODS:
         yield f"about.method is {trace.about['method']!r:.60}, methods: {', '.join(METHODS)}"
@@ -242,5 +246,5 @@ def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
 
 
 def _more(bad: np.ndarray) -> str:
-    n = int(bad.sum()) - 1
-    return f" (and {n} more)" if n else ""
+    count = int(bad.sum()) - 1
+    return f" (and {count} more)" if count else ""

@@ -39,8 +39,10 @@ def replay(
         state = State(problem.space)
         try:
             actions = [
-                known.setdefault(t, parse_action(problem.analysis, problem.mesh, t))
-                for t in simulation.actions
+                known.setdefault(
+                    action_text, parse_action(problem.analysis, problem.mesh, action_text)
+                )
+                for action_text in simulation.actions
             ]
         except ToastError:
             continue

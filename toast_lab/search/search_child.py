@@ -262,17 +262,17 @@ def run_one(
         if best == (best := (last.best_score, last.best_time_s, last.best_peak_bytes)):
             return  # decoding thousands of simulations a second would be a burden on the search
         sender.hand_on(news)
-        for s in news:
-            if s.improved:
+        for simulation in news:
+            if simulation.improved:
                 isolate.report(
                     Point(
-                        elapsed_s=s.elapsed_s,
-                        score=s.score,
-                        time_s=s.time_s,
-                        peak_bytes=s.peak_bytes,
-                        fits=s.fits,
-                        simulation=s.index,
-                        actions=s.actions,
+                        elapsed_s=simulation.elapsed_s,
+                        score=simulation.score,
+                        time_s=simulation.time_s,
+                        peak_bytes=simulation.peak_bytes,
+                        fits=simulation.fits,
+                        simulation=simulation.index,
+                        actions=simulation.actions,
                     )
                 )
 

@@ -229,46 +229,48 @@ class Trace:
         ]
 
     # -- decoding ---------------------------------------------------------------------------------
-    def simulation(self, i: int) -> Simulation:
-        """Simulation number ``i``, counted from 0."""
+    def simulation(self, index: int) -> Simulation:
+        """Simulation number ``index``, counted from 0."""
         row = self.row.array
-        best = int(row["best"][i])
-        words = self.action.array["word"][self._begin("action_end", i) : row["action_end"][i]]
-        nodes = self.passed.array["node"][self._begin("node_end", i) : row["node_end"][i]]
+        best = int(row["best"][index])
+        words = self.action.array["word"][
+            self._begin("action_end", index) : row["action_end"][index]
+        ]
+        nodes = self.passed.array["node"][self._begin("node_end", index) : row["node_end"][index]]
         return Simulation(
-            index=i + 1,
-            round=int(row["round"][i]),
-            elapsed_s=float(row["elapsed_s"][i]),
-            actions=tuple(self.vocabulary[w] for w in words),
+            index=index + 1,
+            round=int(row["round"][index]),
+            elapsed_s=float(row["elapsed_s"][index]),
+            actions=tuple(self.vocabulary[word] for word in words),
             nodes=tuple(nodes.tolist()),
-            score=float(row["score"][i]),
-            time_s=float(row["time_s"][i]),
-            peak_bytes=float(row["peak_bytes"][i]),
-            fits=bool(row["fits"][i]),
+            score=float(row["score"][index]),
+            time_s=float(row["time_s"][index]),
+            peak_bytes=float(row["peak_bytes"][index]),
+            fits=bool(row["fits"][index]),
             best_score=float(row["score"][best]),
             best_time_s=float(row["time_s"][best]),
             best_peak_bytes=float(row["peak_bytes"][best]),
-            improved=best == i,
+            improved=best == index,
         )
 
-    def node_at(self, i: int) -> Node:
-        """Node number ``i``."""
-        n = self.node.array
-        score = float(n["score"][i])
+    def node_at(self, index: int) -> Node:
+        """Node number ``index``."""
+        columns = self.node.array
+        score = float(columns["score"][index])
         return Node(
-            id=i,
-            parent=int(n["parent"][i]),
-            action=self.vocabulary[n["word"][i]] if i else "",
-            depth=int(n["depth"][i]),
-            key=int(n["key"][i]),
-            visits=int(n["visits"][i]),
-            value=float(n["value"][i]),
-            best_score=float(n["best_score"][i]),
+            id=index,
+            parent=int(columns["parent"][index]),
+            action=self.vocabulary[columns["word"][index]] if index else "",
+            depth=int(columns["depth"][index]),
+            key=int(columns["key"][index]),
+            visits=int(columns["visits"][index]),
+            value=float(columns["value"][index]),
+            best_score=float(columns["best_score"][index]),
             score=None if np.isnan(score) else score,
         )
 
-    def _begin(self, column: str, i: int) -> int:
-        return int(self.row.array[column][i - 1]) if i else 0
+    def _begin(self, column: str, index: int) -> int:
+        return int(self.row.array[column][index - 1]) if index else 0
 
     # -- writing ----------------------------------------------------------------------------------
     def word(self, text: str) -> int:
@@ -318,7 +320,11 @@ class Trace:
         Raises NotSaved if that cannot be.
         """
         columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
-        arrays = {f"{part}.{name}": c[name] for part, c in columns.items() for name in c.array}
+        arrays = {
+            f"{part}.{name}": part_columns[name]
+            for part, part_columns in columns.items()
+            for name in part_columns.array
+        }
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
         if self.best_op_factor is not None and self.best_value_dim is not None:
             arrays |= {"best.op_axis": self.best_op_factor, "best.value_axis": self.best_value_dim}
@@ -355,7 +361,9 @@ class Trace:
         trace = cls()
         parts = {part: getattr(trace, part) for part in PARTS}
         expected = {
-            f"{part}.{name}": a.dtype for part, c in parts.items() for name, a in c.array.items()
+            f"{part}.{name}": array.dtype
+            for part, c in parts.items()
+            for name, array in c.array.items()
         }
         about = header.get("about")
         wrong = [] if isinstance(about, dict) else ["about must be an object"]
@@ -371,7 +379,9 @@ class Trace:
             trace.best_op_factor = arrays.get("best.op_axis")
             trace.best_value_dim = arrays.get("best.value_axis")
             trace.memory = {
-                k.removeprefix("memory."): a for k, a in arrays.items() if k.startswith("memory.")
+                k.removeprefix("memory."): array
+                for k, array in arrays.items()
+                if k.startswith("memory.")
             }
             wrong += trace_check.offenders(trace)
         if wrong:

@@ -62,7 +62,7 @@ def array_offenders(
         }
         if len(set(lengths.values())) > 1:
             yield f"columns of {part} differ in length: " + ", ".join(
-                f"{k} {n}" for k, n in lengths.items()
+                f"{column} {length}" for column, length in lengths.items()
             )
         elif lengths and max(lengths.values()) > MOST_NODES:
             yield f"{part} has {max(lengths.values())} rows, at most {MOST_NODES}"
@@ -71,7 +71,7 @@ def array_offenders(
 def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
     """What is wrong with the texts of a header."""
     for name, texts in (("vocabulary", vocabulary), ("best_actions", best_actions)):
-        if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+        if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
             yield f"{name} must be a list of texts"
         elif name == "vocabulary" and len(set(texts)) != len(texts):
             yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> str:
-    good = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+    good = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     return "" if good else f"must be a list of texts, got {value!r:.60}"
 
 
@@ -210,7 +210,9 @@ def _options(value: Any) -> str:
     if not isinstance(value, dict):
         return f"must be an object, got {value!r:.60}"
     wrong = [
-        k for k, v in value.items() if not isinstance(v, int | float | str | bool | type(None))
+        option
+        for option, given in value.items()
+        if not isinstance(given, int | float | str | bool | type(None))
     ]
     if not wrong:
         return ""

@@ -113,11 +113,11 @@ def _announced(
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(start)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise Damaged(f"{name} is an array of {dtype}, not of numbers")
-    if any(type(n) is not int or n < 0 for n in shape):
+    if any(type(extent) is not int or extent < 0 for extent in shape):
         raise Damaged(f"{name} has shape {shape}")
     expected, held = dtype.itemsize, part.file_size - start.tell()
-    for n in shape:
-        expected *= n
+    for extent in shape:
+        expected *= extent
     if expected != held:
         raise Damaged(
             f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, and holds {held}"

@@ -70,13 +70,13 @@ class Places:
         current = np.zeros(len(ends), np.int64)
         some = length > 0  # a simulation that names no node is the root's
         current[some] = home[passed[begins[some]]]
-        for k in range(1, int(length.max(initial=0))):
-            walks = np.flatnonzero(length > k)
-            nodes = passed[begins[walks] + k].astype(np.int64)
+        for depth in range(1, int(length.max(initial=0))):
+            walks = np.flatnonzero(length > depth)
+            nodes = passed[begins[walks] + depth].astype(np.int64)
             to = home[nodes].astype(np.int64)
             away = np.flatnonzero(self.place["parent"][to] != current[walks])
             if len(away):
-                came = passed[begins[walks[away]] + k - 1]
+                came = passed[begins[walks[away]] + depth - 1]
                 words = np.where(parent[nodes[away]] == came, trace.node["word"][nodes[away]], -1)
                 to[away] = self._other(
                     current[walks[away]], nodes[away], words, first + walks[away]
@@ -84,12 +84,14 @@ class Places:
             current[walks] = to
         self.end.extend({"place": current.astype(np.int32)})
 
-    def tally(self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty) -> Tally:
-        """Count the first ``n`` simulations, all by default.
+    def tally(
+        self, row_count: int | None = None, length_penalty: float = DEFAULTS.length_penalty
+    ) -> Tally:
+        """Count the first ``row_count`` simulations, all by default.
 
         Rewards are less by ``length_penalty`` for every action.
         """
-        end = self.end["place"][:n]
+        end = self.end["place"][:row_count]
         reward = rewards(self.trace, len(end), length_penalty)
         score, size = self.trace.row["score"][: len(end)], self.place.n
         ended = np.bincount(end, minlength=size)
@@ -121,11 +123,11 @@ class Places:
             )
 
     def actions(
-        self, n: int | None = None, length_penalty: float = DEFAULTS.length_penalty
+        self, row_count: int | None = None, length_penalty: float = DEFAULTS.length_penalty
     ) -> Actions:
-        """What the first ``n`` simulations say of each action, wherever it was taken."""
+        """What the first ``row_count`` simulations say of each action, wherever it was taken."""
         row, words = self.trace.row, len(self.trace.vocabulary)
-        ends = row["action_end"][:n]
+        ends = row["action_end"][:row_count]
         took = self.trace.action["word"][: ends[-1] if len(ends) else 0]
         length = np.diff(ends, prepend=0)
         score = np.repeat(row["score"][: len(ends)], length)
@@ -162,7 +164,7 @@ class Places:
         A method that takes several actions at a time names them in one label; then they are those
         of the first simulation that ended here.
         """
-        labels = tuple(self.label(p) for p in self.chain(place)[1:])
+        labels = tuple(self.label(passed) for passed in self.chain(place)[1:])
         ended = np.flatnonzero(self.end["place"] == place)
         if not place or not len(ended):
             return labels

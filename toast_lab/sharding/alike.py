@@ -18,26 +18,46 @@ import numpy as np
 
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir.program import Program
+from toast_lab.ragged import Ragged, row_numbers, row_starts
+
+
+class Effects(NamedTuple):
+    """What each of ``M`` moves would do to ops, or to values: an entry for each that it touches."""
+
+    ptr: np.ndarray  #: [M+1] int32 row starts into the other arrays
+    target: np.ndarray  #: int32 op or value, or the class of it
+    cut: np.ndarray  #: factor (int32) or dim (int8) of it that the move would split
+    size: np.ndarray  #: int64 size of that
+    axes: np.ndarray  #: uint8: bit a is set if axis a may be used there
+
+    @property
+    def move(self) -> np.ndarray:
+        """[entries] the move that each entry belongs to."""
+        return row_numbers(self.ptr)
+
+    def rows(self, move: int) -> slice:
+        """The entries of one move."""
+        return slice(int(self.ptr[move]), int(self.ptr[move + 1]))
+
+    def on_classes(self, kinds: Classes) -> Effects:
+        """What moves would do to the first op or value of each class; targets are classes."""
+        first = kinds.first[kinds.label[self.target]] == self.target
+        return Effects(
+            ptr=row_starts(first)[self.ptr].astype(np.int32),
+            target=kinds.label[self.target[first]],
+            cut=self.cut[first],
+            size=self.size[first],
+            axes=self.axes[first],
+        )
 
 
 class Alike(NamedTuple):
-    """Classes of ops (``K``) and values (``L``), and what moves do to them.
-
-    For each of ``M`` moves, that is what it does to the first of each class.
-    """
+    """Classes of ops (``K``) and values (``L``), and what moves do to the first of each class."""
 
     ops: Classes
     values: Classes
-    op_ptr: np.ndarray  #: [M+1] row starts into op / move_factor
-    op: np.ndarray  #: class that the move would split ...
-    move_factor: np.ndarray  #: ... along this name of its first op
-    value_ptr: np.ndarray  #: [M+1]
-    value: np.ndarray  #: class that the move would shard ...
-    move_dim: np.ndarray  #: ... along this dim
-    move_dim_size: np.ndarray
-    #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
-    op_axes: np.ndarray
-    value_axes: np.ndarray  #: the same of ``value``
+    op_effects: Effects
+    value_effects: Effects
 
     def over_ops(self, program: Program, rows: np.ndarray) -> np.ndarray:
         """[O, A] name of each op on each axis, -1 for none.
@@ -47,144 +67,61 @@ class Alike(NamedTuple):
         label, first, start = self.ops.label, self.ops.first, program.factor_ptr
         # From the names of the first op to its own
         moved = (start[:-1] - start[first[label]]).astype(np.int32)
-        found = rows[label]
-        return np.where(found >= 0, found + moved[:, None], np.int32(-1))
-
-
-class Spans(NamedTuple):
-    """What each of ``M`` moves does on each of ``A`` axes, as the kernels read it."""
-
-    op_span: np.ndarray  #: [A, M, 2] first row and end in op / move_factor
-    op: np.ndarray
-    move_factor: np.ndarray
-    value_span: np.ndarray  #: [A, M, 2]
-    value: np.ndarray
-    move_dim: np.ndarray
-    move_dim_size: np.ndarray
-
-
-def spans(alike: Alike, n_axes: int) -> Spans:
-    """The rows of ``alike`` by axis, without what is ruled out there.
-
-    They are those of ``alike`` themselves where every axis has all of them.
-    """
-    op_span, op_row = _spans(alike.op_ptr, alike.op_axes, n_axes)
-    value_span, value_row = _spans(alike.value_ptr, alike.value_axes, n_axes)
-    return Spans(
-        op_span,
-        alike.op[op_row],
-        alike.move_factor[op_row],
-        value_span,
-        alike.value[value_row],
-        alike.move_dim[value_row],
-        alike.move_dim_size[value_row],
-    )
-
-
-def _spans(ptr: np.ndarray, axes: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
-    every = np.arange(len(axes))
-    if (axes == 2**n_axes - 1).all():
-        one = np.stack([ptr[:-1], ptr[1:]], axis=1).astype(np.int64)
-        return np.tile(one, (n_axes, 1, 1)), every
-    found, rows = np.empty((n_axes, len(ptr) - 1, 2), np.int64), []
-    begin = 0
-    for a in range(n_axes):
-        kept = (axes >> a) & 1 == 1
-        starts = begin + np.concatenate([[0], np.cumsum(kept)])[ptr]
-        found[a, :, 0], found[a, :, 1] = starts[:-1], starts[1:]
-        rows.append(every[kept])
-        begin += len(rows[-1])
-    return found, np.concatenate(rows)
+        own_rows = rows[label]
+        return np.where(own_rows >= 0, own_rows + moved[:, None], np.int32(-1))
 
 
 def find_alike(
     program: Program,
-    op_ptr: np.ndarray,
-    op: np.ndarray,
-    move_factor: np.ndarray,
-    value_ptr: np.ndarray,
-    value: np.ndarray,
-    move_dim: np.ndarray,
-    move_dim_size: np.ndarray,
-    op_axes: np.ndarray,
-    value_axes: np.ndarray,
+    op_effects: Effects,
+    value_effects: Effects,
     fixed: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Alike:
-    """Sort ops and values into classes; the arrays are those of ``Space``.
+    """Sort ops and values into classes.
 
-    ``fixed``: ([O, A] names, [V, A] dims) that every state has, -1: none; of alike ones they are
-    the same.
+    Args:
+        program: that moves are of.
+        op_effects: what moves do to ops.
+        value_effects: what moves do to values.
+        fixed: ([O, A] names, [V, A] dims) that every state has, -1: none; of alike ones they are
+            the same.
     """
-    move = np.repeat(np.arange(len(op_ptr) - 1), np.diff(op_ptr))
-    local = move_factor - program.factor_ptr[op]
-    what = classes(
-        len(op),
-        move,
-        local,
-        program.factor_size[move_factor],
-        program.factor_class[move_factor],
-        op_axes,
-    )
-    here: list[np.ndarray] = []
-    there: list[np.ndarray] = []
+    fixed_factors: list[np.ndarray] = []
+    fixed_dims: list[np.ndarray] = []
     if fixed is not None:
-        here = list(np.where(fixed[0] >= 0, fixed[0] - program.factor_ptr[:-1, None], -1).T)
-        there = list(fixed[1].T)
-    ops = classes(program.n_ops, _grouped(op, what.label, program.n_ops), *here)
-    move = np.repeat(np.arange(len(value_ptr) - 1), np.diff(value_ptr))
-    what = classes(len(value), move, move_dim, move_dim_size, value_axes)
-    values = classes(program.n_values, _grouped(value, what.label, program.n_values), *there)
-    return by_classes(
-        ops,
-        values,
-        op_ptr,
-        op,
-        move_factor,
-        value_ptr,
-        value,
-        move_dim,
-        move_dim_size,
-        op_axes,
-        value_axes,
+        names, dims = fixed
+        fixed_factors = list(np.where(names >= 0, names - program.factor_ptr[:-1, None], -1).T)
+        fixed_dims = list(dims.T)
+    touched = classes(
+        len(op_effects.target),
+        op_effects.move,
+        op_effects.cut - program.factor_ptr[op_effects.target],
+        op_effects.size,
+        program.factor_class[op_effects.cut],
+        op_effects.axes,
     )
-
-
-def by_classes(
-    ops: Classes,
-    values: Classes,
-    op_ptr: np.ndarray,
-    op: np.ndarray,
-    move_factor: np.ndarray,
-    value_ptr: np.ndarray,
-    value: np.ndarray,
-    move_dim: np.ndarray,
-    move_dim_size: np.ndarray,
-    op_axes: np.ndarray,
-    value_axes: np.ndarray,
-) -> Alike:
-    """What each move does to the first of each class; the other arrays are those of ``Space``."""
-    first = ops.first[ops.label[op]] == op
-    value_first = values.first[values.label[value]] == value
-    return Alike(
-        ops,
-        values,
-        _kept_ptr(op_ptr, first),
-        ops.label[op[first]],
-        move_factor[first],
-        _kept_ptr(value_ptr, value_first),
-        values.label[value[value_first]],
-        move_dim[value_first],
-        move_dim_size[value_first],
-        op_axes[first],
-        value_axes[value_first],
+    ops = classes(
+        program.n_ops, _by_target(op_effects, touched.label, program.n_ops), *fixed_factors
     )
+    touched = classes(
+        len(value_effects.target),
+        value_effects.move,
+        value_effects.cut,
+        value_effects.size,
+        value_effects.axes,
+    )
+    values = classes(
+        program.n_values, _by_target(value_effects, touched.label, program.n_values), *fixed_dims
+    )
+    return by_classes(ops, values, op_effects, value_effects)
 
 
-def _grouped(thing: np.ndarray, what: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ragged rows: what happens to each thing, in the order of the moves."""
-    order = np.argsort(thing, kind="stable")
-    return np.concatenate([[0], np.cumsum(np.bincount(thing, minlength=n))]), what[order]
+def by_classes(ops: Classes, values: Classes, op_effects: Effects, value_effects: Effects) -> Alike:
+    """Classes of ops and values, with what each move does to the first of each class."""
+    return Alike(ops, values, op_effects.on_classes(ops), value_effects.on_classes(values))
 
 
-def _kept_ptr(ptr: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(kept)])[ptr].astype(np.int32)
+def _by_target(effects: Effects, label: np.ndarray, count: int) -> Ragged:
+    """What happens to each op or value, in the order of the moves."""
+    entries = Ragged.by_key(effects.target, count)
+    return Ragged(entries.ptr, label[entries.flat])

@@ -29,9 +29,11 @@ import numpy as np
 
 from toast_lab.errors import InvalidPlan, InvalidProblem, join_offenders
 from toast_lab.ir.program import Program
+from toast_lab.ragged import gather
+from toast_lab.sharding.alike import Effects
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import no_effect
-from toast_lab.sharding.space import Action, Space
+from toast_lab.sharding.space import Action, Fixed, Space
 from toast_lab.sharding.state import State
 from toast_lab.sharding.wishes import ActionWish, ValueWish, Wish, cuts
 
@@ -119,12 +121,18 @@ class Pins:
 
     def narrowed(self, space: Space) -> Space:
         """A space of the same program and mesh in which every state keeps to the pins."""
-        first = space.analysis.program.shape_ptr
+        ops, values = space.op_effects, space.value_effects
+        row_of_dim = self.program.shape_ptr[values.target] + values.cut
         return dataclasses.replace(
             space,
-            pins=self,
-            op_axes=_allowed(self.name_closed[space.move_factor]),
-            value_axes=_allowed(self.dim_closed[first[space.value] + space.move_dim]),
+            op_effects=ops._replace(axes=_allowed(self.name_closed[ops.cut])),
+            value_effects=values._replace(axes=_allowed(self.dim_closed[row_of_dim])),
+            fixed=Fixed(
+                op_factor=self.op_fixed,
+                value_dim=self.value_fixed,
+                actions=self.actions,
+                texts=tuple(self.texts),
+            ),
         )
 
 
@@ -234,20 +242,14 @@ class _Made:
             except InvalidPlan as error:
                 self.wrong.append(f"{wish.text}: {error}")
                 return
-            names = self._sides(move, self.space.op_ptr, self.space.op, self.space.move_factor)
-            picked = self._sides(
-                move,
-                self.space.value_ptr,
-                self.space.value,
-                program.shape_ptr[self.space.value] + self.space.move_dim,
-            )
-            rows = picked
+            names = self._sides(move, self.space.op_effects)
+            dims = self.space.value_effects
+            rows = self._sides(move, dims._replace(cut=program.shape_ptr[dims.target] + dims.cut))
         for row in names.tolist():
             self._close("name", row, a, wish.text)
-        value_of = np.repeat(np.arange(program.n_values), np.diff(program.shape_ptr))
         for row in rows.tolist():
             self._close("dim", row, a, wish.text)
-            v = int(value_of[row])
+            v = int(program.dim_value[row])
             d = row - int(program.shape_ptr[v])
             if self.value_fixed[v, a] == d:
                 self._clash(
@@ -256,17 +258,14 @@ class _Made:
                     wish.text,
                 )
 
-    def _sides(self, move: int, ptr: np.ndarray, thing: np.ndarray, what: np.ndarray) -> np.ndarray:
-        """What a move takes of the things that moves of its group disagree on.
-
-        Those are things from which another move of the group takes something else.
-        """
+    def _sides(self, move: int, effects: Effects) -> np.ndarray:
+        """What a move splits where another move of its group splits something else."""
         others = np.flatnonzero(self.space.group == self.space.group[move])
-        rows = np.concatenate([np.arange(ptr[m], ptr[m + 1]) for m in others])
-        pairs = np.unique(np.stack([thing[rows], what[rows]]), axis=1)
-        several = np.bincount(pairs[0], minlength=int(thing.max(initial=0)) + 1) > 1
-        own = slice(ptr[move], ptr[move + 1])
-        return np.asarray(what[own][several[thing[own]]])
+        entries = gather(effects.ptr, others)
+        pairs = np.unique(np.stack([effects.target[entries], effects.cut[entries]]), axis=1)
+        disputed = np.bincount(pairs[0], minlength=int(effects.target.max(initial=0)) + 1) > 1
+        own = effects.rows(move)
+        return np.asarray(effects.cut[own][disputed[effects.target[own]]])
 
     def take(self, wishes: Sequence[ActionWish]) -> None:
         """Fix what the pinned actions make, in order, by themselves."""

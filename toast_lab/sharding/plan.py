@@ -83,7 +83,7 @@ class ShardingPlan:
         return Layouts(
             steps.kept_layouts(tables, self.op_factor, self.value_dim),
             steps.wants_of(tables, self.op_factor),
-            *steps.made_layouts(tables, self.op_factor),
+            *steps.natural_layouts_of(tables, self.op_factor),
         )
 
     def kept_layouts(self) -> np.ndarray:
@@ -209,7 +209,7 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
             sizes).
     """
     state = State(space)
-    pinned = () if space.pins is None else space.pins.actions
+    pinned = () if space.fixed is None else space.fixed.actions
     taken: dict[Action, object] = {}
     for item in actions:
         action = parse_action(space.analysis, space.mesh, item)
@@ -280,7 +280,9 @@ def spec_text(spec: Spec) -> str:
 
 def pinned_texts(space: Space) -> tuple[str, ...]:
     """The pinned actions of a space as text, with which the actions of every plan begin."""
-    return () if space.pins is None else space.pins.action_texts(space)
+    if space.fixed is None:
+        return ()
+    return tuple(space.text(action) for action in space.fixed.actions)
 
 
 def no_effect(space: Space, action: Action) -> str:
@@ -297,6 +299,6 @@ def no_effect(space: Space, action: Action) -> str:
         f"everything of colour {group.name} (size {group.size}) already uses axis "
         f'"{axis}" = {size}, or what is left of it no longer divides.'
     )
-    if space.pins is not None:
-        text += f" Pinned or forbidden: {', '.join(space.pins.texts)}."
+    if space.fixed is not None:
+        text += f" Pinned or forbidden: {', '.join(space.fixed.texts)}."
     return text

@@ -68,7 +68,7 @@ def labels(program: Program) -> np.ndarray:
         for text in set(texts)
     }
     here = np.array([known[t] for t in texts], np.uint64)
-    user = np.repeat(np.arange(n_ops), np.diff(program.use_ptr))
+    user = program.use_op
     place = np.arange(program.n_uses) - program.use_ptr[user]
     maker = program.value_op[program.use_value]
     found = [here]
@@ -104,7 +104,7 @@ def _places(program: Program, op: int) -> dict[int, str]:
     for k, value in enumerate(program.results(op)):
         for d, name in enumerate(program.def_names(value)):
             found.setdefault(name, f"r{k}.{d}")
-    for k, use in enumerate(range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))):
+    for k, use in enumerate(program.uses(op)):
         for d, name in enumerate(program.use_names(use)):
             found.setdefault(name, f"o{k}.{d}")
     return found

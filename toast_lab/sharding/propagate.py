@@ -53,6 +53,8 @@ from toast_lab.packs import (
     Int64Matrix,
     packed,
 )
+from toast_lab.ragged import Ragged
+from toast_lab.sharding.divides import divides
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
 
@@ -152,7 +154,7 @@ class Propagation:
         or that change nothing since the argument's axis is taken or its size does not divide.
         """
         program, state = self.analysis.program, self.unsharded()
-        paths = {program.value_name[a]: a for a in range(program.n_arguments)}
+        paths = {program.value_name[argument]: argument for argument in range(program.n_arguments)}
         wrong = []
         for path, dim, axis in shardings:
             if path not in paths:
@@ -163,8 +165,8 @@ class Propagation:
                 )
             elif axis not in self.mesh.axes:
                 wrong.append(f'the mesh {self.mesh} has no axis "{axis}"')
-            elif why := random_keys.offence(program, paths[path], dim):
-                wrong.append(f"{path}: {why}")
+            elif offence := random_keys.offence(program, paths[path], dim):
+                wrong.append(f"{path}: {offence}")
             elif not self.shard(state, np.asarray([paths[path]]), dim, self.mesh.axes.index(axis)):
                 wrong.append(
                     f"dimension {dim} of {path} (size {program.dims(paths[path])[dim]}) cannot "
@@ -184,20 +186,19 @@ class Propagation:
 def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     program, axis_size = analysis.program, mesh.array()
     usable = analysis.names.shardable & (program.factor_size % axis_size[:, None] == 0)
-    op_of_use = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
-    touch_op = program.owner[np.concatenate([op_of_use, program.value_op])].astype(np.int32)
-    op_touch_ptr, op_touch = _grouped(touch_op, program.n_ops)
-    value_use_ptr, value_use = _grouped(program.use_value, program.n_values)
+    touch_op = program.owner[np.concatenate([program.use_op, program.value_op])].astype(np.int32)
+    touches = Ragged.by_key(touch_op, program.n_ops)
+    uses = Ragged.by_key(program.use_value, program.n_values)
     whole = np.repeat(program.value_is_constant, np.diff(program.shape_ptr)) | program.hidden
     never = np.tile(whole, (len(axis_size), 1))
     if pins is not None:
         usable &= ~pins.name_closed.T
         never |= pins.dim_closed.T
     return Flow(
-        op_touch_ptr=op_touch_ptr,
-        op_touch=op_touch,
-        value_use_ptr=value_use_ptr,
-        value_use=value_use,
+        op_touch_ptr=touches.ptr.astype(np.int32),
+        op_touch=touches.flat.astype(np.int32),
+        value_use_ptr=uses.ptr.astype(np.int32),
+        value_use=uses.flat.astype(np.int32),
         touch_op=touch_op,
         touch_value=np.concatenate([program.use_value, np.arange(program.n_values)]).astype(
             np.int32
@@ -214,14 +215,6 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
         usable=usable,
         axis_size=axis_size,
     )
-
-
-def _grouped(key: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row starts, and the positions in ``key`` of each of 0..n-1, ascending."""
-    counts = np.bincount(key, minlength=n) if len(key) else np.zeros(n, int)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), np.argsort(
-        key, kind="stable"
-    ).astype(np.int32)
 
 
 # The kernels get single arrays rather than the whole ``Flow``: counting references to its members
@@ -241,8 +234,8 @@ def _wanted_factor(
 ) -> int:
     """The one factor along which the values around ``op`` want it, -1: none, CONFLICT: several."""
     want = -1
-    for k in range(op_touch_ptr[op], op_touch_ptr[op + 1]):
-        touch = op_touch[k]
+    for place in range(op_touch_ptr[op], op_touch_ptr[op + 1]):
+        touch = op_touch[place]
         dim = held[touch_value[touch]]
         if dim >= 0:
             factor = dim_factor[touch_dim[touch] + dim]
@@ -266,8 +259,8 @@ def _wanted_dim(
 ) -> int:
     """The one dim in which the ops that use ``value`` want it, -1: none, CONFLICT: several."""
     want = -1
-    for k in range(value_use_ptr[value], value_use_ptr[value + 1]):
-        use = value_use[k]
+    for place in range(value_use_ptr[value], value_use_ptr[value + 1]):
+        use = value_use[place]
         factor = split[touch_op[use]]
         if factor >= 0:
             dim = _dim_of(factor, touch_dim[use], rank, dim_factor)
@@ -286,19 +279,9 @@ def _dim_of(factor: int, start: int, rank: int, dim_factor: np.ndarray) -> int:
     return -1
 
 
-@helper
-def _divides(size: int, what: int, taken: np.ndarray, axis: int, axis_size: np.ndarray) -> bool:
-    """Can ``axis`` go on what has ``size``, beside the axes that ``taken`` has there already?"""
-    ways = axis_size[axis]
-    for b in range(axis_size.shape[0]):
-        if taken[b] == what:
-            ways *= axis_size[b]
-    return size > 1 and size % ways == 0
-
-
 @compiled
 def shard_values(
-    t: Flow,
+    flow: Flow,
     op_factor: Int32Matrix,
     value_dim: Int8Matrix,
     values: Int32Array,
@@ -311,18 +294,20 @@ def shard_values(
 
     ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False.
     """
-    value_size, value_dim_ptr = t.value_size[axis], t.value_dim_ptr
+    value_size, value_dim_ptr = flow.value_size[axis], flow.value_dim_ptr
     changed = 0
     for value in values:
         size = value_size[value_dim_ptr[value] + dim]
-        if value_dim[value, axis] < 0 and _divides(size, dim, value_dim[value], axis, t.axis_size):
-            changed += _spread(t, op_factor, value_dim, value, dim, axis, waiting, blocks)
+        if value_dim[value, axis] < 0 and divides(
+            size, value_dim, value, dim, axis, flow.axis_size
+        ):
+            changed += _spread(flow, op_factor, value_dim, value, dim, axis, waiting, blocks)
     return changed
 
 
 @helper
 def _spread(
-    t: Flow,
+    flow: Flow,
     op_factor: np.ndarray,
     value_dim: np.ndarray,
     seed: int,
@@ -335,40 +320,40 @@ def _spread(
 
     Gives how many ops and values were changed.
     """
-    op_touch_ptr = t.op_touch_ptr
-    op_touch = t.op_touch
-    touch_op = t.touch_op
-    touch_value = t.touch_value
-    value_use_ptr = t.value_use_ptr
-    value_use = t.value_use
-    touch_dim = t.touch_dim
-    dim_factor = t.dim_factor
-    value_dim_ptr = t.value_dim_ptr
-    value_size = t.value_size[axis]
-    factor_size = t.factor_size
-    axis_size = t.axis_size
+    op_touch_ptr = flow.op_touch_ptr
+    op_touch = flow.op_touch
+    touch_op = flow.touch_op
+    touch_value = flow.touch_value
+    value_use_ptr = flow.value_use_ptr
+    value_use = flow.value_use
+    touch_dim = flow.touch_dim
+    dim_factor = flow.dim_factor
+    value_dim_ptr = flow.value_dim_ptr
+    value_size = flow.value_size[axis]
+    factor_size = flow.factor_size
+    axis_size = flow.axis_size
     n_uses, n_blocks = value_use.shape[0], blocks.shape[1]
-    split, held, usable = op_factor[:, axis], value_dim[:, axis], t.usable[axis]
+    split, held, usable = op_factor[:, axis], value_dim[:, axis], flow.usable[axis]
     held[seed] = seed_dim
     _tell(seed, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
     changed = 1
     while True:
         visited = False
-        for i in range(2 * n_blocks):
-            way = 0 if i < n_blocks else 1
-            block = i if i < n_blocks else 2 * n_blocks - 1 - i
+        for turn in range(2 * n_blocks):
+            way = 0 if turn < n_blocks else 1
+            block = turn if turn < n_blocks else 2 * n_blocks - 1 - turn
             if not blocks[way, block]:
                 continue
             visited = True
-            for j in range(BLOCK):
-                op = block * BLOCK + (j if way == 0 else BLOCK - 1 - j)
+            for offset in range(BLOCK):
+                op = block * BLOCK + (offset if way == 0 else BLOCK - 1 - offset)
                 if not waiting[way, op]:
                     continue
                 waiting[way, op] = False
                 first, last = op_touch_ptr[op], op_touch_ptr[op + 1]
                 if way == 1:  # the results follow what uses them
-                    for k in range(first, last):
-                        touch = op_touch[k]
+                    for place in range(first, last):
+                        touch = op_touch[place]
                         value = touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
@@ -383,8 +368,8 @@ def _spread(
                             dim_factor,
                             value_dim_ptr[value + 1] - start,
                         )
-                        if dim >= 0 and _divides(
-                            value_size[start + dim], dim, value_dim[value], axis, axis_size
+                        if dim >= 0 and divides(
+                            value_size[start + dim], value_dim, value, dim, axis, axis_size
                         ):
                             held[value] = dim
                             changed += 1
@@ -402,21 +387,23 @@ def _spread(
                     factor = _wanted_factor(
                         op, held, op_touch_ptr, op_touch, touch_value, touch_dim, dim_factor, usable
                     )
-                    if factor >= 0 and _divides(
-                        factor_size[factor], factor, op_factor[op], axis, axis_size
+                    if factor >= 0 and divides(
+                        factor_size[factor], op_factor, op, factor, axis, axis_size
                     ):
                         split[op] = factor
                         changed += 1
                         # What makes its operands, and itself, may go on from here
-                        for k in range(first, last):
-                            touch = op_touch[k]
+                        for place in range(first, last):
+                            touch = op_touch[place]
                             if held[touch_value[touch]] < 0:
-                                to = 0 if touch >= n_uses else 1
-                                _wait(touch_op[n_uses + touch_value[touch]], to, waiting, blocks)
+                                way_to = 0 if touch >= n_uses else 1
+                                _wait(
+                                    touch_op[n_uses + touch_value[touch]], way_to, waiting, blocks
+                                )
                 if way == 0 and split[op] >= 0:  # the results follow the op
                     waiting[0, op] = False
-                    for k in range(first, last):
-                        touch = op_touch[k]
+                    for place in range(first, last):
+                        touch = op_touch[place]
                         value = touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
@@ -427,8 +414,8 @@ def _spread(
                             value_dim_ptr[value + 1] - start,
                             dim_factor,
                         )
-                        if dim >= 0 and _divides(
-                            value_size[start + dim], dim, value_dim[value], axis, axis_size
+                        if dim >= 0 and divides(
+                            value_size[start + dim], value_dim, value, dim, axis, axis_size
                         ):
                             held[value] = dim
                             changed += 1
@@ -445,8 +432,8 @@ def _spread(
             # A loop may have let an op wait that stands before the one just seen: that is for the
             # next pass.
             blocks[way, block] = False
-            for j in range(block * BLOCK, (block + 1) * BLOCK):
-                blocks[way, block] |= waiting[way, j]
+            for offset in range(block * BLOCK, (block + 1) * BLOCK):
+                blocks[way, block] |= waiting[way, offset]
         if not visited:
             return changed
 
@@ -470,8 +457,8 @@ def _tell(
     if split[op] < 0:
         _wait(op, 0, waiting, blocks)
         _wait(op, 1, waiting, blocks)
-    for k in range(value_use_ptr[value], value_use_ptr[value + 1]):
-        op = touch_op[value_use[k]]
+    for place in range(value_use_ptr[value], value_use_ptr[value + 1]):
+        op = touch_op[value_use[place]]
         if split[op] < 0:
             _wait(op, 0, waiting, blocks)
             _wait(op, 1, waiting, blocks)

@@ -13,18 +13,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, did_you_mean
 from toast_lab.ir import random_keys
-from toast_lab.sharding.alike import Alike, Spans, find_alike, spans
+from toast_lab.ragged import row_starts
+from toast_lab.sharding.alike import Alike, Effects, find_alike
 from toast_lab.sharding.mesh import Mesh
-
-if TYPE_CHECKING:
-    from toast_lab.sharding.pins import Pins
+from toast_lab.sharding.moves import Moves, by_axis
 
 # Beyond this many independent sets in one group only uniform and one-bit-off resolutions are
 # offered
@@ -39,27 +38,27 @@ class Action(NamedTuple):
     axis: int
 
 
+class Fixed(NamedTuple):
+    """What every state of a space has from the start, and who asked for it (see ``pins``)."""
+
+    op_factor: np.ndarray  #: [O, A] int32 name along which the op is split on the axis, -1: open
+    value_dim: np.ndarray  #: [V, A] int8 dim of the value on the axis, -1: open
+    actions: tuple[Action, ...]  #: those that were pinned
+    texts: tuple[str, ...]  #: everything that was pinned or forbidden, in words
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Space:
     """Moves (``M``) and what they touch."""
 
     analysis: Analysis
     mesh: Mesh
-    group: np.ndarray  #: [M]
-    bits: np.ndarray  #: [M]
-    op_ptr: np.ndarray  #: [M+1] row starts into op / move_factor
-    op: np.ndarray  #: op that the move would split ...
-    move_factor: np.ndarray  #: ... along this name
-    value_ptr: np.ndarray  #: [M+1]
-    value: np.ndarray  #: value that the move would shard ...
-    move_dim: np.ndarray  #: ... along this dim
-    move_dim_size: np.ndarray  #: size of that dim
+    group: np.ndarray  #: [M] colour group
+    bits: np.ndarray  #: [M] resolution of the group's conflicts
     n_names: np.ndarray  #: [M] names of the group with size above 1
-    #: uint8, one for each row of ``op``: bit a is set if it may be split so on axis a
-    op_axes: np.ndarray
-    value_axes: np.ndarray  #: the same of ``value``
-    #: what every state keeps to; ``op_axes`` and ``value_axes`` leave out what they rule out
-    pins: Pins | None = None
+    op_effects: Effects  #: what each move does to ops, where pins allow it
+    value_effects: Effects  #: what each move does to values, where pins allow it
+    fixed: Fixed | None = None  #: None: nothing was pinned or forbidden
 
     def __repr__(self) -> str:
         return f"<Space of {self.analysis.program.name} on {self.mesh}: {self.n_moves} moves>"
@@ -72,24 +71,8 @@ class Space:
     @functools.cached_property
     def alike(self) -> Alike:
         """Ops and values whose states never differ, and the moves on one of each."""
-        return find_alike(
-            self.analysis.program,
-            self.op_ptr,
-            self.op,
-            self.move_factor,
-            self.value_ptr,
-            self.value,
-            self.move_dim,
-            self.move_dim_size,
-            self.op_axes,
-            self.value_axes,
-            None if self.pins is None else (self.pins.op_fixed, self.pins.value_fixed),
-        )
-
-    @functools.cached_property
-    def name_size(self) -> np.ndarray:
-        """[N] sizes of names, writable: of the type that kernels are compiled for."""
-        return np.array(self.analysis.names.size, np.int64)
+        fixed = None if self.fixed is None else (self.fixed.op_factor, self.fixed.value_dim)
+        return find_alike(self.analysis.program, self.op_effects, self.value_effects, fixed)
 
     @functools.cached_property
     def first_name(self) -> np.ndarray:
@@ -97,9 +80,26 @@ class Space:
         return np.array(self.analysis.program.factor_ptr, np.int32)
 
     @functools.cached_property
-    def spans(self) -> Spans:
-        """The moves on one of each class, axis by axis."""
-        return spans(self.alike, len(self.mesh.axes))
+    def moves(self) -> Moves:
+        """The moves on one of each class, axis by axis, as kernels read them."""
+        ops, values = self.alike.op_effects, self.alike.value_effects
+        op_span, op_entry = by_axis(ops, len(self.mesh.axes))
+        value_span, value_entry = by_axis(values, len(self.mesh.axes))
+        start_ops, start_values = self.start
+        return Moves(
+            axis_size=self.mesh.array(),
+            op_span=op_span,
+            op=ops.target[op_entry],
+            move_factor=ops.cut[op_entry],
+            factor_size=self.analysis.names.size,
+            value_span=value_span,
+            value=values.target[value_entry],
+            move_dim=values.cut[value_entry],
+            move_dim_size=values.size[value_entry],
+            n_names=self.n_names,
+            start_ops=start_ops,
+            start_values=start_values,
+        )
 
     @functools.cached_property
     def start(self) -> tuple[np.ndarray, np.ndarray]:
@@ -108,13 +108,13 @@ class Space:
         Gives ([K, A] names of the classes' first ops, [L, A] dims).
         """
         alike, n_axes = self.alike, len(self.mesh.axes)
-        if self.pins is None:
-            ops = np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32)
-            values = np.full((len(alike.values.first), n_axes), -1, dtype=np.int8)
-        else:
-            ops = self.pins.op_fixed[alike.ops.first]
-            values = self.pins.value_fixed[alike.values.first]
-        return ops, values
+        if self.fixed is not None:
+            op_factor, value_dim = self.fixed.op_factor, self.fixed.value_dim
+            return op_factor[alike.ops.first], value_dim[alike.values.first]
+        return (
+            np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32),
+            np.full((len(alike.values.first), n_axes), -1, dtype=np.int8),
+        )
 
     def move_of(self, action: Action) -> int:
         """Row of the action's (group, bits).  Raises InvalidPlan."""
@@ -218,9 +218,9 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
     ops_of, values_of = _op_choices(analysis), _value_choices(analysis)
     group_row: list[int] = []
     bits_row: list[int] = []
-    op_rows: list[np.ndarray] = []
+    ops: list[np.ndarray] = []
     op_names: list[np.ndarray] = []
-    value_rows: list[np.ndarray] = []
+    values: list[np.ndarray] = []
     value_dims: list[np.ndarray] = []
     for group in analysis.groups:
         if not group.shardable:
@@ -231,30 +231,36 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
             op, picked = _choose(ops_of, group.index, sides, bit_of)
             chosen = ops_of.name[picked]
             can = names.shardable[chosen]
-            op_rows.append(op[can])
+            ops.append(op[can])
             op_names.append(chosen[can])
             value, picked = _choose(values_of, group.index, sides, bit_of)
-            value_rows.append(value)
+            values.append(value)
             value_dims.append(values_of.dim[picked])
             group_row.append(group.index)
             bits_row.append(bits)
-    value, dim = _joined(value_rows), _joined(value_dims)
-    every = np.uint8(2 ** len(mesh.axes) - 1)
+    op, name = _joined(ops), _joined(op_names)
+    value, dim = _joined(values), _joined(value_dims)
+    every_axis = np.uint8(2 ** len(mesh.axes) - 1)
     return Space(
         analysis=analysis,
         mesh=mesh,
         group=np.asarray(group_row, dtype=np.int32),
         bits=np.asarray(bits_row, dtype=np.int32),
-        op_ptr=np.cumsum([0, *map(len, op_rows)], dtype=np.int32),
-        op=_joined(op_rows).astype(np.int32),
-        move_factor=_joined(op_names).astype(np.int32),
-        value_ptr=np.cumsum([0, *map(len, value_rows)], dtype=np.int32),
-        value=value.astype(np.int32),
-        move_dim=dim.astype(np.int8),
-        move_dim_size=program.shape[program.shape_ptr[value] + dim],
-        n_names=np.asarray([analysis.groups[g].n_names for g in group_row], dtype=np.int32),
-        op_axes=np.full(sum(map(len, op_rows)), every),
-        value_axes=np.full(len(value), every),
+        n_names=np.asarray([analysis.groups[group].n_names for group in group_row], np.int32),
+        op_effects=Effects(
+            ptr=row_starts([len(row) for row in ops]).astype(np.int32),
+            target=op.astype(np.int32),
+            cut=name.astype(np.int32),
+            size=program.factor_size[name],
+            axes=np.full(len(op), every_axis),
+        ),
+        value_effects=Effects(
+            ptr=row_starts([len(row) for row in values]).astype(np.int32),
+            target=value.astype(np.int32),
+            cut=dim.astype(np.int8),
+            size=program.shape[program.shape_ptr[value] + dim],
+            axes=np.full(len(value), every_axis),
+        ),
     )
 
 
@@ -282,9 +288,8 @@ def _op_choices(analysis: Analysis) -> Choices:
 
 def _value_choices(analysis: Analysis) -> Choices:
     program = analysis.program
-    rank = np.diff(program.shape_ptr)
-    value = np.repeat(np.arange(program.n_values), rank)
-    dim = np.arange(len(value)) - np.repeat(program.shape_ptr[:-1], rank)
+    value = program.dim_value
+    dim = np.arange(len(value)) - program.shape_ptr[value]
     kept = ~program.value_is_constant[value] & (program.shape > 1) & ~program.hidden
     return _choices(analysis, value[kept], program.def_dim_factor[kept], dim[kept])
 

@@ -21,35 +21,29 @@ import functools
 import numpy as np
 
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import (
-    Int8Array,
-    Int8Matrix,
-    Int32Array,
-    Int32Matrix,
-    Int64Array,
-    Int64Cube,
-    UInt64Array,
-)
+from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, UInt64Array
+from toast_lab.sharding.divides import divides
+from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Action, Space
 
 
 @helper
-def _mix(x: np.uint64) -> np.uint64:
+def mix(number: np.uint64) -> np.uint64:
     """splitmix64 finaliser."""
-    z = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    mixed = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 @helper
-def _op_hash(name: int, axis: int) -> np.uint64:
-    return _mix(np.uint64(name) * np.uint64(64) + np.uint64(axis))
+def _op_hash(factor: int, axis: int) -> np.uint64:
+    return mix(np.uint64(factor) * np.uint64(64) + np.uint64(axis))
 
 
 @helper
 def _value_hash(value: int, dim: int, axis: int) -> np.uint64:
-    return _mix(
+    return mix(
         (np.uint64(value) * np.uint64(64) + np.uint64(dim)) * np.uint64(8)
         + np.uint64(axis)
         + np.uint64(1 << 62)
@@ -76,94 +70,74 @@ def _take_rows(
     n_axes = ops.shape[1]
     for op in range(op_factor.shape[0]):
         first = op_first[op_label[op]]
-        for a in range(n_axes):
-            here, there = op_factor[op, a], op_factor[first, a]
-            if (here < 0) != (there < 0) or (
-                here >= 0 and here - first_name[op] != there - first_name[first]
+        for axis in range(n_axes):
+            own, other = op_factor[op, axis], op_factor[first, axis]
+            if (own < 0) != (other < 0) or (
+                own >= 0 and own - first_name[op] != other - first_name[first]
             ):
                 return False
     for value in range(value_dim.shape[0]):
         first = value_first[value_label[value]]
-        for a in range(n_axes):
-            if value_dim[value, a] != value_dim[first, a]:
+        for axis in range(n_axes):
+            if value_dim[value, axis] != value_dim[first, axis]:
                 return False
-    for a in range(n_axes):
-        for k in range(ops.shape[0]):
-            ops[k, a] = op_factor[op_first[k], a]
-        for v in range(values.shape[0]):
-            values[v, a] = value_dim[value_first[v], a]
+    for axis in range(n_axes):
+        for row in range(ops.shape[0]):
+            ops[row, axis] = op_factor[op_first[row], axis]
+        for row in range(values.shape[0]):
+            values[row, axis] = value_dim[value_first[row], axis]
     _hash_rows(ops, values, key)
     return True
 
 
 @compiled
 def apply_move(
+    moves: Moves,
     op_factor: Int32Matrix,
     value_dim: Int8Matrix,
     key: UInt64Array,
-    axis: int,
-    axis_size: Int64Array,
     move: int,
-    op_span: Int64Cube,
-    ops: Int32Array,
-    op_names: Int32Array,
-    name_size: Int64Array,
-    value_span: Int64Cube,
-    values: Int32Array,
-    value_dims: Int8Array,
-    value_sizes: Int64Array,
+    axis: int,
     dry: bool,
 ) -> int:
     """Take one action in place; ``key[0]`` is updated.
 
-    Gives the number of rows changed (dry: 1 if any would).
-
-    ``op_factor[K, A]`` and ``value_dim[L, A]`` are those of the classes; the other arrays are those
-    of ``Spans``.
+    Gives the number of rows changed (dry: 1 if any would).  ``op_factor[K, A]`` and
+    ``value_dim[L, A]`` are rows of the classes that ``moves`` counts.
     """
-    n_axes = axis_size.shape[0]
+    axis_size = moves.axis_size
     changed = 0
-    for i in range(op_span[axis, move, 0], op_span[axis, move, 1]):
-        op = ops[i]
+    for place in range(moves.op_span[axis, move, 0], moves.op_span[axis, move, 1]):
+        op = moves.op[place]
         if op_factor[op, axis] >= 0:
             continue
-        name = op_names[i]
-        ways = axis_size[axis]
-        for b in range(n_axes):
-            if op_factor[op, b] == name:
-                ways *= axis_size[b]
-        if name_size[name] % ways != 0:
+        factor = moves.move_factor[place]
+        if not divides(moves.factor_size[factor], op_factor, op, factor, axis, axis_size):
             continue
-        changed += 1
-        if not dry:
-            op_factor[op, axis] = name
-            key[0] ^= _op_hash(name, axis)
-        elif changed > 0:
+        if dry:
             return 1
-    for i in range(value_span[axis, move, 0], value_span[axis, move, 1]):
-        value = values[i]
+        changed += 1
+        op_factor[op, axis] = factor
+        key[0] ^= _op_hash(factor, axis)
+    for place in range(moves.value_span[axis, move, 0], moves.value_span[axis, move, 1]):
+        value = moves.value[place]
         if value_dim[value, axis] >= 0:
             continue
-        dim = value_dims[i]
-        ways = axis_size[axis]
-        for b in range(n_axes):
-            if value_dim[value, b] == dim:
-                ways *= axis_size[b]
-        if value_sizes[i] % ways != 0:
+        dim = moves.move_dim[place]
+        if not divides(moves.move_dim_size[place], value_dim, value, dim, axis, axis_size):
             continue
-        changed += 1
-        if not dry:
-            value_dim[value, axis] = dim
-            key[0] ^= _value_hash(value, dim, axis)
-        elif changed > 0:
+        if dry:
             return 1
+        changed += 1
+        value_dim[value, axis] = dim
+        key[0] ^= _value_hash(value, dim, axis)
     return changed
 
 
 class State:
     """A mutable sharding state; ``copy()`` before branching."""
 
-    __slots__ = ("_axis_size", "_key", "ops", "priced", "space", "values")
+    __slots__ = ("_key", "ops", "priced", "space", "values")
 
     def __init__(self, space: Space) -> None:
         ops, values = space.start
@@ -173,7 +147,6 @@ class State:
         #: what a pricer worked out for this state or one before it; never changed in place
         self.priced: object = None
         self._key = np.zeros(1, dtype=np.uint64)
-        self._axis_size = space.mesh.array()
 
     @classmethod
     def from_arrays(
@@ -228,7 +201,7 @@ class State:
     def copy(self) -> State:
         """An independent copy."""
         new = State.__new__(State)
-        new.space, new._axis_size, new.priced = self.space, self._axis_size, self.priced
+        new.space, new.priced = self.space, self.priced
         new.ops, new.values, new._key = self.ops.copy(), self.values.copy(), self._key.copy()
         return new
 
@@ -241,31 +214,13 @@ class State:
 
     def apply_row(self, move: int, axis: int, *, dry: bool = False) -> int:
         """``apply`` by row of the space."""
-        m = self.space.spans
-        return int(
-            apply_move(
-                self.ops,
-                self.values,
-                self._key,
-                axis,
-                self._axis_size,
-                move,
-                m.op_span,
-                m.op,
-                m.move_factor,
-                self.space.name_size,
-                m.value_span,
-                m.value,
-                m.move_dim,
-                m.move_dim_size,
-                dry,
-            )
-        )
+        moves = self.space.moves
+        return int(apply_move(moves, self.ops, self.values, self._key, move, axis, dry))
 
 
 def start_key(space: Space) -> np.uint64:
     """Hash of all that a state has from the start; 0 without pins."""
-    return np.uint64(0) if space.pins is None else _pinned_key(space)
+    return np.uint64(0) if space.fixed is None else _pinned_key(space)
 
 
 @functools.lru_cache(maxsize=8)
@@ -278,63 +233,37 @@ def _pinned_key(space: Space) -> np.uint64:
 
 @compiled
 def _hash_rows(ops: Int32Matrix, values: Int8Matrix, key: UInt64Array) -> None:
-    for a in range(ops.shape[1]):
-        for k in range(ops.shape[0]):
-            if ops[k, a] >= 0:
-                key[0] ^= _op_hash(ops[k, a], a)
-        for v in range(values.shape[0]):
-            if values[v, a] >= 0:
-                key[0] ^= _value_hash(v, values[v, a], a)
+    for axis in range(ops.shape[1]):
+        for op in range(ops.shape[0]):
+            if ops[op, axis] >= 0:
+                key[0] ^= _op_hash(ops[op, axis], axis)
+        for value in range(values.shape[0]):
+            if values[value, axis] >= 0:
+                key[0] ^= _value_hash(value, values[value, axis], axis)
 
 
 @compiled
 def legal_pairs(
-    op_factor: Int32Matrix,
-    value_dim: Int8Matrix,
-    axis_size: Int64Array,
-    op_span: Int64Cube,
-    ops: Int32Array,
-    op_names: Int32Array,
-    name_size: Int64Array,
-    value_span: Int64Cube,
-    values: Int32Array,
-    value_dims: Int8Array,
-    value_sizes: Int64Array,
-    n_names: Int32Array,
-    min_names: int,
+    moves: Moves, op_factor: Int32Matrix, value_dim: Int8Matrix, min_names: int
 ) -> np.ndarray:
     """[n, 2] (move, axis) pairs that would change the state.
 
     Moves with fewer than ``min_names`` names are left out.
     """
-    n_moves, n_axes = op_span.shape[1], axis_size.shape[0]
-    out = np.empty((n_moves * n_axes, 2), np.int64)
+    n_moves, n_axes = moves.n_names.shape[0], moves.axis_size.shape[0]
+    pairs = np.empty((n_moves * n_axes, 2), np.int64)
     key = np.zeros(1, np.uint64)
-    n = 0
-    for m in range(n_moves):
-        if n_names[m] < min_names:
+    count = 0
+    for move in range(n_moves):
+        if moves.n_names[move] < min_names:
             continue
-        for a in range(n_axes):
-            if axis_size[a] > 1 and apply_move(
-                op_factor,
-                value_dim,
-                key,
-                a,
-                axis_size,
-                m,
-                op_span,
-                ops,
-                op_names,
-                name_size,
-                value_span,
-                values,
-                value_dims,
-                value_sizes,
-                True,
+        for axis in range(n_axes):
+            if moves.axis_size[axis] > 1 and apply_move(
+                moves, op_factor, value_dim, key, move, axis, True
             ):
-                out[n, 0], out[n, 1] = m, a
-                n += 1
-    return out[:n]
+                pairs[count, 0], pairs[count, 1] = move, axis
+                count += 1
+    return pairs[:count]
 
 
 def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
@@ -342,28 +271,13 @@ def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
 
     Groups of fewer than ``min_names`` names are left out.
     """
-    m, space = state.space.spans, state.space
-    return legal_pairs(
-        state.ops,
-        state.values,
-        state._axis_size,
-        m.op_span,
-        m.op,
-        m.move_factor,
-        space.name_size,
-        m.value_span,
-        m.value,
-        m.move_dim,
-        m.move_dim_size,
-        space.n_names,
-        min_names,
-    )
+    return legal_pairs(state.space.moves, state.ops, state.values, min_names)
 
 
 def legal_actions(state: State, min_names: int = 0) -> list[Action]:
     """Actions that would change the state, on groups of at least ``min_names`` names."""
     space = state.space
     return [
-        Action(int(space.group[m]), int(space.bits[m]), int(a))
-        for m, a in legal_rows(state, min_names)
+        Action(int(space.group[move]), int(space.bits[move]), int(axis))
+        for move, axis in legal_rows(state, min_names)
     ]

@@ -39,6 +39,7 @@ from toast_lab.packs import (
     Int64Array,
     packed,
 )
+from toast_lab.ragged import Ragged
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -120,12 +121,9 @@ class Steps(NamedTuple):
 def tables(program: Program) -> Tables:
     """Collect the arrays of ``program`` for compiled code."""
     n_values, n_uses = program.n_values, program.n_uses
-    use_op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.use_ptr))
-    order = np.argsort(program.use_value, kind="stable").astype(np.int32)
-    counts = (
-        np.bincount(program.use_value, minlength=n_values) if n_uses else np.zeros(n_values, int)
-    )
-    value_use_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    use_op = program.use_op.astype(np.int32)
+    uses = Ragged.by_key(program.use_value, n_values)
+    order = uses.flat.astype(np.int32)
     place = np.empty(n_uses, np.int64)
     place[order] = np.arange(n_uses)
     output = np.zeros(n_values, dtype=bool)
@@ -136,7 +134,7 @@ def tables(program: Program) -> Tables:
         value_op=program.value_op,
         value_constant=program.value_is_constant,
         value_output=output,
-        value_use_ptr=value_use_ptr,
+        value_use_ptr=uses.ptr,
         value_use=order,
         value_row=np.arange(n_values, dtype=np.int32),
         value_owner=program.owner[program.value_op],
@@ -148,7 +146,7 @@ def tables(program: Program) -> Tables:
         use_value=program.use_value,
         use_op=use_op,
         use_want=np.arange(n_uses, dtype=np.int32),
-        earlier_begin=value_use_ptr[program.use_value],
+        earlier_begin=uses.ptr[program.use_value],
         earlier_end=place,
         earlier=order,
         use_owner=program.owner[use_op],
@@ -171,9 +169,9 @@ def layout_dim(layout: int, axis: int) -> int:
 def ways(layout: int, axis_size: np.ndarray) -> float:
     """Into how many pieces a layout cuts a tensor."""
     total = 1.0
-    for a in range(axis_size.shape[0]):
-        if (layout >> (LAYOUT_BITS * a)) & 31:
-            total *= axis_size[a]
+    for axis in range(axis_size.shape[0]):
+        if (layout >> (LAYOUT_BITS * axis)) & 31:
+            total *= axis_size[axis]
     return total
 
 
@@ -184,49 +182,51 @@ def _put(layout: int, axis: int, dim: int) -> int:
 
 
 @helper
-def use_layout(t: Tables, op_factor: np.ndarray, use: int, n_axes: int) -> int:
+def use_layout(tables: Tables, op_factor: np.ndarray, use: int, n_axes: int) -> int:
     """Layout that the op wants of one operand (``use`` counts wants)."""
     layout = 0
-    op = t.use_owner[use]
-    for a in range(n_axes):
-        name = op_factor[op, a]
+    op = tables.use_owner[use]
+    for axis in range(n_axes):
+        name = op_factor[op, axis]
         if name >= 0:
-            for row in range(t.use_dim_ptr[use], t.use_dim_ptr[use + 1]):
-                if t.use_dim_factor[row] == name:
-                    layout |= (row - t.use_dim_ptr[use] + 1) << (LAYOUT_BITS * a)
+            for row in range(tables.use_dim_ptr[use], tables.use_dim_ptr[use + 1]):
+                if tables.use_dim_factor[row] == name:
+                    layout |= (row - tables.use_dim_ptr[use] + 1) << (LAYOUT_BITS * axis)
                     break
     return layout
 
 
 @helper
-def natural_layout(t: Tables, op_factor: np.ndarray, value: int, n_axes: int) -> tuple[int, int]:
+def natural_layout(
+    tables: Tables, op_factor: np.ndarray, value: int, n_axes: int
+) -> tuple[int, int]:
     """Layout in which an op leaves its result, and the mask of axes over which it is partial."""
     layout, partial = 0, 0
-    op = t.value_owner[value]
-    for a in range(n_axes):
-        name = op_factor[op, a]
+    op = tables.value_owner[value]
+    for axis in range(n_axes):
+        name = op_factor[op, axis]
         if name < 0:
             continue
-        if t.factor_reduction[name]:
-            partial |= 1 << a
+        if tables.factor_reduction[name]:
+            partial |= 1 << axis
             continue
-        for row in range(t.shape_ptr[value], t.shape_ptr[value + 1]):
-            if t.def_dim_factor[row] == name:
-                layout |= (row - t.shape_ptr[value] + 1) << (LAYOUT_BITS * a)
+        for row in range(tables.shape_ptr[value], tables.shape_ptr[value + 1]):
+            if tables.def_dim_factor[row] == name:
+                layout |= (row - tables.shape_ptr[value] + 1) << (LAYOUT_BITS * axis)
                 break
     return layout, partial
 
 
 @compiled
-def wanted_layouts(t: Tables, op_factor: Int32Matrix, n_axes: int, wanted: Int64Array) -> None:
+def wanted_layouts(tables: Tables, op_factor: Int32Matrix, n_axes: int, wanted: Int64Array) -> None:
     """Fill ``wanted[W]``: layout that each use wants."""
-    for w in range(wanted.shape[0]):
-        wanted[w] = use_layout(t, op_factor, w, n_axes)
+    for want in range(wanted.shape[0]):
+        wanted[want] = use_layout(tables, op_factor, want, n_axes)
 
 
 @compiled
 def kept_layouts_into(
-    t: Tables,
+    tables: Tables,
     op_factor: Int32Matrix,
     value_dim: Int8Matrix,
     n_axes: int,
@@ -240,68 +240,75 @@ def kept_layouts_into(
     A reduce_scatter that every use gathers is an all_reduce, and where no use wants any axis where
     the value would be brought, it stays as its op leaves it.
     """
-    for v in range(kept.shape[0]):
-        kept[v] = 0
-        if t.value_constant[v]:
+    for value in range(kept.shape[0]):
+        kept[value] = 0
+        if tables.value_constant[value]:
             continue
         layout = 0
-        row = t.value_row[v]
-        for a in range(n_axes):
-            if value_dim[row, a] >= 0:
-                layout |= (value_dim[row, a] + 1) << (LAYOUT_BITS * a)
-        if not t.value_output[v] and t.value_op[v] >= t.n_arguments:
-            natural, partial = natural_layout(t, op_factor, v, n_axes)
+        row = tables.value_row[value]
+        for axis in range(n_axes):
+            if value_dim[row, axis] >= 0:
+                layout |= (value_dim[row, axis] + 1) << (LAYOUT_BITS * axis)
+        if not tables.value_output[value] and tables.value_op[value] >= tables.n_arguments:
+            natural, partial = natural_layout(tables, op_factor, value, n_axes)
             if layout != natural:
                 used = 0  # axes that some use wants where they are kept
-                for k in range(t.value_use_ptr[v], t.value_use_ptr[v + 1]):
-                    want = wanted[t.value_use[k]]
-                    for a in range(n_axes):
-                        here = layout_dim(want, a)
-                        if here == layout_dim(layout, a) or ((partial >> a) & 1 and here >= 0):
-                            used |= 1 << a
+                for place in range(tables.value_use_ptr[value], tables.value_use_ptr[value + 1]):
+                    want = wanted[tables.value_use[place]]
+                    for axis in range(n_axes):
+                        wanted_dim = layout_dim(want, axis)
+                        if wanted_dim == layout_dim(layout, axis) or (
+                            (partial >> axis) & 1 and wanted_dim >= 0
+                        ):
+                            used |= 1 << axis
                 differs = 0
-                for a in range(n_axes):
-                    if layout_dim(layout, a) != layout_dim(natural, a):
-                        differs |= 1 << a
+                for axis in range(n_axes):
+                    if layout_dim(layout, axis) != layout_dim(natural, axis):
+                        differs |= 1 << axis
                 if not used & differs:
                     layout = natural
-                for a in range(n_axes):
-                    if (partial >> a) & 1 and not (used >> a) & 1:
-                        layout = _put(layout, a, -1)
-        kept[v] = layout
+                for axis in range(n_axes):
+                    if (partial >> axis) & 1 and not (used >> axis) & 1:
+                        layout = _put(layout, axis, -1)
+        kept[value] = layout
 
 
 @compiled
 def natural_layouts(
-    t: Tables, op_factor: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array
+    tables: Tables, op_factor: Int32Matrix, n_axes: int, natural: Int64Array, partial: Int64Array
 ) -> None:
     """Fill ``natural[V]`` and ``partial[V]``: ``natural_layout`` of each value."""
-    for v in range(natural.shape[0]):
-        natural[v], partial[v] = natural_layout(t, op_factor, v, n_axes)
+    for value in range(natural.shape[0]):
+        natural[value], partial[value] = natural_layout(tables, op_factor, value, n_axes)
 
 
-def wants_of(t: Tables, op_factor: np.ndarray) -> np.ndarray:
+def wants_of(tables: Tables, op_factor: np.ndarray) -> np.ndarray:
     """[W] layout that each use wants, for the rows of a plan."""
-    wanted = np.empty(len(t.use_owner), np.int64)
-    wanted_layouts(t, np.array(op_factor, np.int32), op_factor.shape[1], wanted)
+    wanted = np.empty(len(tables.use_owner), np.int64)
+    wanted_layouts(tables, np.array(op_factor, np.int32), op_factor.shape[1], wanted)
     return wanted
 
 
-def made_layouts(t: Tables, op_factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def natural_layouts_of(tables: Tables, op_factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How values are made, for the rows of a plan.
 
     Gives ([V] layout in which each value is made, [V] axes over which it is then partial).
     """
-    natural, partial = np.empty(len(t.value_op), np.int64), np.empty(len(t.value_op), np.int64)
-    natural_layouts(t, np.array(op_factor, np.int32), op_factor.shape[1], natural, partial)
+    natural, partial = (
+        np.empty(len(tables.value_op), np.int64),
+        np.empty(len(tables.value_op), np.int64),
+    )
+    natural_layouts(tables, np.array(op_factor, np.int32), op_factor.shape[1], natural, partial)
     return natural, partial
 
 
-def kept_layouts(t: Tables, op_factor: np.ndarray, value_dim: np.ndarray) -> np.ndarray:
+def kept_layouts(tables: Tables, op_factor: np.ndarray, value_dim: np.ndarray) -> np.ndarray:
     """[V] layout in which each value is kept, for the rows of a plan; see ``kept_layouts_into``."""
     op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
-    kept = np.empty(len(t.value_op), np.int64)
-    kept_layouts_into(t, op_factor, value_dim, op_factor.shape[1], wants_of(t, op_factor), kept)
+    kept = np.empty(len(tables.value_op), np.int64)
+    kept_layouts_into(
+        tables, op_factor, value_dim, op_factor.shape[1], wants_of(tables, op_factor), kept
+    )
     return kept
 
 
@@ -312,22 +319,24 @@ def _moved_axes(before: int, after: int, n_axes: int) -> int:
     They move because the axes kept on a dim do not lead on it before and after.
     """
     mask = 0
-    for a in range(n_axes):
-        dim = layout_dim(before, a)
-        if dim < 0 or layout_dim(after, a) != dim:
+    for axis in range(n_axes):
+        dim = layout_dim(before, axis)
+        if dim < 0 or layout_dim(after, axis) != dim:
             continue
-        for b in range(a):  # axis a is kept: every axis before it on this dim must be kept too
-            if (layout_dim(before, b) == dim) != (layout_dim(after, b) == dim):
-                for c in range(n_axes):
-                    if layout_dim(before, c) == dim or layout_dim(after, c) == dim:
-                        mask |= 1 << c
+        for other in range(
+            axis
+        ):  # axis a is kept: every axis before it on this dim must be kept too
+            if (layout_dim(before, other) == dim) != (layout_dim(after, other) == dim):
+                for third in range(n_axes):
+                    if layout_dim(before, third) == dim or layout_dim(after, third) == dim:
+                        mask |= 1 << third
     return mask
 
 
 @helper
 def _emit(
     steps: Steps,
-    n: int,
+    row: int,
     kind: int,
     op: int,
     value: int,
@@ -338,22 +347,22 @@ def _emit(
     in_bytes: float,
     out_bytes: float,
 ) -> int:
-    steps.kind[n] = kind
-    steps.op[n] = op
-    steps.value[n] = value
-    steps.use[n] = use
-    steps.axes[n] = axes
-    steps.before[n] = before
-    steps.after[n] = after
-    steps.in_bytes[n] = in_bytes
-    steps.out_bytes[n] = out_bytes
-    return n + 1
+    steps.kind[row] = kind
+    steps.op[row] = op
+    steps.value[row] = value
+    steps.use[row] = use
+    steps.axes[row] = axes
+    steps.before[row] = before
+    steps.after[row] = after
+    steps.in_bytes[row] = in_bytes
+    steps.out_bytes[row] = out_bytes
+    return row + 1
 
 
 @helper
-def _reshard(
+def reshard(
     steps: Steps,
-    n: int,
+    n_steps: int,
     op: int,
     value: int,
     use: int,
@@ -368,11 +377,11 @@ def _reshard(
     Axes in ``partial`` still carry partial results.
     """
     n_axes = axis_size.shape[0]
-    here = before
+    current = before
     sliced, scattered, reduced, gathered = 0, 0, 0, 0
-    for a in range(n_axes):
-        bit = 1 << a
-        old, new = layout_dim(before, a), layout_dim(after, a)
+    for axis in range(n_axes):
+        bit = 1 << axis
+        old, new = layout_dim(before, axis), layout_dim(after, axis)
         if partial & bit:
             if new >= 0:
                 scattered |= bit
@@ -387,55 +396,64 @@ def _reshard(
     for kind in (SLICE, REDUCE_SCATTER, ALL_REDUCE):
         mask = sliced if kind == SLICE else scattered if kind == REDUCE_SCATTER else reduced
         if mask:
-            there = here
+            target = current
             if kind != ALL_REDUCE:
-                for a in range(n_axes):
-                    if (mask >> a) & 1:
-                        there = _put(there, a, layout_dim(after, a))
-            large, small = whole_bytes / ways(here, axis_size), whole_bytes / ways(there, axis_size)
-            n = _emit(steps, n, kind, op, value, use, mask, here, there, large, small)
-            moved |= _moved_axes(here, there, n_axes)
-            here = there
-    local = whole_bytes / ways(here, axis_size)
+                for axis in range(n_axes):
+                    if (mask >> axis) & 1:
+                        target = _put(target, axis, layout_dim(after, axis))
+            large = whole_bytes / ways(current, axis_size)
+            small = whole_bytes / ways(target, axis_size)
+            n_steps = _emit(
+                steps, n_steps, kind, op, value, use, mask, current, target, large, small
+            )
+            moved |= _moved_axes(current, target, n_axes)
+            current = target
+    local = whole_bytes / ways(current, axis_size)
     # Axes that go from one dim to the same other dim go together; the last axis first, since it is
     # the minor one.
-    for a in range(n_axes - 1, -1, -1):
-        old, new = layout_dim(here, a), layout_dim(after, a)
+    for axis in range(n_axes - 1, -1, -1):
+        old, new = layout_dim(current, axis), layout_dim(after, axis)
         if old >= 0 and new >= 0 and old != new:
-            there, mask = here, 0
-            for b in range(n_axes):
-                if layout_dim(here, b) == old and layout_dim(after, b) == new:
-                    there = _put(there, b, new)
-                    mask |= 1 << b
-            moved |= _moved_axes(here, there, n_axes)
+            target, mask = current, 0
+            for other in range(n_axes):
+                if layout_dim(current, other) == old and layout_dim(after, other) == new:
+                    target = _put(target, other, new)
+                    mask |= 1 << other
+            moved |= _moved_axes(current, target, n_axes)
             if moved:
-                n = _emit(steps, n, PERMUTE, op, value, use, moved, here, here, local, local)
+                n_steps = _emit(
+                    steps, n_steps, PERMUTE, op, value, use, moved, current, current, local, local
+                )
                 moved = 0
-            n = _emit(steps, n, ALL_TO_ALL, op, value, use, mask, here, there, local, local)
-            here = there
-    moved |= _moved_axes(here, after, n_axes)
+            n_steps = _emit(
+                steps, n_steps, ALL_TO_ALL, op, value, use, mask, current, target, local, local
+            )
+            current = target
+    moved |= _moved_axes(current, after, n_axes)
     if moved:
-        n = _emit(steps, n, PERMUTE, op, value, use, moved, here, here, local, local)
+        n_steps = _emit(
+            steps, n_steps, PERMUTE, op, value, use, moved, current, current, local, local
+        )
     if gathered:
-        n = _emit(
+        n_steps = _emit(
             steps,
-            n,
+            n_steps,
             ALL_GATHER,
             op,
             value,
             use,
             gathered,
-            here,
+            current,
             after,
             local,
             whole_bytes / ways(after, axis_size),
         )
-    return n
+    return n_steps
 
 
 @compiled
 def lower_into(
-    t: Tables, ops: Int32Array, op_factor: Int32Matrix, axis_size: Int64Array, steps: Steps
+    tables: Tables, ops: Int32Array, op_factor: Int32Matrix, axis_size: Int64Array, steps: Steps
 ) -> int:
     """Fill ``steps`` (see ``buffers``) with the steps of ``ops``.
 
@@ -446,59 +464,72 @@ def lower_into(
     """
     n_axes = axis_size.shape[0]
     wanted, kept = steps.wanted, steps.layout
-    n = 0
+    n_steps = 0
     for op in ops:
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            value = t.use_value[use]
+        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+            value = tables.use_value[use]
             steps.copy[use] = -1
-            if t.value_constant[value]:
+            if tables.value_constant[value]:
                 continue
-            want = wanted[t.use_want[use]]
+            want = wanted[tables.use_want[use]]
             if want == kept[value]:
                 continue
-            made = False
-            for k in range(t.earlier_begin[use], t.earlier_end[use]):
-                earlier = t.earlier[k]
+            shared = False
+            for place in range(tables.earlier_begin[use], tables.earlier_end[use]):
+                earlier = tables.earlier[place]
                 # What a loop body or a branch brought somewhere is not there outside.
-                if wanted[earlier] == want and op < t.use_until[earlier]:
-                    steps.copy[use] = SHARED if t.folded else steps.copy[earlier]
-                    made = True
+                if wanted[earlier] == want and op < tables.use_until[earlier]:
+                    steps.copy[use] = SHARED if tables.folded else steps.copy[earlier]
+                    shared = True
                     break
-            if not made:
-                n = _reshard(
-                    steps, n, op, value, use, kept[value], want, 0, t.value_bytes[value], axis_size
-                )
-                steps.copy[use] = n - 1
-        first = t.result[t.result_ptr[op]] if t.result_ptr[op + 1] > t.result_ptr[op] else -1
-        mask = 0
-        row = t.op_row[op]
-        for a in range(n_axes):
-            if op_factor[row, a] >= 0:
-                mask |= 1 << a
-        n = _emit(steps, n, COMPUTE, op, first, -1, mask, 0, 0, 0.0, 0.0)
-        for k in range(t.result_ptr[op], t.result_ptr[op + 1]):
-            value = t.result[k]
-            if t.value_constant[value]:
-                continue
-            natural, partial = natural_layout(t, op_factor, value, n_axes)
-            if natural != kept[value] or partial:
-                n = _reshard(
+            if not shared:
+                n_steps = reshard(
                     steps,
-                    n,
+                    n_steps,
+                    op,
+                    value,
+                    use,
+                    kept[value],
+                    want,
+                    0,
+                    tables.value_bytes[value],
+                    axis_size,
+                )
+                steps.copy[use] = n_steps - 1
+        first = (
+            tables.result[tables.result_ptr[op]]
+            if tables.result_ptr[op + 1] > tables.result_ptr[op]
+            else -1
+        )
+        mask = 0
+        row = tables.op_row[op]
+        for axis in range(n_axes):
+            if op_factor[row, axis] >= 0:
+                mask |= 1 << axis
+        n_steps = _emit(steps, n_steps, COMPUTE, op, first, -1, mask, 0, 0, 0.0, 0.0)
+        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            value = tables.result[place]
+            if tables.value_constant[value]:
+                continue
+            natural, partial = natural_layout(tables, op_factor, value, n_axes)
+            if natural != kept[value] or partial:
+                n_steps = reshard(
+                    steps,
+                    n_steps,
                     op,
                     value,
                     -1,
                     natural,
                     kept[value],
                     partial,
-                    t.value_bytes[value],
+                    tables.value_bytes[value],
                     axis_size,
                 )
-    return n
+    return n_steps
 
 
 def lower_all(
-    t: Tables,
+    tables: Tables,
     ops: np.ndarray,
     op_factor: np.ndarray,
     value_dim: np.ndarray,
@@ -507,17 +538,17 @@ def lower_all(
 ) -> int:
     """Layouts of a state, then ``lower_into``."""
     n_axes = axis_size.shape[0]
-    wanted_layouts(t, op_factor, n_axes, steps.wanted)
-    kept_layouts_into(t, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
-    return lower_into(t, ops, op_factor, axis_size, steps)
+    wanted_layouts(tables, op_factor, n_axes, steps.wanted)
+    kept_layouts_into(tables, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
+    return lower_into(tables, ops, op_factor, axis_size, steps)
 
 
-def buffers(t: Tables, n_axes: int) -> Steps:
+def buffers(tables: Tables, n_axes: int) -> Steps:
     """Scratch arrays large enough for any plan of the program on ``n_axes`` mesh axes."""
-    n_ops = len(t.op_row)
-    n_uses = len(t.use_value)
-    n_values = len(t.value_op)
-    n_results = len(t.result)
+    n_ops = len(tables.op_row)
+    n_uses = len(tables.use_value)
+    n_values = len(tables.value_op)
+    n_results = len(tables.result)
     # Most programs need about one step per op; the bound holds for plans that reshard everything.
     rows = n_ops + n_uses * (3 + 2 * n_axes) + n_results * (5 + 2 * n_axes) + 1
 
@@ -535,7 +566,7 @@ def buffers(t: Tables, n_axes: int) -> Steps:
         in_bytes=np.empty(rows),
         out_bytes=np.empty(rows),
         copy=np.full(n_uses, -1, np.int32),
-        wanted=np.zeros(len(t.use_owner), np.int64),
+        wanted=np.zeros(len(tables.use_owner), np.int64),
         layout=np.zeros(n_values, np.int64),
     )
 
@@ -544,25 +575,27 @@ def lower(
     program: Program, op_factor: np.ndarray, value_dim: np.ndarray, axis_size: np.ndarray
 ) -> Steps:
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
-    t = tables(program)
-    steps = buffers(t, len(axis_size))
+    program_tables = tables(program)
+    steps = buffers(program_tables, len(axis_size))
     # Writeable copies of the same types, so that one compiled kernel serves all callers
     op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
-    n = lower_all(t, real_ops(t), op_factor, value_dim, axis_size, steps)
-    rows: list[np.ndarray] = [a[:n].copy() for a in steps[:9]]
+    n_steps = lower_all(
+        program_tables, real_ops(program_tables), op_factor, value_dim, axis_size, steps
+    )
+    rows: list[np.ndarray] = [column[:n_steps].copy() for column in steps[:9]]
     return Steps._make([*rows, steps.copy, steps.wanted, steps.layout])
 
 
-def real_ops(t: Tables) -> np.ndarray:
+def real_ops(tables: Tables) -> np.ndarray:
     """Ops that are no arguments, in order."""
-    return np.arange(t.n_arguments, len(t.op_row), dtype=np.int32)
+    return np.arange(tables.n_arguments, len(tables.op_row), dtype=np.int32)
 
 
 def unpack(layout: int, rank: int, n_axes: int) -> list[list[int]]:
     """Mesh axes per dim of a packed layout, in mesh order."""
     dims: list[list[int]] = [[] for _ in range(rank)]
-    for a in range(n_axes):
-        dim = ((int(layout) >> (LAYOUT_BITS * a)) & 31) - 1
+    for axis in range(n_axes):
+        dim = ((int(layout) >> (LAYOUT_BITS * axis)) & 31) - 1
         if dim >= 0:
-            dims[dim].append(a)
+            dims[dim].append(axis)
     return dims

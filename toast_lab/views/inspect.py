@@ -33,7 +33,7 @@ def name_facts(analysis: Analysis, name: int) -> Facts:
     ]
     used = [
         f"{program.value_name[int(program.use_value[u])]} dim {d}"
-        for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
+        for u in program.uses(op)
         for d, n in enumerate(program.use_names(u))
         if n == name
     ]

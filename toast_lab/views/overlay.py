@@ -92,7 +92,7 @@ _COST = (
 def name_bytes(analysis: Analysis) -> np.ndarray:
     """[N] bytes of the whole values that are defined with each name."""
     program = analysis.program
-    value = np.repeat(np.arange(program.n_values), np.diff(program.shape_ptr))
+    value = program.dim_value
     found = np.zeros(analysis.names.n)
     # A value with a name twice counts once
     seen = np.unique(np.stack([program.def_dim_factor, value]), axis=1)

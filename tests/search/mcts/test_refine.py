@@ -156,33 +156,15 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
     problem, _ = found
     fine, space = refine.make_fine(problem), problem.space
     near, n_axes = fine.near, len(problem.mesh.axes)
-    at, axis_size = space.spans, problem.mesh.array()
-    moves = tr.Moves(
-        axis_size,
-        at.op_span,
-        at.op,
-        at.move_factor,
-        space.analysis.names.size,
-        at.value_span,
-        at.value,
-        at.move_dim,
-        at.move_dim_size,
-        space.n_names,
-        1,
-        np.zeros(0, np.int64),
-        *space.start,
-    )
-    state = State(space)
+    state, longest = State(space), np.diff(space.alike.op_effects.ptr)
     for axis in range(n_axes):
         rows = [r for r in legal_rows(state).tolist() if r[1] == axis]
-        state.apply_row(
-            *max(rows, key=lambda r: int(space.alike.op_ptr[r[0] + 1] - space.alike.op_ptr[r[0]]))
-        )
+        state.apply_row(*max(rows, key=lambda row: int(longest[row[0]])))
     ops, values = refine.rows_of(fine, state)
     drawn, recoloured, emptied = np.array([77], np.uint64), 0, 0
     for _ in range(300):
         new_ops, new_values = ops.copy(), values.copy()
-        changed = from_python(refine._recolour)(near, moves, drawn, new_ops, new_values)
+        changed = from_python(refine._recolour)(near, space.moves, drawn, new_ops, new_values)
         rows = np.concatenate([new_ops != ops, new_values != values])
         assert changed == rows.any(axis=1).sum()
         assert rows.sum() == changed  # one axis of each
@@ -214,7 +196,7 @@ def test_half_of_the_chains_begin_with_the_first_quarter_of_the_actions(found):
 def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(found):
     problem, _ = found
     repricer = problem.pricer().repricer
-    folded, state = repricer.folded, State(problem.space)
+    state = State(problem.space)
     time_s, peak_bytes, _, root = repricer.price(state.ops, state.values, None)
     _, _, _, after = repricer.price(state.ops, state.values, root)
     for enough_s, expected in (
@@ -223,14 +205,9 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
         (time_s * (1 - 1e-9), np.inf),
     ):
         found_s, found_bytes, _ = reprice.reprice(
-            folded.facts,
-            repricer.rates,
-            folded.tables,
-            folded.memory,
-            folded.times,
+            repricer.inputs,
             state.ops,
             state.values,
-            repricer.axis_size,
             enough_s,
             False,
             root,
@@ -240,11 +217,7 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
         assert (found_s, found_bytes) == (time_s, expected)
     limit = problem.memory_limit_bytes
     pricing = rollout.Pricing(
-        folded.facts,
-        repricer.rates,
-        folded.tables,
-        folded.memory,
-        folded.times,
+        repricer.inputs,
         2.0,
         8.0 * limit,
         limit,

@@ -75,7 +75,4 @@ def identified_lines(analysis: Analysis) -> str:
 
 def _uses(analysis: Analysis, op: int) -> list[tuple[int, int]]:
     program = analysis.program
-    return [
-        (u, int(program.use_value[u]))
-        for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
-    ]
+    return [(u, int(program.use_value[u])) for u in program.uses(op)]

@@ -112,7 +112,7 @@ def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]
     root = State(space)
     yield (
         choices.choice_of(root.op_factor, root.value_dim),
-        "unsharded" if space.pins is None else "pins alone",
+        "unsharded" if space.fixed is None else "pins alone",
     )
     for action in legal_actions(root):
         recorder.check()

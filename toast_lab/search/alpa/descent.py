@@ -19,7 +19,7 @@ class Descent:
         self.of_value: list[list[Term]] = [[] for _ in choices.layout]
         for term in choices.terms:
             group = choices.groups[term.group]
-            for op in {group.op, *(choices.groups[g].op for g in term.earlier)}:
+            for op in {group.op, *(choices.groups[other].op for other in term.earlier)}:
                 self.of_op[op].append(term)
             self.of_value[group.value].append(term)
 
@@ -29,15 +29,17 @@ class Descent:
         n_ops = len(self.of_op)
         neighbours: list[set[int]] = [set() for _ in (*self.of_op, *self.of_value)]
         for op, terms in enumerate(self.of_op):
-            neighbours[op] = {n_ops + self.choices.groups[t.group].value for t in terms}
+            neighbours[op] = {
+                n_ops + self.choices.groups[term_number.group].value for term_number in terms
+            }
             for value in neighbours[op]:
                 neighbours[value].add(op)
-        return [sorted(f) for f in neighbours]
+        return [sorted(linked) for linked in neighbours]
 
     def objective_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time and ties of a choice: what the integer program minimises, memory aside."""
         return self.choices.time_s(ops, values) + sum(
-            float(t[v]) for t, v in zip(self.tie, values.tolist(), strict=True)
+            float(times[value]) for times, value in zip(self.tie, values.tolist(), strict=True)
         )
 
     def improve(
@@ -67,7 +69,9 @@ class Descent:
         for term in self.of_value[value]:
             group = groups[term.group]
             label = group.label[ops[group.op]]
-            if not any(groups[g].label[ops[groups[g].op]] == label for g in term.earlier):
+            if not any(
+                groups[other].label[ops[groups[other].op]] == label for other in term.earlier
+            ):
                 seen += term.time_s[group.place[ops[group.op]]]
         return seen
 

@@ -85,12 +85,12 @@ class _Rows:
         self.high: list[np.ndarray] = []
         self.n = 0
 
-    def add(self, n: int, low: float, high: float) -> int:
-        """Add ``n`` rows with the same bounds and give the first one's number."""
-        self.low.append(np.full(n, low))
-        self.high.append(np.full(n, high))
-        self.n += n
-        return self.n - n
+    def add(self, count: int, low: float, high: float) -> int:
+        """Add ``count`` rows with the same bounds and give the first one's number."""
+        self.low.append(np.full(count, low))
+        self.high.append(np.full(count, high))
+        self.n += count
+        return self.n - count
 
     def put(self, row: Any, column: np.ndarray, value: Any) -> None:
         """Set entries."""
@@ -132,33 +132,36 @@ def assemble(
             is ruled out.
         check: called now and then; may raise to end the work.
     """
-    width = [len(c) for c in choices.compute_s]
+    width = [len(times) for times in choices.compute_s]
     ops = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
-    values = ops[-1] + np.concatenate([[0], np.cumsum([len(t) for t in choices.layout])]).astype(
-        np.int64
-    )
-    n_binary = n = int(values[-1])
+    values = ops[-1] + np.concatenate(
+        [[0], np.cumsum([len(n_layouts) for n_layouts in choices.layout])]
+    ).astype(np.int64)
+    n_binary = n_columns = int(values[-1])
     groups: dict[int, int] = {}
     shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]] = {}
-    used = sorted({t.group for t in choices.terms} | {g for t in choices.terms for g in t.earlier})
-    for g in used:
-        group = choices.groups[g]
-        groups[g] = n
-        n += len(group.distinct) * len(choices.layout[group.value])
+    used = sorted(
+        {n_layouts.group for n_layouts in choices.terms}
+        | {number for n_layouts in choices.terms for number in n_layouts.earlier}
+    )
+    for number in used:
+        group = choices.groups[number]
+        groups[number] = n_columns
+        n_columns += len(group.distinct) * len(choices.layout[group.value])
     for term in choices.terms:
         if term.earlier:
             check()
             pairs = _contested(choices, term)
-            shared[term.group, term.earlier] = (n, pairs)
-            n += len(pairs)
-    layout = Layout(ops=ops, values=values, groups=groups, shared=shared, over=n)
-    n += 1
+            shared[term.group, term.earlier] = (n_columns, pairs)
+            n_columns += len(pairs)
+    layout = Layout(ops=ops, values=values, groups=groups, shared=shared, over=n_columns)
+    n_columns += 1
 
-    seconds = np.zeros(n)
-    for k, compute_s in enumerate(choices.compute_s):
-        seconds[ops[k] : ops[k + 1]] = compute_s
-    for k, tie_s in enumerate(tie):
-        seconds[values[k] : values[k + 1]] = tie_s
+    seconds = np.zeros(n_columns)
+    for cluster, compute_s in enumerate(choices.compute_s):
+        seconds[ops[cluster] : ops[cluster + 1]] = compute_s
+    for cluster, tie_s in enumerate(tie):
+        seconds[values[cluster] : values[cluster + 1]] = tie_s
     for term in choices.terms:
         flat = term.time_s.ravel()
         if term.earlier:
@@ -167,15 +170,15 @@ def assemble(
             flat = flat.copy()
             flat[pairs] = 0.0
         seconds[groups[term.group] : groups[term.group] + len(flat)] += flat
-    upper = np.ones(n)
+    upper = np.ones(n_columns)
     if known_s is not None:
         # What everything else costs at least; reading a copy may be a little quicker than reading
         # the value.
-        least = sum(float(c.min()) for c in choices.compute_s)
+        least = sum(float(times.min()) for times in choices.compute_s)
         least += sum(float(np.minimum(term.time_s, 0.0).min(initial=0.0)) for term in choices.terms)
         slack = known_s * (1 + 1e-6) - least
-        for k, compute_s in enumerate(choices.compute_s):
-            upper[ops[k] : ops[k + 1]][compute_s - compute_s.min() > slack] = 0.0
+        for cluster, compute_s in enumerate(choices.compute_s):
+            upper[ops[cluster] : ops[cluster + 1]][compute_s - compute_s.min() > slack] = 0.0
         upper[n_binary:][seconds[n_binary:] > slack] = 0.0
     # An e must not be ruled out with its z: nothing is to pay where an earlier use shares.
     upper[layout.over] = 0.0 if over_s is None else np.inf
@@ -186,38 +189,42 @@ def assemble(
         begin = rows.add(len(first) - 1, 1.0, 1.0)
         columns = np.arange(first[0], first[-1])
         rows.put(begin + np.repeat(np.arange(len(first) - 1), np.diff(first)), columns, 1.0)
-    for g in used:
+    for number in used:
         check()
-        group = choices.groups[g]
-        w, t = len(group.distinct), len(choices.layout[group.value])
-        e = groups[g] + np.arange(w * t).reshape(w, t)
-        begin = rows.add(w, 0.0, 0.0)
-        rows.put(np.repeat(begin + np.arange(w), t), e.ravel(), 1.0)
+        group = choices.groups[number]
+        n_labels, n_layouts = len(group.distinct), len(choices.layout[group.value])
+        entries = groups[number] + np.arange(n_labels * n_layouts).reshape(n_labels, n_layouts)
+        begin = rows.add(n_labels, 0.0, 0.0)
+        rows.put(np.repeat(begin + np.arange(n_labels), n_layouts), entries.ravel(), 1.0)
         rows.put(begin + group.place, ops[group.op] + np.arange(len(group.place)), -1.0)
-        begin = rows.add(t, 0.0, 0.0)
-        rows.put(np.tile(begin + np.arange(t), w), e.ravel(), 1.0)
-        rows.put(begin + np.arange(t), values[group.value] + np.arange(t), -1.0)
-    for (g, earlier), (first_z, pairs) in shared.items():
+        begin = rows.add(n_layouts, 0.0, 0.0)
+        rows.put(np.tile(begin + np.arange(n_layouts), n_labels), entries.ravel(), 1.0)
+        rows.put(begin + np.arange(n_layouts), values[group.value] + np.arange(n_layouts), -1.0)
+    for (number, earlier), (first_z, pairs) in shared.items():
         check()
-        group = choices.groups[g]
-        t = len(choices.layout[group.value])
+        group = choices.groups[number]
+        n_layouts = len(choices.layout[group.value])
         begin = rows.add(len(pairs), 0.0, np.inf)
         rows.put(begin + np.arange(len(pairs)), first_z + np.arange(len(pairs)), 1.0)
-        rows.put(begin + np.arange(len(pairs)), groups[g] + pairs, -1.0)
+        rows.put(begin + np.arange(len(pairs)), groups[number] + pairs, -1.0)
         for other in earlier:
-            place = np.searchsorted(choices.groups[other].distinct, group.distinct[pairs // t])
+            place = np.searchsorted(
+                choices.groups[other].distinct, group.distinct[pairs // n_layouts]
+            )
             place = np.minimum(place, len(choices.groups[other].distinct) - 1)
-            same = choices.groups[other].distinct[place] == group.distinct[pairs // t]
+            same = choices.groups[other].distinct[place] == group.distinct[pairs // n_layouts]
             rows.put(
-                begin + np.flatnonzero(same), groups[other] + place[same] * t + pairs[same] % t, 1.0
+                begin + np.flatnonzero(same),
+                groups[other] + place[same] * n_layouts + pairs[same] % n_layouts,
+                1.0,
             )
     for held in bytes_rows:
         begin = rows.add(1, -np.inf, (limit_bytes - held.beside) / limit_bytes)
         for value, size in held.values.items():
             rows.put(begin, values[value] + np.arange(len(size)), size / limit_bytes)
-        for g, size in held.groups.items():
-            if g in groups:
-                rows.put(begin, groups[g] + np.arange(size.size), size.ravel() / limit_bytes)
+        for number, size in held.groups.items():
+            if number in groups:
+                rows.put(begin, groups[number] + np.arange(size.size), size.ravel() / limit_bytes)
         for key, size in held.shared.items():
             if key in shared:
                 first_z, pairs = shared[key]
@@ -226,10 +233,12 @@ def assemble(
                 rest[pairs] = 0.0
                 rows.put(begin, groups[key[0]] + np.arange(len(rest)), rest)
         rows.put(begin, np.asarray([layout.over]), -1.0)
-    unit_s = max(known_s or 0.0, sum(float(c.min()) for c in choices.compute_s), 1e-12) / 1e3
+    unit_s = (
+        max(known_s or 0.0, sum(float(times.min()) for times in choices.compute_s), 1e-12) / 1e3
+    )
     program = IntegerProgram(
         cost=seconds / unit_s,
-        rows=rows.matrix(n),
+        rows=rows.matrix(n_columns),
         low=np.concatenate(rows.low),
         high=np.concatenate(rows.high),
         upper=upper,
@@ -243,16 +252,19 @@ def _contested(choices: Choices, term: Any) -> np.ndarray:
     """Flat (label, layout) pairs that cost something and that an earlier use might share."""
     group = choices.groups[term.group]
     asked = np.isin(
-        group.distinct, np.concatenate([choices.groups[g].distinct for g in term.earlier])
+        group.distinct, np.concatenate([choices.groups[other].distinct for other in term.earlier])
     )
     return np.flatnonzero(((term.time_s > 0) & asked[:, None]).ravel())
 
 
-def chosen(layout: Layout, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def chosen(layout: Layout, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The choice of each op cluster and of each value cluster in a solution."""
 
     def pick(first: np.ndarray) -> np.ndarray:
-        return np.asarray([int(np.argmax(x[a:b])) for a, b in itertools.pairwise(first)], np.int64)
+        return np.asarray(
+            [int(np.argmax(solution[begin:end])) for begin, end in itertools.pairwise(first)],
+            np.int64,
+        )
 
     return pick(layout.ops), pick(layout.values)
 
@@ -294,16 +306,18 @@ def solve(
             **({} if nodes is None else {"node_limit": nodes}),
         },
     )
-    x = None if answer.x is None else np.asarray(answer.x)
+    solution = None if answer.x is None else np.asarray(answer.x)
     reached = (
-        float(answer.mip_gap) if x is not None and answer.mip_gap is not None else float("inf")
+        float(answer.mip_gap)
+        if solution is not None and answer.mip_gap is not None
+        else float("inf")
     )
     bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else -float("inf")
     seconds = time.monotonic() - began
     # HiGHS stops for nodes with the same status
     out_of_time = answer.status == 1 and seconds >= time_limit_s
     return Solved(
-        x=x,
+        x=solution,
         optimal=answer.status == 0,
         infeasible=answer.status == 2,
         gap=reached,

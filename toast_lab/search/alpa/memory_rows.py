@@ -21,7 +21,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
 from toast_lab.search.alpa.integer_program import Bytes
 from toast_lab.search.alpa.strategies import Choices
-from toast_lab.search.alpa.strategy_prices import make_bench, use_costs
+from toast_lab.search.alpa.strategy_prices import bench_for, use_costs
 
 
 class MemoryRows:
@@ -30,16 +30,16 @@ class MemoryRows:
     def __init__(self, problem: Problem, choices: Choices) -> None:
         self.problem, self.choices = problem, choices
         self.axis_size = problem.mesh.array()
-        self.whole = problem._static[1]
+        self.whole = problem.prices.inputs.memory
         folded = choices.clusters.folded
         self.like_use, self.like_op = folded.memory.like_use, folded.memory.like_op
         self.like_buffer = folded.memory.buffer_value
-        self.bench = make_bench(problem, folded, len(choices.menus.ops))
-        self.tables = self.bench.tables
+        self.bench = bench_for(folded, len(choices.menus.ops))
+        self.tables = self.bench.inputs.tables
         self.facts = folded.facts
         self.ways = [
-            np.where(m >= 0, self.axis_size, 1).prod(axis=1).astype(float)
-            for m in choices.menus.values
+            np.where(menu >= 0, self.axis_size, 1).prod(axis=1).astype(float)
+            for menu in choices.menus.values
         ]
         self._copies: dict[int, np.ndarray] = {}
 
@@ -49,18 +49,18 @@ class MemoryRows:
 
         Uses of one value that always want the same are served by the first one's copy.
         """
-        m = self.whole
+        memory = self.whole
         group = self.choices.use_group[self.like_use]
-        order = np.lexsort((np.arange(len(group)), group, m.use_value))
+        order = np.lexsort((np.arange(len(group)), group, memory.use_value))
         same = np.zeros(len(order), bool)
-        same[1:] = (m.use_value[order][1:] == m.use_value[order][:-1]) & (
+        same[1:] = (memory.use_value[order][1:] == memory.use_value[order][:-1]) & (
             group[order][1:] == group[order][:-1]
         )
         leader = order
         if len(order):
             leader = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))]
-        until = m.runs_at[m.use_op].astype(np.int64)
-        inside = m.use_op[order] < m.use_until[leader]
+        until = memory.runs_at[memory.use_op].astype(np.int64)
+        inside = memory.use_op[order] < memory.use_until[leader]
         last = until.copy()
         np.maximum.at(last, leader[inside], until[order][inside])
         own = np.ones(len(order), bool)
@@ -86,41 +86,46 @@ class MemoryRows:
         check: Callable[[], None] = lambda: None,
     ) -> Bytes:
         """The row of op ``at``, exact for the choice whose plan was ``priced``."""
-        m, choices = self.whole, self.choices
+        memory, choices, value_bytes = self.whole, self.choices, priced.lives.size
         by_value = np.zeros(len(choices.layout))
-        alive = np.flatnonzero((m.buffer_start <= at) & (m.buffer_end >= at))
+        alive = np.flatnonzero((memory.buffer_start <= at) & (memory.buffer_end >= at))
         # One operand that dies here gives its place to the result.
-        dying = alive[(m.buffer_end[alive] == at) & (m.buffer_heir[alive] >= 0)]
-        given = dying[priced.size[m.buffer_value[dying]] == priced.size[m.buffer_heir[dying]]][:1]
+        dying = alive[(memory.buffer_end[alive] == at) & (memory.buffer_heir[alive] >= 0)]
+        given = dying[
+            value_bytes[memory.buffer_value[dying]] == value_bytes[memory.buffer_heir[dying]]
+        ][:1]
         folded = self.like_buffer[np.setdiff1d(alive, given)]
         np.add.at(by_value, self.tables.value_row[folded], self.facts.value.bytes[folded])
-        held = {int(k): by_value[k] / self.ways[k] for k in np.flatnonzero(by_value)}
+        held = {
+            int(cluster): by_value[cluster] / self.ways[cluster]
+            for cluster in np.flatnonzero(by_value)
+        }
         own, last = self._lifetimes
-        brought = priced.found.copied == kernel.BROUGHT
-        until = np.where(brought, np.maximum(priced.last, 0), last)
+        brought = priced.prices.copied == kernel.BROUGHT
+        until = np.where(brought, np.maximum(priced.lives.last, 0), last)
         uses = np.flatnonzero(
-            (own | brought) & (m.use_from <= at) & (until >= at) & (self._grouped)
+            (own | brought) & (memory.use_from <= at) & (until >= at) & (self._grouped)
         )
         groups: dict[int, np.ndarray] = {}
         shared: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
         like, counts = np.unique(self.like_use[uses], return_counts=True)
         for use, count in zip(like.tolist(), counts.tolist(), strict=True):
             check()
-            g = int(choices.use_group[use])
+            number = int(choices.use_group[use])
             size = count * self._copy_bytes(use)
             if not size.any():
                 continue
             key = choices.sharers.get(use)
             if key is None:
-                groups[g] = groups.get(g, 0.0) + size
+                groups[number] = groups.get(number, 0.0) + size
             else:
-                shared[g, key] = shared.get((g, key), 0.0) + size
+                shared[number, key] = shared.get((number, key), 0.0) + size
         # What is only there while the op runs: whole results before they are scattered or moved.
-        for op in np.flatnonzero(m.runs_at == at).tolist():
-            for g, size in choices.passing.get(int(self.like_op[op]), []):
-                groups[g] = groups.get(g, 0.0) + size
+        for op in np.flatnonzero(memory.runs_at == at).tolist():
+            for number, size in choices.passing.get(int(self.like_op[op]), []):
+                groups[number] = groups.get(number, 0.0) + size
         row = Bytes(at=at, values=held, groups=groups, shared=shared, beside=0.0)
-        return row._replace(beside=float(priced.live[at]) - self.explained(row, ops, values))
+        return row._replace(beside=float(priced.lives.live[at]) - self.explained(row, ops, values))
 
     @functools.cached_property
     def _grouped(self) -> np.ndarray:
@@ -129,15 +134,16 @@ class MemoryRows:
     def explained(self, row: Bytes, ops: np.ndarray, values: np.ndarray) -> float:
         """Bytes that the columns of a row add up to for a choice."""
         choices = self.choices
-        total = sum(float(size[values[k]]) for k, size in row.values.items())
-        for g, size in row.groups.items():
-            group = choices.groups[g]
+        total = sum(float(size[values[cluster]]) for cluster, size in row.values.items())
+        for number, size in row.groups.items():
+            group = choices.groups[number]
             total += float(size[group.place[ops[group.op]], values[group.value]])
-        for (g, earlier), size in row.shared.items():
-            group = choices.groups[g]
+        for (number, earlier), size in row.shared.items():
+            group = choices.groups[number]
             label = group.label[ops[group.op]]
             if not any(
-                choices.groups[e].label[ops[choices.groups[e].op]] == label for e in earlier
+                choices.groups[other].label[ops[choices.groups[other].op]] == label
+                for other in earlier
             ):
                 total += float(size[group.place[ops[group.op]], values[group.value]])
         return total
@@ -145,11 +151,11 @@ class MemoryRows:
 
 def crowded(live: np.ndarray, limit_bytes: float, most: int = 4) -> list[int]:
     """Ops at which memory is above the limit, the worst first, none close to another one."""
-    n = len(live)
+    count = len(live)
     left = np.where(live > limit_bytes, live, -np.inf)
     chosen: list[int] = []
     while len(chosen) < most and np.isfinite(left.max(initial=-np.inf)):
         at = int(left.argmax())
         chosen.append(at)
-        left[max(0, at - n // 40) : at + n // 40 + 1] = -np.inf
+        left[max(0, at - count // 40) : at + count // 40 + 1] = -np.inf
     return chosen

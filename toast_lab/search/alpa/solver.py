@@ -75,7 +75,7 @@ class Solver:
         self.grain = grain
         self.effort = effort
         self.rounds = rounds
-        self.axes = [a for a, size in enumerate(recorder.problem.mesh.sizes) if size > 1]
+        self.axes = [axis for axis, size in enumerate(recorder.problem.mesh.sizes) if size > 1]
         self.given_s = 0.0  # most that HiGHS was given for the whole program
         problem = recorder.problem
         self.limit_bytes = problem.memory_limit_bytes
@@ -144,7 +144,7 @@ class Solver:
     def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take a plan found at another grain, if this grain has it and it is better."""
         if arrays is not None and any(
-            (a != b).any() for a, b in zip(arrays, self.best_arrays, strict=True)
+            (new != known).any() for new, known in zip(arrays, self.best_arrays, strict=True)
         ):
             self.try_(self.choices.choice_of(*arrays), f"{self.grain}: plan so far")
 
@@ -161,9 +161,9 @@ class Solver:
     def polish(self, rng: np.random.Generator) -> None:
         """Solve with a part of the clusters free at a time, until that brings nothing."""
         heads = [
-            k
-            for k, time_s in enumerate(self.choices.compute_s)
-            if len(time_s) > 1 and self.descent.links[k]
+            cluster
+            for cluster, time_s in enumerate(self.choices.compute_s)
+            if len(time_s) > 1 and self.descent.links[cluster]
         ]
         quiet = 0 if heads else _QUIET
         while quiet < _QUIET and not self.effort.crashed:
@@ -172,7 +172,9 @@ class Solver:
                 return
             before = self.best_rank
             part = self._near(heads[rng.integers(len(heads))])
-            self._stage(part, f"{sum(len(k) > 1 for k in part[0])} clusters of ops free")
+            self._stage(
+                part, f"{sum(len(cluster) > 1 for cluster in part[0])} clusters of ops free"
+            )
             quiet = quiet + 1 if self.best_rank == before else 0
             if self.effort.columns is not None and self.effort.columns < _PART:
                 return
@@ -215,12 +217,12 @@ class Solver:
     def _along(self, free: Sequence[int]) -> Part:
         """Numbers of the choices that are as in the best plan on every axis that is not free."""
         assert self.best is not None
-        fixed = [a for a in range(len(self.recorder.problem.mesh.axes)) if a not in free]
+        fixed = [axis for axis in range(len(self.recorder.problem.mesh.axes)) if axis not in free]
 
         def same(menus: list[np.ndarray], chosen: np.ndarray) -> list[np.ndarray]:
             return [
-                np.flatnonzero((m[:, fixed] == m[c, fixed]).all(axis=1))
-                for m, c in zip(menus, chosen, strict=True)
+                np.flatnonzero((menu[:, fixed] == menu[choice, fixed]).all(axis=1))
+                for menu, choice in zip(menus, chosen, strict=True)
             ]
 
         return same(self.choices.menus.ops, self.best[0]), same(
@@ -240,7 +242,9 @@ class Solver:
         free, edge, columns = {op}, [op], widths[op]
         for node in edge:  # grows while it is gone through
             for other in links[node]:
-                more = widths[other] * (1 + sum(widths[n] for n in links[other] if n in free))
+                more = widths[other] * (
+                    1 + sum(widths[neighbour] for neighbour in links[other] if neighbour in free)
+                )
                 if other not in free and columns + more <= _PART:
                     free.add(other)
                     edge.append(other)
@@ -261,7 +265,7 @@ class Solver:
         known_s = self.descent.objective_s(*self.best) if self.best_fits and not self.held else None
         program, layout = ip.assemble(
             choices,
-            [t[k] for t, k in zip(self.tie, part[1], strict=True)],
+            [times[numbers] for times, numbers in zip(self.tie, part[1], strict=True)],
             bytes_rows=[_cut(row, self.choices, choices, part[1]) for row in self.held],
             limit_bytes=self.limit_bytes,
             over_s=self.over_s,
@@ -273,7 +277,9 @@ class Solver:
             return None
         ops, values = ip.chosen(layout, outcome.x)
         picked = [
-            np.asarray([int(k[i]) for k, i in zip(keep, chosen, strict=True)], np.int64)
+            np.asarray(
+                [int(numbers[place]) for numbers, place in zip(keep, chosen, strict=True)], np.int64
+            )
             for keep, chosen in zip(part, (ops, values), strict=True)
         ]
         return (picked[0], picked[1]), outcome
@@ -285,16 +291,16 @@ class Solver:
         )
 
     def _highs(self, program: ip.IntegerProgram) -> ip.Solved | None:
-        recorder, effort, n = self.recorder, self.effort, len(program.cost)
+        recorder, effort, n_columns = self.recorder, self.effort, len(program.cost)
         recorder.check()
         limit_s, left_s = self._limit_s(), recorder.left()[0]
-        if limit_s <= 0 or n > min(
+        if limit_s <= 0 or n_columns > min(
             effort.largest, np.inf if effort.columns is None else effort.columns
         ):
             return None
         if effort.columns is not None:
-            effort.columns -= n
-        if n <= _SMALL:
+            effort.columns -= n_columns
+        if n_columns <= _SMALL:
             outcome = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
             if not outcome.out_of_time or limit_s <= _SMALL_SECONDS:
                 return outcome
@@ -320,7 +326,7 @@ class Solver:
         """Bound memory at the ops where the plan of a choice has too much of it."""
         problem = self.recorder.problem
         priced: Totals = self.recorder.ledger.pricer.totals(*spread(problem, self.choices, *choice))
-        for at in crowded(priced.live[:-1], self.limit_bytes):
+        for at in crowded(priced.lives.live[:-1], self.limit_bytes):
             self.recorder.check()
             self.held.append(self.memory.bytes_at(at, priced, *choice, self.recorder.check))
         del self.held[:-_MOST_ROWS]
@@ -330,13 +336,13 @@ def _cut(row: ip.Bytes, whole: Choices, part: Choices, values: list[np.ndarray])
     """A row for a part of the choices."""
 
     @functools.cache
-    def place(g: int) -> tuple[np.ndarray, np.ndarray]:
-        kept = np.searchsorted(whole.groups[g].distinct, part.groups[g].distinct)
-        return np.ix_(kept, values[whole.groups[g].value])  # type: ignore[return-value]
+    def place(number: int) -> tuple[np.ndarray, np.ndarray]:
+        kept = np.searchsorted(whole.groups[number].distinct, part.groups[number].distinct)
+        return np.ix_(kept, values[whole.groups[number].value])  # type: ignore[return-value]
 
     return row._replace(
-        values={k: size[values[k]] for k, size in row.values.items()},
-        groups={g: size[place(g)] for g, size in row.groups.items()},
+        values={cluster: size[values[cluster]] for cluster, size in row.values.items()},
+        groups={number: size[place(number)] for number, size in row.groups.items()},
         shared={key: size[place(key[0])] for key, size in row.shared.items()},
     )
 
@@ -346,11 +352,11 @@ def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
 
     Of those the smaller is kept.
     """
-    t = choices.clusters.folded.tables
-    f = choices.clusters.folded.facts
-    m = choices.clusters.folded.memory
+    tables = choices.clusters.folded.tables
+    facts = choices.clusters.folded.facts
+    memory = choices.clusters.folded.memory
     held = np.zeros(len(choices.layout))
-    np.add.at(held, t.value_row[m.buffer_value], f.value.bytes[m.buffer_value])
+    np.add.at(held, tables.value_row[memory.buffer_value], facts.value.bytes[memory.buffer_value])
     each = (
         _TIE
         * problem.baseline[0]
@@ -359,6 +365,6 @@ def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
     )
     axis_size = problem.mesh.array()
     return [
-        held[k] * each / np.where(menu >= 0, axis_size, 1).prod(axis=1)
-        for k, menu in enumerate(choices.menus.values)
+        held[cluster] * each / np.where(menu >= 0, axis_size, 1).prod(axis=1)
+        for cluster, menu in enumerate(choices.menus.values)
     ]

@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fold import Folded, fold
+from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p
 from toast_lab.search.alpa.strategy_prices import (
+    bench_for,
     compute_times,
     made_labels,
     made_times,
-    make_bench,
     reading_times,
     use_costs,
     want_labels,
@@ -44,7 +44,7 @@ class Clusters(NamedTuple):
 
     ops: Classes
     values: Classes
-    folded: Folded
+    folded: PriceInputs
 
 
 def cluster(problem: Problem, grain: str) -> Clusters:
@@ -74,7 +74,7 @@ def cluster(problem: Problem, grain: str) -> Clusters:
     ops = classes(program.n_ops, np.where(own, op, -1), alike.ops.label)
     values = classes(program.n_values, np.where(inner, value, -1), alike.values.label)
     finer = alike._replace(ops=ops, values=values)
-    return Clusters(ops, values, fold(program, finer, problem._tables, *problem._static))
+    return Clusters(ops, values, problem.prices.folded(finer))
 
 
 class Menus(NamedTuple):
@@ -116,18 +116,21 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
     Only what some colour action may split, or is pinned, is split.
     """
     program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
-    axes = range(len(axis_size))
+    axes, op_effects, value_effects = range(len(axis_size)), alike.op_effects, alike.value_effects
     # Names and dims by the clusters of the colours, counted from the first of their op; with the
     # axes they may be on.
     local: list[dict[int, int]] = [{} for _ in alike.ops.first]
     for row, name, on in zip(
-        alike.op.tolist(), alike.move_factor.tolist(), alike.op_axes.tolist(), strict=True
+        op_effects.target.tolist(), op_effects.cut.tolist(), op_effects.axes.tolist(), strict=True
     ):
         if program.factor_class[name] <= p.REDUCTION:
             local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
     dims: list[dict[int, int]] = [{} for _ in alike.values.first]
     for row, dim, on in zip(
-        alike.value.tolist(), alike.move_dim.tolist(), alike.value_axes.tolist(), strict=True
+        value_effects.target.tolist(),
+        value_effects.cut.tolist(),
+        value_effects.axes.tolist(),
+        strict=True,
     ):
         dims[row][dim] = on
     start_ops, start_values = problem.space.start
@@ -135,13 +138,16 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
     for first in clusters.ops.first.tolist():
         begin, row = int(program.factor_ptr[first]), int(alike.ops.label[first])
         moved = begin - int(program.factor_ptr[alike.ops.first[row]])
-        names = [[begin + i for i, on in sorted(local[row].items()) if on >> a & 1] for a in axes]
+        names = [
+            [begin + offset for offset, on in sorted(local[row].items()) if on >> axis & 1]
+            for axis in axes
+        ]
         fixed = [name + moved if name >= 0 else -1 for name in start_ops[row].tolist()]
         size = {name: int(program.factor_size[name]) for name in program.factors(first)}
         ops.append(_menu(names, fixed, size, axis_size))
     for first in clusters.values.first.tolist():
         row = int(alike.values.label[first])
-        kept = [[d for d, on in sorted(dims[row].items()) if on >> a & 1] for a in axes]
+        kept = [[d for d, on in sorted(dims[row].items()) if on >> axis & 1] for axis in axes]
         size = dict(enumerate(program.dims(first)))
         values.append(_menu(kept, start_values[row].tolist(), size, axis_size).astype(np.int8))
     return Menus(ops, values, 0)
@@ -186,11 +192,17 @@ class Choices(NamedTuple):
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time of one choice for each cluster: what the integer program minimises, ties aside."""
-        total = sum(float(c[s]) for c, s in zip(self.compute_s, ops.tolist(), strict=True))
+        total = sum(
+            float(times[strategy])
+            for times, strategy in zip(self.compute_s, ops.tolist(), strict=True)
+        )
         for term in self.terms:
             group = self.groups[term.group]
             label = group.label[ops[group.op]]
-            if any(self.groups[g].label[ops[self.groups[g].op]] == label for g in term.earlier):
+            if any(
+                self.groups[other].label[ops[self.groups[other].op]] == label
+                for other in term.earlier
+            ):
                 continue
             total += float(term.time_s[group.place[ops[group.op]], values[group.value]])
         return total
@@ -203,27 +215,31 @@ class Choices(NamedTuple):
     def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> Choices:
         """The same with fewer choices: of each cluster those whose numbers are given."""
         groups, terms, places = [], [], []
-        for g in self.groups:
-            distinct, index = np.unique(g.label[ops[g.op]], return_inverse=True)
+        for group in self.groups:
+            distinct, index = np.unique(group.label[ops[group.op]], return_inverse=True)
             groups.append(
                 Group(
-                    op=g.op, value=g.value, label=g.label[ops[g.op]], distinct=distinct, place=index
+                    op=group.op,
+                    value=group.value,
+                    label=group.label[ops[group.op]],
+                    distinct=distinct,
+                    place=index,
                 )
             )
-            places.append(np.searchsorted(g.distinct, distinct))
+            places.append(np.searchsorted(group.distinct, distinct))
         for term in self.terms:
             part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
             if part.any():
                 terms.append(Term(term.group, term.earlier, part))
         menus = Menus(
-            [m[k] for m, k in zip(self.menus.ops, ops, strict=True)],
-            [m[k] for m, k in zip(self.menus.values, values, strict=True)],
+            [menu[numbers] for menu, numbers in zip(self.menus.ops, ops, strict=True)],
+            [menu[numbers] for menu, numbers in zip(self.menus.values, values, strict=True)],
             self.menus.left_out,
         )
         return self._replace(
             menus=menus,
-            compute_s=[c[k] for c, k in zip(self.compute_s, ops, strict=True)],
-            layout=[t[k] for t, k in zip(self.layout, values, strict=True)],
+            compute_s=[times[numbers] for times, numbers in zip(self.compute_s, ops, strict=True)],
+            layout=[layouts[numbers] for layouts, numbers in zip(self.layout, values, strict=True)],
             groups=groups,
             terms=terms,
         )
@@ -233,12 +249,12 @@ class Choices(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The choices nearest to a plan: those of the first member of each cluster."""
         ops = [
-            _place(m, op_factor[i])
-            for m, i in zip(self.menus.ops, self.clusters.ops.first, strict=True)
+            _place(menu, op_factor[first])
+            for menu, first in zip(self.menus.ops, self.clusters.ops.first, strict=True)
         ]
         values = [
-            _place(m, value_dim[i])
-            for m, i in zip(self.menus.values, self.clusters.values.first, strict=True)
+            _place(menu, value_dim[first])
+            for menu, first in zip(self.menus.values, self.clusters.values.first, strict=True)
         ]
         return np.asarray(ops, np.int64), np.asarray(values, np.int64)
 
@@ -265,14 +281,18 @@ def price_choices(
         check: called now and then; may raise to end the work.
     """
     clusters = cluster(problem, grain)
-    bench = make_bench(problem, clusters.folded, len(clusters.ops.first))
-    f, t, axis_size = clusters.folded.facts, clusters.folded.tables, bench.axis_size
+    bench = bench_for(clusters.folded, len(clusters.ops.first))
+    facts, tables, axis_size = (
+        clusters.folded.facts,
+        clusters.folded.tables,
+        clusters.folded.axis_size,
+    )
     menus = make_menus(problem, clusters)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
     times = clusters.folded.times
-    for op in range(t.n_arguments, len(t.op_row)):
-        row = int(t.op_row[op])
-        if not f.op.free[op]:
+    for op in range(tables.n_arguments, len(tables.op_row)):
+        row = int(tables.op_row[op])
+        if not facts.op.free[op]:
             check()
             compute_s[row] += times[op] * compute_times(bench, op, menus.ops[row])
     menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
@@ -287,7 +307,9 @@ def price_choices(
             groups.append(Group(op=op, value=value, label=label, distinct=distinct, place=index))
         return number
 
-    wants = [want_labels(bench, w, menus.ops[t.use_owner[w]]) for w in range(len(t.use_owner))]
+    wants = [
+        want_labels(bench, w, menus.ops[tables.use_owner[w]]) for w in range(len(tables.use_owner))
+    ]
     time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
 
     def add(group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
@@ -296,23 +318,27 @@ def price_choices(
         elif time_s.any():
             time_of_term[group, earlier] = time_s
 
-    use_group = np.full(len(t.use_value), -1, np.int64)
+    use_group = np.full(len(tables.use_value), -1, np.int64)
     sharers: dict[int, tuple[int, ...]] = {}
     passing: dict[int, list[tuple[int, np.ndarray]]] = {}
     moves: dict[
         tuple[float, ...], np.ndarray
     ] = {}  # moves of equal tensors cost the same, whatever they are for
-    for op in range(t.n_arguments, len(t.op_row)):
+    for op in range(tables.n_arguments, len(tables.op_row)):
         check()
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            value, want = int(t.use_value[use]), int(t.use_want[use])
-            if t.value_constant[value]:
+        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+            value, want = int(tables.use_value[use]), int(tables.use_want[use])
+            if tables.value_constant[value]:
                 continue
-            row, owner = int(t.value_row[value]), int(t.use_owner[want])
+            row, owner = int(tables.value_row[value]), int(tables.use_owner[want])
             group = use_group[use] = group_of(owner, row, wants[want])
-            seen = [int(w) for w in t.earlier[t.earlier_begin[use] : t.earlier_end[use]]]
-            earlier = tuple(sorted({group_of(int(t.use_owner[w]), row, wants[w]) for w in seen}))
-            if f.use.reads[use] > 0 and not f.op.free[op]:
+            seen = [
+                int(w) for w in tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
+            ]
+            earlier = tuple(
+                sorted({group_of(int(tables.use_owner[w]), row, wants[w]) for w in seen})
+            )
+            if facts.use.reads[use] > 0 and not facts.op.free[op]:
                 # A copy is read as a whole, even where the value itself is a view of something
                 # small.
                 _, first = np.unique(wants[want], return_index=True)
@@ -323,19 +349,19 @@ def price_choices(
                 sharers[use] = earlier
             if group in earlier:
                 continue
-            key = (group, t.value_bytes[value], f.use.sent[use], f.op.trips[op])
+            key = (group, tables.value_bytes[value], facts.use.sent[use], facts.op.trips[op])
             if key not in moves:
                 moves[key], _ = use_costs(bench, op, use, groups[group].distinct, layout[row])
             add(int(group), earlier, times[op] * moves[key])
-        for value in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist():
-            if t.value_constant[value]:
+        for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist():
+            if tables.value_constant[value]:
                 continue
-            row, owner = int(t.value_row[value]), int(t.value_owner[value])
+            row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
             label = made_labels(bench, value, menus.ops[owner])
             group = group_of(owner, row, label)
             _, first = np.unique(label, return_index=True)
-            made_s, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
-            add(group, (), times[op] * made_s)
+            move_s, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
+            add(group, (), times[op] * move_s)
             if size.any():
                 passing.setdefault(op, []).append((group, size))
     terms = [Term(*key, time_s) for key, time_s in time_of_term.items()]
@@ -380,8 +406,12 @@ def spread(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``([O, A] op_factor, [V, A] value_dim)`` of the program for one choice of each cluster."""
     program, clusters = problem.analysis.program, choices.clusters
-    op_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.ops, ops, strict=True)])
-    value_rows = np.asarray([menu[s] for menu, s in zip(choices.menus.values, values, strict=True)])
+    op_rows = np.asarray(
+        [menu[choice] for menu, choice in zip(choices.menus.ops, ops, strict=True)]
+    )
+    value_rows = np.asarray(
+        [menu[choice] for menu, choice in zip(choices.menus.values, values, strict=True)]
+    )
     label, start = clusters.ops.label, program.factor_ptr
     moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
     op_factor = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(

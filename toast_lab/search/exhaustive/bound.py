@@ -105,133 +105,160 @@ class Scratch(NamedTuple):
     live: Float64Array  #: [O + 2]
 
 
-def scratch_of(b: Bound, n_axes: int) -> Scratch:
+def scratch_of(bound: Bound, n_axes: int) -> Scratch:
     """Scratch for one thread."""
     return Scratch(
-        np.zeros(len(b.n_candidates), np.int64),
-        np.zeros((len(b.n_kept), n_axes), np.int64),
-        np.zeros(b.n_ops + 2),
+        np.zeros(len(bound.n_candidates), np.int64),
+        np.zeros((len(bound.n_kept), n_axes), np.int64),
+        np.zeros(bound.n_ops + 2),
     )
 
 
 @compiled
 def lower_bound(
-    b: Bound, ops: Int32Matrix, values: Int8Matrix, axis_size: Int64Array, cutoff: float, s: Scratch
+    bound: Bound,
+    ops: Int32Matrix,
+    values: Int8Matrix,
+    axis_size: Int64Array,
+    cutoff: float,
+    scratch: Scratch,
 ) -> tuple[float, float]:
     """(score, peak bytes) that no state reached by further actions is below.
 
     Args:
-        b: tables.
+        bound: tables.
         ops: [K, A] names, as in ``State``.
         values: [L, A] dims.
         axis_size: [A].
         cutoff: a score; once the bound is above it the rest is left out.
-        s: scratch.
+        scratch: scratch.
     """
     n_axes = axis_size.shape[0]
-    for k in range(ops.shape[0]):
+    for op_class in range(ops.shape[0]):
         row, stride = 0, 1
-        for a in range(n_axes):
-            if ops[k, a] >= 0:
-                row += stride * (1 + b.candidate[ops[k, a]])
-            stride *= 1 + b.n_candidates[k]
-        s.row[k] = row
-    n_groups = b.n_kept.shape[0]
-    for g in range(n_groups):
-        at, owner = b.group_row[g], b.group_owner[g]
-        for a in range(n_axes):
+        for axis in range(n_axes):
+            if ops[op_class, axis] >= 0:
+                row += stride * (1 + bound.candidate[ops[op_class, axis]])
+            stride *= 1 + bound.n_candidates[op_class]
+        scratch.row[op_class] = row
+    n_groups = bound.n_kept.shape[0]
+    for group in range(n_groups):
+        value_row, owner = bound.group_row[group], bound.group_owner[group]
+        for axis in range(n_axes):
             bits = 1
-            if at >= 0:
-                bits = 1 << (values[at, a] + 1) if values[at, a] >= 0 else b.offered[g]
+            if value_row >= 0:
+                bits = (
+                    1 << (values[value_row, axis] + 1)
+                    if values[value_row, axis] >= 0
+                    else bound.offered[group]
+                )
                 if owner >= 0:
-                    digit = 1 + b.candidate[ops[owner, a]] if ops[owner, a] >= 0 else 0
-                    bits |= b.natural[b.natural_ptr[g] + digit]
-            s.allowed[g, a] = bits
+                    digit = 1 + bound.candidate[ops[owner, axis]] if ops[owner, axis] >= 0 else 0
+                    bits |= bound.natural[bound.natural_ptr[group] + digit]
+            scratch.allowed[group, axis] = bits
     penalty, peak = 0.0, 0.0
-    if b.memory_matters:
-        s.live[:] = 0.0
-        for i in range(b.buffer_group.shape[0]):
-            g = b.buffer_group[i]
-            size = b.buffer_bytes[i]
-            if g >= 0:
-                for a in range(n_axes):
-                    if s.allowed[g, a] > 1:
-                        size /= axis_size[a]
-            s.live[b.buffer_start[i]] += size
-            s.live[b.buffer_end[i] + 1] -= size
+    if bound.memory_matters:
+        scratch.live[:] = 0.0
+        for buffer in range(bound.buffer_group.shape[0]):
+            group = bound.buffer_group[buffer]
+            size = bound.buffer_bytes[buffer]
+            if group >= 0:
+                for axis in range(n_axes):
+                    if scratch.allowed[group, axis] > 1:
+                        size /= axis_size[axis]
+            scratch.live[bound.buffer_start[buffer]] += size
+            scratch.live[bound.buffer_end[buffer] + 1] -= size
         live_bytes = 0.0
-        for op in range(s.live.shape[0]):
-            live_bytes += s.live[op]
+        for op in range(scratch.live.shape[0]):
+            live_bytes += scratch.live[op]
             peak = max(peak, live_bytes)
         peak *= _ROUNDING
-        if peak > b.limit_bytes and b.base_bytes > 0.0:
-            penalty = b.memory_weight * (peak - b.limit_bytes) / b.base_bytes
-    enough = (cutoff - penalty) * b.base_time_s * (1.0 + 1e-9)
+        if peak > bound.limit_bytes and bound.base_bytes > 0.0:
+            penalty = bound.memory_weight * (peak - bound.limit_bytes) / bound.base_bytes
+    enough = (cutoff - penalty) * bound.base_time_s * (1.0 + 1e-9)
     time_s = 0.0
-    for g in range(n_groups):
-        time_s += _least_s(b, g, ops, s)
-        if time_s + b.rest_s[g + 1] > enough:
-            time_s += b.rest_s[g + 1]
+    for group in range(n_groups):
+        time_s += _least_s(bound, group, ops, scratch)
+        if time_s + bound.rest_s[group + 1] > enough:
+            time_s += bound.rest_s[group + 1]
             break
-    return max(time_s, 0.0) / b.base_time_s * _ROUNDING + penalty, peak
+    return max(time_s, 0.0) / bound.base_time_s * _ROUNDING + penalty, peak
 
 
 @helper
-def _least_s(b: Bound, g: int, ops: np.ndarray, s: Scratch) -> float:
+def _least_s(bound: Bound, group: int, ops: np.ndarray, scratch: Scratch) -> float:
     """Least that the tables of a group add up to, over the layouts in ``s.allowed``."""
-    n_axes = s.allowed.shape[1]
-    first, last = b.group_ptr[g], b.group_ptr[g + 1]
+    n_axes = scratch.allowed.shape[1]
+    first, last = bound.group_ptr[group], bound.group_ptr[group + 1]
     if first == last:
         return 0.0
-    n_kept, radix = b.n_kept[g], b.radix[g]
-    always = last
-    while always > first and b.table_want[always - 1] >= 0:  # these come last
-        always -= 1
+    n_kept, radix = bound.n_kept[group], bound.radix[group]
+    sometimes = last
+    while sometimes > first and bound.table_want[sometimes - 1] >= 0:  # these come last
+        sometimes -= 1
     best = np.inf
     for kept in range(n_kept):
         rest, allowed = kept, True
-        for a in range(n_axes):
-            if not (s.allowed[g, a] >> (rest % radix)) & 1:
+        for axis in range(n_axes):
+            if not (scratch.allowed[group, axis] >> (rest % radix)) & 1:
                 allowed = False
                 break
             rest //= radix
         if allowed:
             total = 0.0
-            for c in range(first, always):
-                total += b.table[b.table_begin[c] + s.row[b.table_class[c]] * n_kept + kept]
-            for c in range(always, last):
+            for number in range(first, sometimes):
+                total += bound.table[
+                    bound.table_begin[number]
+                    + scratch.row[bound.table_class[number]] * n_kept
+                    + kept
+                ]
+            for number in range(sometimes, last):
                 if total >= best:
                     break
-                if _differs(b, c, ops, n_axes):
-                    total += b.table[b.table_begin[c] + s.row[b.table_class[c]] * n_kept + kept]
+                if _differs(bound, number, ops, n_axes):
+                    total += bound.table[
+                        bound.table_begin[number]
+                        + scratch.row[bound.table_class[number]] * n_kept
+                        + kept
+                    ]
             best = min(best, total)
     return best
 
 
 @compiled
-def least_of_groups(b: Bound, ops: Int32Matrix, s: Scratch) -> np.ndarray:
+def least_of_groups(bound: Bound, ops: Int32Matrix, scratch: Scratch) -> np.ndarray:
     """[G] seconds that each group takes at least in any state; ``ops`` is the unsharded state's."""
-    s.row[:] = 0
-    least = np.zeros(b.n_kept.shape[0])
-    for g in range(least.shape[0]):
-        s.allowed[g, :] = (
-            b.offered[g] if b.group_owner[g] < 0 else b.offered[g] | b.natural[b.natural_ptr[g]]
+    scratch.row[:] = 0
+    least = np.zeros(bound.n_kept.shape[0])
+    for group in range(least.shape[0]):
+        scratch.allowed[group, :] = (
+            bound.offered[group]
+            if bound.group_owner[group] < 0
+            else bound.offered[group] | bound.natural[bound.natural_ptr[group]]
         )
-        least[g] = _least_s(b, g, ops, s)
+        least[group] = _least_s(bound, group, ops, scratch)
     return least
 
 
 @helper
-def _differs(b: Bound, c: int, ops: np.ndarray, n_axes: int) -> bool:
-    """Is what the use of table ``c`` wants known to differ from what each earlier use wants?"""
-    own = b.table_want[c]
-    for i in range(b.other_ptr[c], b.other_ptr[c + 1]):
+def _differs(bound: Bound, number: int, ops: np.ndarray, n_axes: int) -> bool:
+    """Is the want of a table's use known to differ from what each earlier use wants?"""
+    own = bound.table_want[number]
+    for place in range(bound.other_ptr[number], bound.other_ptr[number + 1]):
         differs = False
-        for a in range(n_axes):
-            mine, theirs = ops[b.want_class[own], a], ops[b.want_class[b.other[i]], a]
+        for axis in range(n_axes):
+            mine, theirs = (
+                ops[bound.want_class[own], axis],
+                ops[bound.want_class[bound.other[place]], axis],
+            )
             if mine >= 0 and theirs >= 0:
-                one = b.want_dim[b.want_ptr[own] + 1 + b.candidate[mine]]
-                differs |= one != b.want_dim[b.want_ptr[b.other[i]] + 1 + b.candidate[theirs]]
+                one = bound.want_dim[bound.want_ptr[own] + 1 + bound.candidate[mine]]
+                differs |= (
+                    one
+                    != bound.want_dim[
+                        bound.want_ptr[bound.other[place]] + 1 + bound.candidate[theirs]
+                    ]
+                )
         if not differs:
             return False
     return True

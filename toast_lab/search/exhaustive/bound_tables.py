@@ -6,23 +6,26 @@ Start reading at ``make_bound``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab.cost import kernel
 from toast_lab.cost.facts import Facts
-from toast_lab.cost.kernel import Prices, Rates, StepPrices
+from toast_lab.cost.one_op import Bench, make_bench, price_one
 from toast_lab.cost.problem import Problem
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import Float64Matrix, Int32Matrix, Int64Array
+from toast_lab.packs import Float64Matrix, Int64Array, packed
+from toast_lab.ragged import Ragged, row_starts
 from toast_lab.search.exhaustive.bound import Bound, least_of_groups, scratch_of
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.divides import divides
 from toast_lab.sharding.step_kinds import COMPUTE
-from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables
+from toast_lab.sharding.steps import LAYOUT_BITS, Tables
 
 MOST_ENTRIES = 30_000_000  # of all tables: 240 MB
 ROUNDS = 60  # of diffusion
-_COMPUTE, _MADE, _USE = range(3)
+_COMPUTE, _RESULT, _USE = range(3)
 
 
 def make_bound(
@@ -41,107 +44,107 @@ def make_bound(
         check: called every few milliseconds; may raise to end this.
     """
     space, alike, n_axes = problem.space, problem.space.alike, len(problem.mesh.axes)
-    t, f = problem.folded.tables, problem.folded.facts
+    tables, facts = problem.folded.tables, problem.folded.facts
+    op_effects, value_effects = alike.op_effects, alike.value_effects
     acted = space.n_names >= min_names
     # Names along which each class of ops may be split, and what rows of values may become.
-    move = np.repeat(np.arange(space.n_moves), np.diff(alike.op_ptr))
     axes = [size for size in problem.mesh.sizes if size > 1]
 
-    def cuts(sizes: np.ndarray) -> np.ndarray:
+    def divides_some(sizes: np.ndarray) -> np.ndarray:
         """Does any axis divide?"""
         if not axes:
             return np.zeros(len(sizes), bool)
         return np.any([sizes % size == 0 for size in axes], axis=0)
 
-    kept = acted[move] & cuts(space.analysis.names.size[alike.move_factor]) & (alike.op_axes > 0)
+    kept = acted[op_effects.move] & divides_some(op_effects.size) & (op_effects.axes > 0)
     start_ops, start_values = space.start
     pinned = np.nonzero(start_ops >= 0)
-    offered = np.stack([alike.op, alike.move_factor]).astype(np.int64)[:, kept]
+    offered = np.stack([op_effects.target, op_effects.cut]).astype(np.int64)[:, kept]
     pairs = np.unique(
         np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1
     )
     n_classes = len(alike.ops.first)
     n_candidates = np.bincount(pairs[0], minlength=n_classes).astype(np.int64)
-    class_ptr = np.concatenate([[0], np.cumsum(n_candidates)]).astype(np.int64)
-    names = np.ascontiguousarray(pairs[1])
+    names = Ragged(row_starts(n_candidates), np.ascontiguousarray(pairs[1]))
     candidate = np.full(len(space.analysis.names.size), -1, np.int64)
-    candidate[names] = np.arange(len(names)) - class_ptr[pairs[0]]
-    move = np.repeat(np.arange(space.n_moves), np.diff(alike.value_ptr))
+    candidate[names.flat] = np.arange(len(names.flat)) - names.ptr[pairs[0]]
     offered_row = np.ones(len(alike.values.first), np.int64)
-    kept = acted[move] & cuts(alike.move_dim_size) & (alike.value_axes > 0)
+    kept = acted[value_effects.move] & divides_some(value_effects.size) & (value_effects.axes > 0)
     np.bitwise_or.at(
-        offered_row, alike.value[kept], np.int64(2) << alike.move_dim[kept].astype(np.int64)
+        offered_row,
+        value_effects.target[kept],
+        np.int64(2) << value_effects.cut[kept].astype(np.int64),
     )
     pinned = np.nonzero(start_values >= 0)
     np.bitwise_or.at(offered_row, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
 
-    groups, entries = _entries(t, f)
-    rank = np.diff(t.shape_ptr).astype(np.int64)
+    groups, entries = _entries(tables, facts)
+    rank = np.diff(tables.shape_ptr).astype(np.int64)
     n_extra = groups - len(rank)
     radix = np.concatenate([rank + 1, np.ones(n_extra, np.int64)])
     n_kept = radix**n_axes
     sizes = np.asarray(
-        [(n_candidates[k] + 1) ** n_axes * n_kept[g] for g, k, _, _ in entries], np.int64
+        [(n_candidates[entry.op_class] + 1) ** n_axes * n_kept[entry.group] for entry in entries],
+        np.int64,
     )
     base_time_s, base_bytes = problem.baseline
     if sizes.sum() > MOST_ENTRIES or not base_time_s > 0:
         return None
-    begin = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    begin = row_starts(sizes)
 
     none = np.full(n_extra, -1, np.int64)
-    variable = ~t.value_constant
-    moved_back = variable & (t.value_op >= t.n_arguments) & ~t.value_output
-    owner = np.where(moved_back, t.value_owner, -1).astype(np.int64)
+    variable = ~tables.value_constant
+    moved_back = variable & (tables.value_op >= tables.n_arguments) & ~tables.value_output
+    owner = np.where(moved_back, tables.value_owner, -1).astype(np.int64)
     natural_ptr, natural = np.zeros(groups, np.int64), [1]
-    for v in np.flatnonzero(moved_back).tolist():
-        natural_ptr[v] = len(natural)
-        natural += _natural_bits(
-            t, v, names[class_ptr[owner[v]] : class_ptr[owner[v] + 1]].tolist()
-        )
+    for value in np.flatnonzero(moved_back).tolist():
+        natural_ptr[value] = len(natural)
+        natural += _natural_bits(tables, value, names.row(owner[value]).tolist())
     other = [
-        t.earlier[t.earlier_begin[u] : t.earlier_end[u]].tolist() if u >= 0 else []
-        for _, _, u, _ in entries
+        tables.earlier[tables.earlier_begin[entry.use] : tables.earlier_end[entry.use]].tolist()
+        if entry.use >= 0
+        else []
+        for entry in entries
     ]
-    want_ptr, want_dim = _want_dims(t, names, class_ptr)
-    m = problem.folded.memory
-    start, last = m.buffer_start.astype(np.int64), m.buffer_end.astype(np.int64)
-    last -= m.buffer_heir >= 0  # its place may go to a result one op early
-    size = f.value.bytes[m.buffer_value]
-    n_ops = len(m.runs_at)
+    group_of = np.asarray([entry.group for entry in entries], np.int64)
+    want_ptr, want_dim = _want_dims(tables, names)
+    memory = problem.folded.memory
+    start, last = memory.buffer_start.astype(np.int64), memory.buffer_end.astype(np.int64)
+    last -= memory.buffer_heir >= 0  # its place may go to a result one op early
+    bytes_of_buffer = facts.value.bytes[memory.buffer_value]
+    n_ops = len(memory.runs_at)
     whole = np.zeros(n_ops + 2)
-    np.add.at(whole, start, size)
-    np.add.at(whole, last + 1, -size)
-    b = Bound(
+    np.add.at(whole, start, bytes_of_buffer)
+    np.add.at(whole, last + 1, -bytes_of_buffer)
+    bound = Bound(
         n_candidates=n_candidates,
         candidate=candidate,
-        group_ptr=np.searchsorted(
-            np.asarray([e[0] for e in entries], np.int64), np.arange(groups + 1)
-        ).astype(np.int64),
+        group_ptr=np.searchsorted(group_of, np.arange(groups + 1)).astype(np.int64),
         n_kept=n_kept,
         radix=radix,
-        group_row=np.concatenate([np.where(variable, t.value_row, -1), none]).astype(np.int64),
+        group_row=np.concatenate([np.where(variable, tables.value_row, -1), none]).astype(np.int64),
         group_owner=np.concatenate([owner, none]),
-        offered=np.concatenate([np.where(variable, offered_row[t.value_row], 1), -none]).astype(
-            np.int64
-        ),
+        offered=np.concatenate(
+            [np.where(variable, offered_row[tables.value_row], 1), -none]
+        ).astype(np.int64),
         natural_ptr=natural_ptr,
         natural=np.asarray(natural, np.int64),
-        table_class=np.asarray([k for _, k, _, _ in entries], np.int64),
+        table_class=np.asarray([entry.op_class for entry in entries], np.int64),
         table_begin=begin[:-1],
         table_want=np.asarray(
-            [t.use_want[u] if u >= 0 else -1 for _, _, u, _ in entries], np.int64
+            [tables.use_want[entry.use] if entry.use >= 0 else -1 for entry in entries], np.int64
         ),
-        other_ptr=np.cumsum([0, *map(len, other)]).astype(np.int64),
-        other=np.asarray([w for o in other for w in o], np.int64),
-        want_class=t.use_owner.astype(np.int64),
+        other_ptr=row_starts([len(wants) for wants in other]),
+        other=np.asarray([want for wants in other for want in wants], np.int64),
+        want_class=tables.use_owner.astype(np.int64),
         want_ptr=want_ptr,
         want_dim=want_dim,
         table=np.zeros(begin[-1]),
         rest_s=np.zeros(groups + 1),
-        buffer_group=np.where(t.value_constant[m.buffer_value], -1, m.buffer_value).astype(
-            np.int64
-        ),
-        buffer_bytes=size,
+        buffer_group=np.where(
+            tables.value_constant[memory.buffer_value], -1, memory.buffer_value
+        ).astype(np.int64),
+        buffer_bytes=bytes_of_buffer,
         buffer_start=start,
         buffer_end=last,
         n_ops=n_ops,
@@ -151,272 +154,293 @@ def make_bound(
         memory_weight=problem.memory_weight,
         memory_matters=bool(np.cumsum(whole).max() > problem.memory_limit_bytes),
     )
-    _fill(problem=problem, b=b, entries=entries, names=names, class_ptr=class_ptr, check=check)
-    always = np.flatnonzero(b.table_want < 0)
-    by_class = always[np.argsort(b.table_class[always], kind="stable")]
-    ptr = np.searchsorted(b.table_class[by_class], np.arange(n_classes + 1))
-    group_of = np.asarray([e[0] for e in entries], np.int64)
+    _fill(problem=problem, bound=bound, entries=entries, names=names, check=check)
+    always = np.flatnonzero(bound.table_want < 0)
+    by_class = always[np.argsort(bound.table_class[always], kind="stable")]
+    ptr = np.searchsorted(bound.table_class[by_class], np.arange(n_classes + 1))
     for _ in range(rounds):
         check()
-        _agree(b, by_class, ptr, group_of, n_axes)
-    _envelopes(b, group_of, n_axes)
+        _agree(bound, by_class, ptr, group_of, n_axes)
+    _envelopes(bound, group_of, n_axes)
     unsharded = np.full((n_classes, n_axes), -1, np.int32)
-    least = least_of_groups(b, unsharded, scratch_of(b, n_axes))
-    b.rest_s[:-1] = np.cumsum(least[::-1])[::-1]
-    return b
+    least = least_of_groups(bound, unsharded, scratch_of(bound, n_axes))
+    bound.rest_s[:-1] = np.cumsum(least[::-1])[::-1]
+    return bound
 
 
-# Group, class of ops, use that may share a copy, parts
-_Entry = tuple[int, int, int, list[tuple[int, int, int]]]
+class _Entry(NamedTuple):
+    """A table: a term, or several that depend on the same rows."""
+
+    group: int
+    op_class: int
+    use: int  #: that may share a copy, -1: the table always counts
+    parts: list[tuple[int, int, int]]  #: kind, op, value or use
 
 
-def _entries(t: Tables, f: Facts) -> tuple[int, list[_Entry]]:
-    """(groups, tables by group, those that always count first).
-
-    Parts are (kind, op, value or use).
-    """
+def _entries(tables: Tables, facts: Facts) -> tuple[int, list[_Entry]]:
+    """(groups, tables by group, those that always count first)."""
     always: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     sometimes: list[_Entry] = []
-    groups = len(t.value_op)
-    for op in range(t.n_arguments, len(t.op_row)):
-        k = int(t.op_row[op])
+    groups = len(tables.value_op)
+    for op in range(tables.n_arguments, len(tables.op_row)):
+        op_class = int(tables.op_row[op])
         results = [
-            v
-            for v in t.result[t.result_ptr[op] : t.result_ptr[op + 1]].tolist()
-            if not t.value_constant[v]
+            value
+            for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist()
+            if not tables.value_constant[value]
         ]
-        if not f.op.free[op]:
+        if not facts.op.free[op]:
             group = results[0] if len(results) == 1 else groups
             groups += group == groups
-            always.setdefault((group, k), []).append((_COMPUTE, op, -1))
-        for v in results:
-            always.setdefault((v, int(t.value_owner[v])), []).append((_MADE, op, v))
-        for use in range(int(t.use_ptr[op]), int(t.use_ptr[op + 1])):
-            v, k = int(t.use_value[use]), int(t.use_owner[t.use_want[use]])
-            if t.value_constant[v]:
+            always.setdefault((group, op_class), []).append((_COMPUTE, op, -1))
+        for value in results:
+            always.setdefault((value, int(tables.value_owner[value])), []).append(
+                (_RESULT, op, value)
+            )
+        for use in range(int(tables.use_ptr[op]), int(tables.use_ptr[op + 1])):
+            value, op_class = (
+                int(tables.use_value[use]),
+                int(tables.use_owner[tables.use_want[use]]),
+            )
+            if tables.value_constant[value]:
                 continue
-            if t.earlier_begin[use] == t.earlier_end[use]:
-                always.setdefault((v, k), []).append((_USE, op, use))
+            if tables.earlier_begin[use] == tables.earlier_end[use]:
+                always.setdefault((value, op_class), []).append((_USE, op, use))
             else:
-                sometimes.append((v, k, use, [(_USE, op, use)]))
-    entries: list[_Entry] = [(g, k, -1, parts) for (g, k), parts in always.items()]
-    return groups, sorted(entries + sometimes, key=lambda e: (e[0], e[2]))
+                sometimes.append(_Entry(value, op_class, use, [(_USE, op, use)]))
+    entries = [_Entry(*rows, -1, parts) for rows, parts in always.items()]
+    return groups, sorted(entries + sometimes, key=lambda entry: (entry.group, entry.use))
 
 
-def _natural_bits(t: Tables, v: int, names: list[int]) -> list[int]:
+def _natural_bits(tables: Tables, value: int, names: list[int]) -> list[int]:
     """Bits of (1 + dim) in which a class of ops leaves a value on an axis, by digit of the row."""
-    dims = t.def_dim_factor[t.shape_ptr[v] : t.shape_ptr[v + 1]].tolist()
-    bits = [1 if t.factor_reduction[n] or n not in dims else 2 << dims.index(n) for n in names]
+    dims = tables.def_dim_factor[tables.shape_ptr[value] : tables.shape_ptr[value + 1]].tolist()
+    bits = [
+        1 if tables.factor_reduction[name] or name not in dims else 2 << dims.index(name)
+        for name in names
+    ]
     return [int(np.bitwise_or.reduce([1, *bits])), *bits]
 
 
-def _want_dims(
-    t: Tables, names: np.ndarray, class_ptr: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _want_dims(tables: Tables, names: Ragged) -> tuple[np.ndarray, np.ndarray]:
     """``want_ptr`` and ``want_dim``."""
     ptr: list[int] = []
     wanted: list[int] = []
-    for w, k in enumerate(t.use_owner.tolist()):
-        dims = t.use_dim_factor[t.use_dim_ptr[w] : t.use_dim_ptr[w + 1]].tolist()
+    for want, op_class in enumerate(tables.use_owner.tolist()):
+        dims = tables.use_dim_factor[
+            tables.use_dim_ptr[want] : tables.use_dim_ptr[want + 1]
+        ].tolist()
         ptr.append(len(wanted))
-        own = names[class_ptr[k] : class_ptr[k + 1]].tolist()
-        wanted += [-1, *(dims.index(n) if n in dims else -1 for n in own)]
+        own = names.row(op_class).tolist()
+        wanted += [-1, *(dims.index(name) if name in dims else -1 for name in own)]
     return np.asarray(ptr, np.int64), np.asarray(wanted, np.int64)
+
+
+@packed
+class TableTerm(NamedTuple):
+    """One term of the table of a class of ops and a value."""
+
+    kind: int  #: _COMPUTE, _RESULT or _USE
+    op: int
+    item: int  #: the value of _RESULT, the use of _USE
+    op_class: int  #: row of op_factor
+    names: Int64Array  #: along which the class may be split
+    factor_size: Int64Array  #: [F]
+    radix: int  #: 1 + rank of the value
+    #: bits of (1 + dim) that the value's row may become, if moves of the value may be taken back,
+    #: else -1
+    offered: int
 
 
 def _fill(
     problem: Problem,
-    b: Bound,
+    bound: Bound,
     entries: list[_Entry],
-    names: np.ndarray,
-    class_ptr: np.ndarray,
+    names: Ragged,
     check: Callable[[], None],
 ) -> None:
-    folded, axis_size, rates = problem.folded, problem.mesh.array(), problem.pricer().repricer.rates
-    t, f, name_size = folded.tables, folded.facts, problem.space.name_size
+    """Fill ``bound.table``; ``names`` are those of each class of ops."""
+    folded, factor_size = problem.folded, problem.space.moves.factor_size
+    tables, facts = folded.tables, folded.facts
     # What an operand has of bytes, at least: the value's own or those of a copy, whichever is less.
-    sent = np.ones(len(t.value_op))
-    np.minimum.at(sent, t.use_value, f.use.sent)
-    fewest = np.minimum(f.value.bytes, sent * t.value_bytes)
-    own = f.value.bytes[t.use_value] / np.maximum(t.value_bytes[t.use_value], 1e-300)
-    low = f._replace(
-        value=f.value._replace(bytes=fewest), use=f.use._replace(sent=np.minimum(f.use.sent, own))
+    sent = np.ones(len(tables.value_op))
+    np.minimum.at(sent, tables.use_value, facts.use.sent)
+    fewest = np.minimum(facts.value.bytes, sent * tables.value_bytes)
+    own = facts.value.bytes[tables.use_value]
+    own = own / np.maximum(tables.value_bytes[tables.use_value], 1e-300)
+    low = facts._replace(
+        value=facts.value._replace(bytes=fewest),
+        use=facts.use._replace(sent=np.minimum(facts.use.sent, own)),
     )
-    steps = st.buffers(t, len(axis_size))
-    each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(t)
-    op_factor = np.full((len(b.n_candidates), len(axis_size)), -1, np.int32)
-    for c, (g, k, _, parts) in enumerate(entries):
+    bench = make_bench(folded, len(bound.n_candidates))
+    low_bench = bench._replace(inputs=folded._replace(facts=low))
+    n_axes = len(folded.axis_size)
+    for begin, entry in zip(bound.table_begin.tolist(), entries, strict=True):
+        group, op_class, _, parts = entry
         check()
-        own_names = names[class_ptr[k] : class_ptr[k + 1]]
-        rows, n_kept = (len(own_names) + 1) ** len(axis_size), int(b.n_kept[g])
-        out = b.table[b.table_begin[c] : b.table_begin[c] + rows * n_kept].reshape(rows, n_kept)
+        own_names = names.row(op_class)
+        rows, n_kept = (len(own_names) + 1) ** n_axes, int(bound.n_kept[group])
+        table = bound.table[begin : begin + rows * n_kept].reshape(rows, n_kept)
         for kind, op, item in parts:
-            if kind == _COMPUTE:
-                own_only = all(
-                    t.use_owner[t.use_want[u]] == k for u in range(t.use_ptr[op], t.use_ptr[op + 1])
-                ) and all(
-                    t.value_owner[v] == k for v in t.result[t.result_ptr[op] : t.result_ptr[op + 1]]
-                )
-                if not own_only:
-                    continue  # nothing is known of it, and no time is below 0
-            _fill_one(
-                low if kind == _COMPUTE else f,
-                rates,
-                t,
-                kind,
-                op,
-                item,
-                k,
-                own_names,
-                axis_size,
-                name_size,
-                b.radix[g],
-                b.offered[g] if b.group_owner[g] >= 0 else -1,
-                folded.times[op],
-                steps,
-                each,
-                prices,
-                op_factor,
-                out,
+            # Nothing is known of an op with operands or results of other classes, and no time is
+            # below 0.
+            if kind == _COMPUTE and not _is_alone(tables, op, op_class):
+                continue
+            term = TableTerm(
+                kind=kind,
+                op=op,
+                item=item,
+                op_class=op_class,
+                names=own_names,
+                factor_size=factor_size,
+                radix=bound.radix[group],
+                offered=bound.offered[group] if bound.group_owner[group] >= 0 else -1,
             )
+            _fill_one(low_bench if kind == _COMPUTE else bench, term, table)
+
+
+def _is_alone(tables: Tables, op: int, op_class: int) -> bool:
+    """Does the class of an op decide the layouts of all its operands and results?"""
+    uses = slice(tables.use_ptr[op], tables.use_ptr[op + 1])
+    results = tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]]
+    owners = tables.use_owner[tables.use_want[uses]]
+    return bool((owners == op_class).all() and (tables.value_owner[results] == op_class).all())
 
 
 @compiled
-def _fill_one(
-    f: Facts,
-    r: Rates,
-    t: Tables,
-    kind: int,
-    op: int,
-    item: int,
-    k: int,
-    names: Int64Array,
-    axis_size: Int64Array,
-    name_size: Int64Array,
-    radix: int,
-    offered: int,
-    times: float,
-    steps: Steps,
-    each: StepPrices,
-    prices: Prices,
-    op_factor: Int32Matrix,
-    out: Float64Matrix,
-) -> None:
-    """Add one term to a table ``out[rows of class k, layouts of the value]``.
+def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
+    """Add one term to a table [rows of the class, layouts of the value].
 
     Rows that do not divide are infinite.
-
-    ``offered``: bits of (1 + dim) that the value's row may become, if moves of the value may be
-    taken back, else -1.
     """
-    n_axes = axis_size.shape[0]
-    ops = np.empty(1, np.int32)
-    ops[0] = op
-    everywhere = 0
-    for a in range(n_axes):
-        everywhere |= 1 << (LAYOUT_BITS * a)
-    memo = np.full(out.shape[1] if kind == _USE else 1, -1)  # first row that wants a layout
-    for row in range(out.shape[0]):
-        rest, divides = row, True
-        for a in range(n_axes):
-            digit = rest % (names.shape[0] + 1)
-            rest //= names.shape[0] + 1
-            op_factor[k, a] = names[digit - 1] if digit else -1
-            divides &= digit == 0 or axis_size[a] > 1
-        for a in range(n_axes):
-            ways = 1
-            for c in range(n_axes):
-                if op_factor[k, a] >= 0 and op_factor[k, c] == op_factor[k, a]:
-                    ways *= axis_size[c]
-            divides &= op_factor[k, a] < 0 or name_size[op_factor[k, a]] % ways == 0
-        if not divides:
-            for kept in range(out.shape[1]):
-                out[row, kept] = np.inf
-            continue
-        if kind == _COMPUTE:
-            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                want, value = t.use_want[use], t.use_value[use]
-                steps.wanted[want] = st.use_layout(t, op_factor, want, n_axes)
-                steps.layout[value] = 0 if t.value_constant[value] else steps.wanted[want]
-            for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-                if f.root[use] != t.use_value[use]:
-                    steps.layout[f.root[use]] = everywhere
-            for i in range(t.result_ptr[op], t.result_ptr[op + 1]):
-                value = t.result[i]
-                steps.layout[value] = 0
-                if not t.value_constant[value]:
-                    steps.layout[value] = st.natural_layout(t, op_factor, value, n_axes)[0]
-            n = st.lower_into(t, ops, op_factor, axis_size, steps)
-            kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
-            for i in range(n):
-                if steps.kind[i] == COMPUTE:
-                    for kept in range(out.shape[1]):
-                        out[row, kept] += times * each.time_s[i]
-            continue
-        for use in range(t.use_ptr[op], t.use_ptr[op + 1]):
-            steps.copy[use] = -1
-        before, after, partial, value, use = 0, 0, 0, item, -1
-        known = -1
-        if kind == _MADE:
-            before, partial = st.natural_layout(t, op_factor, value, n_axes)
-        else:
-            use, value = item, t.use_value[item]
-            after = st.use_layout(t, op_factor, t.use_want[use], n_axes)
-            number, stride = 0, 1
-            for a in range(n_axes):
-                number += (st.layout_dim(after, a) + 1) * stride
-                stride *= radix
-            known = memo[number]
-            if known < 0:
-                memo[number] = row
-        for kept in range(out.shape[1]):
-            rest, layout, possible = kept, 0, True
-            for a in range(n_axes):
-                layout |= (rest % radix) << (LAYOUT_BITS * a)
-                if kind == _MADE and offered >= 0:
-                    # As the value's row says, as the op leaves it, or whole where the op leaves
-                    # partial sums.
-                    left = (before >> (LAYOUT_BITS * a)) & 31
-                    possible &= rest % radix == left or (offered >> (rest % radix)) & 1 == 1
-                rest //= radix
-            if not possible:
-                out[row, kept] = np.inf
-                continue
-            if kind == _MADE:
-                after = layout
-            else:
-                before = layout
-            if before == after and not partial:
-                continue
-            n = st._reshard(
-                steps, 0, op, value, use, before, after, partial, t.value_bytes[value], axis_size
+    op_factor, axis_size = bench.op_factor, bench.inputs.axis_size
+    n_axes, base, op_class = axis_size.shape[0], term.names.shape[0] + 1, term.op_class
+    for row in range(table.shape[0]):
+        rest, possible = row, True
+        for axis in range(n_axes):
+            digit = rest % base
+            rest //= base
+            op_factor[op_class, axis] = term.names[digit - 1] if digit else -1
+            possible &= digit == 0 or axis_size[axis] > 1
+        for axis in range(n_axes):
+            name = op_factor[op_class, axis]
+            possible &= name < 0 or divides(
+                term.factor_size[name], op_factor, op_class, name, axis, axis_size
             )
-            kernel.price_steps(f, r, t, ops, steps, n, op_factor, axis_size, each, prices)
-            total = 0.0
-            for i in range(n):
-                total += each.time_s[i]
-            out[row, kept] += times * total
-    for a in range(n_axes):
-        op_factor[k, a] = -1
+        if not possible:
+            for kept in range(table.shape[1]):
+                table[row, kept] = np.inf
+        elif term.kind == _COMPUTE:
+            time_s = _compute_time(bench, term.op)
+            for kept in range(table.shape[1]):
+                table[row, kept] += time_s
+        else:
+            _add_moves(bench, term, row, table)
+    for axis in range(n_axes):
+        op_factor[op_class, axis] = -1
 
 
 @helper
-def _least_by_kept(b: Bound, c: int, n_kept: int, out: np.ndarray) -> None:
-    """Add to ``out[n_kept]`` the least of each column of table ``c``."""
+def _compute_time(bench: Bench, op: int) -> float:
+    """Time of an op with operands as it wants them and results as it leaves them."""
+    facts, tables, steps = bench.inputs.facts, bench.inputs.tables, bench.steps
+    n_axes = bench.op_factor.shape[1]
+    on_every_axis = 0
+    for axis in range(n_axes):
+        on_every_axis |= 1 << (LAYOUT_BITS * axis)
+    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        want, value = tables.use_want[use], tables.use_value[use]
+        steps.wanted[want] = st.use_layout(tables, bench.op_factor, want, n_axes)
+        steps.layout[value] = 0 if tables.value_constant[value] else steps.wanted[want]
+    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        if facts.root[use] != tables.use_value[use]:
+            steps.layout[facts.root[use]] = on_every_axis
+    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        value = tables.result[place]
+        steps.layout[value] = 0
+        if not tables.value_constant[value]:
+            natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
+            steps.layout[value] = natural
+    n_steps = price_one(bench, op)
+    time_s = 0.0
+    for step in range(n_steps):
+        if steps.kind[step] == COMPUTE:
+            time_s += bench.inputs.times[op] * bench.each.time_s[step]
+    return time_s
+
+
+@helper
+def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> None:
+    """Add to a row of the table what bringing the value from or to each layout takes."""
+    inputs, op_factor, steps = bench.inputs, bench.op_factor, bench.steps
+    tables, n_axes, op = inputs.tables, op_factor.shape[1], term.op
+    ops = np.full(1, op, np.int32)
+    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        steps.copy[use] = -1
+    before, after, partial, value, use = 0, 0, 0, term.item, -1
+    if term.kind == _RESULT:
+        before, partial = st.natural_layout(tables, op_factor, value, n_axes)
+    else:
+        use, value = term.item, tables.use_value[term.item]
+        after = st.use_layout(tables, op_factor, tables.use_want[use], n_axes)
+    for kept in range(table.shape[1]):
+        rest, layout, possible = kept, 0, True
+        for axis in range(n_axes):
+            digit = rest % term.radix
+            rest //= term.radix
+            layout |= digit << (LAYOUT_BITS * axis)
+            if term.kind == _RESULT and term.offered >= 0:
+                # As the value's row says, as the op leaves it, or whole where the op leaves
+                # partial sums.
+                left = (before >> (LAYOUT_BITS * axis)) & 31
+                possible &= digit == left or (term.offered >> digit) & 1 == 1
+        if not possible:
+            table[row, kept] = np.inf
+            continue
+        if term.kind == _RESULT:
+            after = layout
+        else:
+            before = layout
+        if before == after and not partial:
+            continue
+        n_steps = st.reshard(
+            steps,
+            0,
+            op,
+            value,
+            use,
+            before,
+            after,
+            partial,
+            tables.value_bytes[value],
+            inputs.axis_size,
+        )
+        kernel.price_steps(inputs, ops, steps, n_steps, bench.each, bench.prices)
+        time_s = 0.0
+        for step in range(n_steps):
+            time_s += bench.each.time_s[step]
+        table[row, kept] += inputs.times[op] * time_s
+
+
+@helper
+def _least_by_kept(bound: Bound, number: int, n_kept: int, out: np.ndarray) -> None:
+    """Add to ``out[n_kept]`` the least of each column of table ``number``."""
     rows = (
-        b.table_begin[c + 1] if c + 1 < b.table_begin.shape[0] else b.table.shape[0]
-    ) - b.table_begin[c]
+        bound.table_begin[number + 1]
+        if number + 1 < bound.table_begin.shape[0]
+        else bound.table.shape[0]
+    ) - bound.table_begin[number]
     rows //= n_kept
     for kept in range(n_kept):
         best = np.inf
         for row in range(rows):
-            best = min(best, b.table[b.table_begin[c] + row * n_kept + kept])
+            best = min(best, bound.table[bound.table_begin[number] + row * n_kept + kept])
         out[kept] += best
 
 
 @compiled
 def _agree(
-    b: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int
+    bound: Bound, by_class: Int64Array, ptr: Int64Array, group_of: Int64Array, n_axes: int
 ) -> None:
     """One round of min-sum diffusion.
 
@@ -425,25 +449,25 @@ def _agree(
     What one table loses another gains, so that the sum over tables is kept for every row.  Only
     tables that always count take part.
     """
-    for k in range(ptr.shape[0] - 1):
-        count = ptr[k + 1] - ptr[k]
+    for op_class in range(ptr.shape[0] - 1):
+        count = ptr[op_class + 1] - ptr[op_class]
         if count < 2:
             continue
         rows = 1
         for _ in range(n_axes):
-            rows *= b.n_candidates[k] + 1
+            rows *= bound.n_candidates[op_class] + 1
         least = np.full((count, rows), np.inf)
-        for i in range(count):
-            c = by_class[ptr[k] + i]
-            g = group_of[c]
-            n_kept, radix = b.n_kept[g], b.radix[g]
-            allowed = b.offered[g]
-            if b.group_owner[g] >= 0:
-                allowed |= b.natural[b.natural_ptr[g]]
+        for place in range(count):
+            number = by_class[ptr[op_class] + place]
+            group = group_of[number]
+            n_kept, radix = bound.n_kept[group], bound.radix[group]
+            allowed = bound.offered[group]
+            if bound.group_owner[group] >= 0:
+                allowed |= bound.natural[bound.natural_ptr[group]]
             rest = np.zeros(n_kept)
-            for j in range(b.group_ptr[g], b.group_ptr[g + 1]):
-                if j != c and b.table_want[j] < 0:
-                    _least_by_kept(b, j, n_kept, rest)
+            for other in range(bound.group_ptr[group], bound.group_ptr[group + 1]):
+                if other != number and bound.table_want[other] < 0:
+                    _least_by_kept(bound, other, n_kept, rest)
             for kept in range(n_kept):
                 left, possible = kept, True
                 for _ in range(n_axes):
@@ -451,26 +475,34 @@ def _agree(
                     left //= radix
                 if possible:
                     for row in range(rows):
-                        price = b.table[b.table_begin[c] + row * n_kept + kept] + rest[kept]
-                        least[i, row] = min(least[i, row], price)
+                        price = (
+                            bound.table[bound.table_begin[number] + row * n_kept + kept]
+                            + rest[kept]
+                        )
+                        least[place, row] = min(least[place, row], price)
         for row in range(rows):
             mean = 0.0
-            for i in range(count):
-                mean += least[i, row] / count
+            for place in range(count):
+                mean += least[place, row] / count
             if mean == np.inf:  # does not divide
                 continue
-            for i in range(count):
-                c = by_class[ptr[k] + i]
-                n_kept = b.n_kept[group_of[c]]
+            for place in range(count):
+                number = by_class[ptr[op_class] + place]
+                n_kept = bound.n_kept[group_of[number]]
                 for kept in range(n_kept):
-                    b.table[b.table_begin[c] + row * n_kept + kept] += mean - least[i, row]
+                    bound.table[bound.table_begin[number] + row * n_kept + kept] += (
+                        mean - least[place, row]
+                    )
 
 
 @compiled
-def _envelopes(b: Bound, group_of: Int64Array, n_axes: int) -> None:
+def _envelopes(bound: Bound, group_of: Int64Array, n_axes: int) -> None:
     """Put into rows with unset axes the least of what they may become."""
-    for c in range(group_of.shape[0]):
-        n_kept, base = b.n_kept[group_of[c]], b.n_candidates[b.table_class[c]] + 1
+    for number in range(group_of.shape[0]):
+        n_kept, base = (
+            bound.n_kept[group_of[number]],
+            bound.n_candidates[bound.table_class[number]] + 1,
+        )
         rows = 1
         for _ in range(n_axes):
             rows *= base
@@ -480,7 +512,9 @@ def _envelopes(b: Bound, group_of: Int64Array, n_axes: int) -> None:
                 if (row // stride) % base == 0:
                     for digit in range(1, base):
                         for kept in range(n_kept):
-                            at = b.table_begin[c] + row * n_kept + kept
-                            more = b.table_begin[c] + (row + digit * stride) * n_kept + kept
-                            b.table[at] = min(b.table[at], b.table[more])
+                            entry = bound.table_begin[number] + row * n_kept + kept
+                            finer = (
+                                bound.table_begin[number] + (row + digit * stride) * n_kept + kept
+                            )
+                            bound.table[entry] = min(bound.table[entry], bound.table[finer])
             stride *= base

@@ -21,16 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import (
-    Int8Array,
-    Int8Matrix,
-    Int32Array,
-    Int32Matrix,
-    Int64Array,
-    Int64Cube,
-    Int64Matrix,
-    UInt64Array,
-)
+from toast_lab.packs import Int8Matrix, Int32Matrix, Int64Matrix, UInt64Array
 from toast_lab.search.beam import Beam
 from toast_lab.search.exhaustive.bound import Bound, Scratch, lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
@@ -38,6 +29,7 @@ from toast_lab.search.limits import Status, Stop
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
 from toast_lab.search.trace import Columns
+from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
 
@@ -45,9 +37,8 @@ if TYPE_CHECKING:
     from toast_lab.search.methods import Exhaustive
 
 _BEAM_WIDTH = 8
-_ROUND = (
-    256  # states; where shorter sequences come first a round is all states of one length instead
-)
+# States of a round; where shorter sequences come first a round is all states of one length instead.
+_ROUND = 256
 
 
 def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
@@ -165,18 +156,6 @@ class _Tree:
         recorder, space = self.recorder, self.space
         columns = self.states.array
         state = State(space)
-        m = space.spans
-        tables = (
-            self.axis_size,
-            m.op_span,
-            m.op,
-            m.move_factor,
-            space.name_size,
-            m.value_span,
-            m.value,
-            m.move_dim,
-            m.move_dim_size,
-        )
         actions = self._retake(number, state)
         by_length = self.bound is None or self.depth is not None
         recorder.round = max(
@@ -203,23 +182,14 @@ class _Tree:
         best = recorder.best
         assert best is not None
         cutoff = best.score if best.fits else math.inf
+        kept, keys = _new_states(space.moves, state.ops, state.values, state._key, pairs, self.seen)
+        self.n_seen += len(kept)
         if self.bound is None:
-            kept, keys = _new_states(state.ops, state.values, state._key, pairs, self.seen, *tables)
             scores, peaks = np.zeros(len(kept)), np.zeros(len(kept))
-            self.n_seen += len(kept)
         else:
-            kept, keys, scores, peaks = _new_bounds(
-                self.bound,
-                self.scratch,
-                cutoff,
-                state.ops,
-                state.values,
-                state._key,
-                pairs,
-                self.seen,
-                *tables,
+            scores, peaks = _bounds(
+                self.bound, self.scratch, cutoff, space.moves, state.ops, state.values, pairs[kept]
             )
-            self.n_seen += len(kept)
         first, depth = self.states.n, len(actions) + 1
         good = [i for i in range(len(kept)) if not self.needless(scores[i], peaks[i])]
         self.states.reserve(len(good))
@@ -259,107 +229,50 @@ def _larger(seen: UInt64Array) -> np.ndarray:
 
 @compiled
 def _new_states(
+    moves: Moves,
     ops: Int32Matrix,
     values: Int8Matrix,
     key: UInt64Array,
     pairs: Int64Matrix,
     seen: UInt64Array,
-    axis_size: Int64Array,
-    op_span: Int64Cube,
-    op: Int32Array,
-    move_factor: Int32Array,
-    name_size: Int64Array,
-    value_span: Int64Cube,
-    value: Int32Array,
-    move_dim: Int8Array,
-    move_dim_size: Int64Array,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows of ``pairs`` that lead to new states, their keys); these are added to ``seen``."""
     kept, keys = np.empty(pairs.shape[0], np.int64), np.empty(pairs.shape[0], np.uint64)
-    n = 0
-    for i in range(pairs.shape[0]):
-        keys[n] = key[0]
+    count = 0
+    for row in range(pairs.shape[0]):
+        keys[count] = key[0]
         apply_move(
+            moves,
             ops.copy(),
             values.copy(),
-            keys[n : n + 1],
-            pairs[i, 1],
-            axis_size,
-            pairs[i, 0],
-            op_span,
-            op,
-            move_factor,
-            name_size,
-            value_span,
-            value,
-            move_dim,
-            move_dim_size,
+            keys[count : count + 1],
+            pairs[row, 0],
+            pairs[row, 1],
             False,
         )
-        if _is_new(seen, keys[n]):
-            kept[n] = i
-            n += 1
-    return kept[:n], keys[:n]
+        if _is_new(seen, keys[count]):
+            kept[count] = row
+            count += 1
+    return kept[:count], keys[:count]
 
 
 @compiled
-def _new_bounds(
-    b: Bound,
+def _bounds(
+    bound: Bound,
     scratch: Scratch,
     cutoff: float,
+    moves: Moves,
     ops: Int32Matrix,
     values: Int8Matrix,
-    key: UInt64Array,
     pairs: Int64Matrix,
-    seen: UInt64Array,
-    axis_size: Int64Array,
-    op_span: Int64Cube,
-    op: Int32Array,
-    move_factor: Int32Array,
-    name_size: Int64Array,
-    value_span: Int64Cube,
-    value: Int32Array,
-    move_dim: Int8Array,
-    move_dim_size: Int64Array,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """``_new_states`` with the bounds of score and peak of each."""
-    kept, keys = _new_states(
-        ops,
-        values,
-        key,
-        pairs,
-        seen,
-        axis_size,
-        op_span,
-        op,
-        move_factor,
-        name_size,
-        value_span,
-        value,
-        move_dim,
-        move_dim_size,
-    )
-    scores, peaks = np.empty(kept.shape[0]), np.empty(kept.shape[0])
-    again = np.zeros(1, np.uint64)
-    for j in range(kept.shape[0]):
-        i = kept[j]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of score and peak of the states that each of ``pairs`` leads to."""
+    scores, peaks = np.empty(pairs.shape[0]), np.empty(pairs.shape[0])
+    key = np.zeros(1, np.uint64)
+    for row in range(pairs.shape[0]):
         next_ops, next_values = ops.copy(), values.copy()
-        apply_move(
-            next_ops,
-            next_values,
-            again,
-            pairs[i, 1],
-            axis_size,
-            pairs[i, 0],
-            op_span,
-            op,
-            move_factor,
-            name_size,
-            value_span,
-            value,
-            move_dim,
-            move_dim_size,
-            False,
+        apply_move(moves, next_ops, next_values, key, pairs[row, 0], pairs[row, 1], False)
+        scores[row], peaks[row] = lower_bound(
+            bound, next_ops, next_values, moves.axis_size, cutoff, scratch
         )
-        scores[j], peaks[j] = lower_bound(b, next_ops, next_values, axis_size, cutoff, scratch)
-    return kept, keys, scores, peaks
+    return scores, peaks

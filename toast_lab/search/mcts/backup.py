@@ -24,113 +24,137 @@ from toast_lab.search.mcts.tree import (
 
 
 @helper
-def _remember(t: Tree, key: np.uint64, price: np.ndarray) -> None:
+def _remember(tree: Tree, key: np.uint64, price: np.ndarray) -> None:
     """Keep the price of a state, if it is not there."""
-    at = slot(t.price_key, nonzero(key))
-    if t.price_key[at] == 0:
-        t.price_key[at] = nonzero(key)
-        t.price[at, 0], t.price[at, 1] = price[0], price[1]
-        t.number[PRICED] += 1
+    place = slot(tree.price_key, nonzero(key))
+    if tree.price_key[place] == 0:
+        tree.price_key[place] = nonzero(key)
+        tree.price[place, 0], tree.price[place, 1] = price[0], price[1]
+        tree.number[PRICED] += 1
 
 
 @helper
-def _promote(t: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
+def _promote(tree: Tree, key: np.uint64, reward: float, actions: np.ndarray) -> None:
     """Keep a state among the best distinct ones."""
-    n = t.number[ELITES]
-    if n == KEEP and reward <= t.elite_reward[n - 1]:
+    count = tree.number[ELITES]
+    if count == KEEP and reward <= tree.elite_reward[count - 1]:
         return
-    for e in range(n):
-        if t.elite_key[e] == key:
-            if reward <= t.elite_reward[e]:
+    for elite in range(count):
+        if tree.elite_key[elite] == key:
+            if reward <= tree.elite_reward[elite]:
                 return
-            for k in range(
-                e, n - 1
-            ):  # found again by a shorter way: take it out and put it in anew
-                copy_row(t.elite[k], t.elite[k + 1])
-                t.elite_length[k] = t.elite_length[k + 1]
-                t.elite_key[k], t.elite_reward[k] = t.elite_key[k + 1], t.elite_reward[k + 1]
-            n -= 1
+            # It was met again by a shorter way: take it out and put it in anew.
+            for later in range(elite, count - 1):
+                copy_row(tree.elite[later], tree.elite[later + 1])
+                tree.elite_length[later] = tree.elite_length[later + 1]
+                tree.elite_key[later], tree.elite_reward[later] = (
+                    tree.elite_key[later + 1],
+                    tree.elite_reward[later + 1],
+                )
+            count -= 1
             break
-    n = min(n + 1, KEEP)
-    at = n - 1
-    while at > 0 and t.elite_reward[at - 1] < reward:
-        copy_row(t.elite[at], t.elite[at - 1])
-        t.elite_length[at] = t.elite_length[at - 1]
-        t.elite_key[at], t.elite_reward[at] = t.elite_key[at - 1], t.elite_reward[at - 1]
-        at -= 1
-    copy_row(t.elite[at], actions)
-    t.elite_length[at], t.elite_key[at], t.elite_reward[at] = actions.shape[0], key, reward
-    t.number[ELITES] = n
+    count = min(count + 1, KEEP)
+    place = count - 1
+    while place > 0 and tree.elite_reward[place - 1] < reward:
+        copy_row(tree.elite[place], tree.elite[place - 1])
+        tree.elite_length[place] = tree.elite_length[place - 1]
+        tree.elite_key[place], tree.elite_reward[place] = (
+            tree.elite_key[place - 1],
+            tree.elite_reward[place - 1],
+        )
+        place -= 1
+    copy_row(tree.elite[place], actions)
+    tree.elite_length[place], tree.elite_key[place], tree.elite_reward[place] = (
+        actions.shape[0],
+        key,
+        reward,
+    )
+    tree.number[ELITES] = count
 
 
 @helper
 def _write(
-    t: Tree, p: Pricing, rows: Rows, jobs: Jobs, j: int, price: np.ndarray, length: int, round_: int
+    tree: Tree,
+    pricing: Pricing,
+    rows: Rows,
+    jobs: Jobs,
+    job: int,
+    price: np.ndarray,
+    length: int,
+    round_: int,
 ) -> None:
     """Add a simulation to the trace."""
-    i = t.number[SIMULATIONS]
-    rows.round[i] = round_
-    rows.time_s[i], rows.peak_bytes[i] = price[0], price[1]
-    rows.score[i], rows.fits[i] = score_of(p, price[0], price[1]), price[1] <= p.limit_bytes
-    for k in range(length):
-        rows.word[t.number[WORDS]] = jobs.actions[j, k]
-        t.number[WORDS] += 1
-    for k in range(jobs.length[j] + 1):
-        rows.node[t.number[PASSED]] = jobs.passed[j, k]
-        t.number[PASSED] += 1
-    rows.action_end[i], rows.node_end[i] = t.number[WORDS], t.number[PASSED]
+    row = tree.number[SIMULATIONS]
+    rows.round[row] = round_
+    rows.time_s[row], rows.peak_bytes[row] = price[0], price[1]
+    rows.score[row], rows.fits[row] = (
+        score_of(pricing, price[0], price[1]),
+        price[1] <= pricing.limit_bytes,
+    )
+    for place in range(length):
+        rows.word[tree.number[WORDS]] = jobs.actions[job, place]
+        tree.number[WORDS] += 1
+    for place in range(jobs.length[job] + 1):
+        rows.node[tree.number[PASSED]] = jobs.passed[job, place]
+        tree.number[PASSED] += 1
+    rows.action_end[row], rows.node_end[row] = tree.number[WORDS], tree.number[PASSED]
     # A plan that fits before any that does not, then the lower score, then fewer actions.
-    best = t.number[BEST]
-    better = rows.fits[i] and not rows.fits[best]
-    if rows.fits[i] == rows.fits[best]:
-        n_best = rows.action_end[best] - (rows.action_end[best - 1] if best else 0)
-        better = rows.score[i] < rows.score[best] or (
-            rows.score[i] == rows.score[best] and length < n_best
+    best = tree.number[BEST]
+    better = rows.fits[row] and not rows.fits[best]
+    if rows.fits[row] == rows.fits[best]:
+        best_length = rows.action_end[best] - (rows.action_end[best - 1] if best else 0)
+        better = rows.score[row] < rows.score[best] or (
+            rows.score[row] == rows.score[best] and length < best_length
         )
     if better:
-        t.number[BEST] = i
-    rows.best[i] = t.number[BEST]
-    t.number[SIMULATIONS] += 1
+        tree.number[BEST] = row
+    rows.best[row] = tree.number[BEST]
+    tree.number[SIMULATIONS] += 1
 
 
 @compiled
-def back_up(t: Tree, p: Pricing, s: Settings, rows: Rows, jobs: Jobs, round_: int) -> None:
+def back_up(
+    tree: Tree, pricing: Pricing, settings: Settings, rows: Rows, jobs: Jobs, round_: int
+) -> None:
     """Write what a batch found into the tree and the trace, in order."""
-    for j in range(jobs.length.shape[0]):
-        near, far = jobs.length[j], jobs.far_length[j]
-        node = jobs.passed[j, near]
-        if jobs.new[j]:
-            key = t.key[node]
-            if jobs.near_fresh[j]:
-                _remember(t, key, jobs.near[j])
-            reward = reward_of(p, s, jobs.near[j, 0], jobs.near[j, 1], near)
-            t.reward[node], t.score[node] = reward, score_of(p, jobs.near[j, 0], jobs.near[j, 1])
-            t.best_score[node] = t.score[node]
-            _promote(t, key, reward, jobs.actions[j, :near])
-            _write(t, p, rows, jobs, j, jobs.near[j], near, round_)
-        reward = t.reward[node]
-        score = t.score[node]
+    for job in range(jobs.length.shape[0]):
+        near, far = jobs.length[job], jobs.far_length[job]
+        node = jobs.passed[job, near]
+        if jobs.new[job]:
+            key = tree.key[node]
+            if jobs.near_fresh[job]:
+                _remember(tree, key, jobs.near[job])
+            reward = reward_of(pricing, settings, jobs.near[job, 0], jobs.near[job, 1], near)
+            tree.reward[node], tree.score[node] = (
+                reward,
+                score_of(pricing, jobs.near[job, 0], jobs.near[job, 1]),
+            )
+            tree.best_score[node] = tree.score[node]
+            _promote(tree, key, reward, jobs.actions[job, :near])
+            _write(tree, pricing, rows, jobs, job, jobs.near[job], near, round_)
+        reward = tree.reward[node]
+        score = tree.score[node]
         if far > near:
-            if jobs.far_fresh[j]:
-                _remember(t, jobs.key[j, 0], jobs.far[j])
-            far_reward = reward_of(p, s, jobs.far[j, 0], jobs.far[j, 1], far)
-            _promote(t, jobs.key[j, 0], far_reward, jobs.actions[j, :far])
-            _write(t, p, rows, jobs, j, jobs.far[j], far, round_)
-            for k in range(far):
-                t.seen[jobs.actions[j, k], 0] += 1
-                t.seen[jobs.actions[j, k], 1] += far_reward
+            if jobs.far_fresh[job]:
+                _remember(tree, jobs.key[job, 0], jobs.far[job])
+            far_reward = reward_of(pricing, settings, jobs.far[job, 0], jobs.far[job, 1], far)
+            _promote(tree, jobs.key[job, 0], far_reward, jobs.actions[job, :far])
+            _write(tree, pricing, rows, jobs, job, jobs.far[job], far, round_)
+            for step in range(far):
+                tree.seen[jobs.actions[job, step], 0] += 1
+                tree.seen[jobs.actions[job, step], 1] += far_reward
             reward = max(reward, far_reward)
-            score = min(score, score_of(p, jobs.far[j, 0], jobs.far[j, 1]))
-        if jobs.varies[j]:
+            score = min(score, score_of(pricing, jobs.far[job, 0], jobs.far[job, 1]))
+        if jobs.varies[job]:
             continue  # it says nothing of the root's choices
-        for k in range(near + 1):
-            at = jobs.passed[j, k]
-            t.visits[at] += 1
-            t.value[at] += (reward - t.value[at]) / t.visits[at]
-            t.best_score[at] = min(t.best_score[at], score)
-        for k in range(near):
-            c = jobs.taken[j, k]
-            t.under_way[c] -= 1
-            t.tried[c] += 1
-            t.total[c] += reward
-            t.best[c] = max(t.best[c], reward)
+        for step in range(near + 1):
+            passed = jobs.passed[job, step]
+            tree.visits[passed] += 1
+            tree.value[passed] += (reward - tree.value[passed]) / tree.visits[passed]
+            tree.best_score[passed] = min(tree.best_score[passed], score)
+        for step in range(near):
+            choice = jobs.taken[job, step]
+            tree.under_way[choice] -= 1
+            tree.tried[choice] += 1
+            tree.total[choice] += reward
+            tree.best[choice] = max(tree.best[choice], reward)

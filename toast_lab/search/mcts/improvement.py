@@ -15,7 +15,6 @@ from toast_lab.cost import kernel
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.search.mcts import polish, refine, rollout
-from toast_lab.search.mcts import tree as tr
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State
 
@@ -27,7 +26,6 @@ class Improvement:
 
     Args:
         recorder: records what is found.
-        moves: of the search.
         pricing: of the search's own rows; that of the finer ones is made of it.
         pool: threads beside the calling one.
         threads: the calling one included.
@@ -42,7 +40,6 @@ class Improvement:
     def __init__(
         self,
         recorder: Recorder,
-        moves: tr.Moves,
         pricing: rollout.Pricing,
         pool: ThreadPoolExecutor,
         threads: int,
@@ -52,7 +49,6 @@ class Improvement:
         solve: bool,
     ) -> None:
         self.recorder = recorder
-        self.moves = moves
         self.pricing = pricing
         self.pool = pool
         self.threads = threads
@@ -82,17 +78,11 @@ class Improvement:
         if self._fine is None:
             self._fine = fine = refine.make_fine(self.recorder.problem)
             _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, State(self.space)), None)
-            folded = fine.repricer.folded
-            self.fine_pricing = self.pricing._replace(
-                facts=folded.facts,
-                tables=folded.tables,
-                memory=folded.memory,
-                times=folded.times,
-                root=snapshot,
-            )
+            inputs = fine.repricer.inputs
+            self.fine_pricing = self.pricing._replace(inputs=inputs, root=snapshot)
             self.workers = [
                 rollout.Worker(
-                    make_scratch(folded, self.moves.axis_size), like(snapshot), like(snapshot)
+                    scratch=make_scratch(inputs), near=like(snapshot), far=like(snapshot)
                 )
                 for _ in range(self.threads)
             ]
@@ -105,9 +95,9 @@ class Improvement:
         elites = elites[: refine.CHAINS // 2]
         # The later actions of a good plan hold it where it is: half of the chains begin without
         # them.
-        self._set_origins([*elites, *(e[: (len(e) + 3) // 4] for e in elites)])
+        self._set_origins([*elites, *(elite[: (len(elite) + 3) // 4] for elite in elites)])
         rows = [refine.rows_of(self.fine, state) for state, _ in self.origins]
-        prices = [self.fine.repricer.price(*r, None)[:2] for r in rows]
+        prices = [self.fine.repricer.price(*state_rows, None)[:2] for state_rows in rows]
         self.chains = refine.start(rows, prices, self.archive, self.seed * 1000 + start)
         self.segment = 0
 
@@ -129,67 +119,73 @@ class Improvement:
             self.origins.append((state, tuple(texts)))
 
     def _refine(self) -> None:
-        c, near, recorder = self.chains, self.fine.near, self.recorder
-        assert c is not None
+        chains, near, recorder = self.chains, self.fine.near, self.recorder
+        assert chains is not None
         total = max(1, self.steps * len(near.free) // (refine.CHAINS * refine.STEPS))
-        n = min(self.threads, refine.CHAINS)
-        bounds = [refine.CHAINS * i // n for i in range(n + 1)]
-        before = c.best.copy()
+        parts = min(self.threads, refine.CHAINS)
+        bounds = [refine.CHAINS * part // parts for part in range(parts + 1)]
+        before = chains.best.copy()
         heat = refine.warmth(self.segment / total)
-        m, p, workers = self.moves, self.fine_pricing, self.workers
+        moves, pricing, workers = self.space.moves, self.fine_pricing, self.workers
         others = [
             self.pool.submit(
                 refine.anneal,
                 near,
-                m,
-                p,
-                workers[i],
-                c,
-                bounds[i],
-                bounds[i + 1],
+                moves,
+                pricing,
+                workers[part],
+                chains,
+                bounds[part],
+                bounds[part + 1],
                 refine.STEPS,
                 heat,
             )
-            for i in range(1, n)
+            for part in range(1, parts)
         ]
-        refine.anneal(near, m, p, workers[0], c, 0, bounds[1], refine.STEPS, heat)
+        refine.anneal(near, moves, pricing, workers[0], chains, 0, bounds[1], refine.STEPS, heat)
         for other in others:
             other.result()
         self.segment += 1
-        quicks = [self._quick(*price) for price in c.best.tolist()]
-        for j in range(refine.CHAINS):
-            if (c.best[j] != before[j]).any() and recorder.rank(quicks[j], 0)[
+        quicks = [self._quick(*price) for price in chains.best.tolist()]
+        for chain in range(refine.CHAINS):
+            if (chains.best[chain] != before[chain]).any() and recorder.rank(quicks[chain], 0)[
                 :2
             ] < recorder.best_rank[:2]:
-                self._take(j, quicks[j])
+                self._take(chain, quicks[chain])
         if self.segment >= total:
-            ranks = [recorder.rank(q, 0) for q in quicks]
+            ranks = [recorder.rank(quick, 0) for quick in quicks]
             best = ranks.index(min(ranks))
-            self.archive = [*self.archive, (c.best_ops[best].copy(), c.best_values[best].copy())][
-                -ARCHIVE:
-            ]
-            self.over += int(c.priced.sum())
+            self.archive = [
+                *self.archive,
+                (chains.best_ops[best].copy(), chains.best_values[best].copy()),
+            ][-ARCHIVE:]
+            self.over += int(chains.priced.sum())
             self.chains = None
             self.solving = self.polish is not None
             return
         if self.segment % max(1, total // refine.MIXES) == 0:
-            refine.mix(c)
+            refine.mix(chains)
         if self.segment % max(1, total // refine.EXCHANGES) == 0:
-            refine.exchange(c, np.array([q.score + (0.0 if q.fits else 1e6) for q in quicks]))
+            refine.exchange(
+                chains, np.array([quick.score + (0.0 if quick.fits else 1e6) for quick in quicks])
+            )
 
-    def _take(self, j: int, quick: Quick) -> None:
+    def _take(self, chain: int, quick: Quick) -> None:
         """The best state of a chain is the best so far."""
         assert self.chains is not None
-        c, fine, program = self.chains, self.fine, self.space.analysis.program
-        origin, texts = self.origins[int(c.origin[j])]
+        chains, fine, program = self.chains, self.fine, self.space.analysis.program
+        origin, texts = self.origins[int(chains.origin[chain])]
         ops, values = refine.rows_of(fine, origin)
         places = int(
-            (c.best_ops[j] != ops).any(axis=1).sum()
-            + (c.best_values[j] != values).any(axis=1).sum()
+            (chains.best_ops[chain] != ops).any(axis=1).sum()
+            + (chains.best_values[chain] != values).any(axis=1).sum()
         )
         labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
         self.recorder.record_plan(
-            *refine.whole(fine, program, c.best_ops[j], c.best_values[j]), labels, (0,), quick
+            *refine.whole(fine, program, chains.best_ops[chain], chains.best_values[chain]),
+            labels,
+            (0,),
+            quick,
         )
 
     def _solve(self) -> None:
@@ -219,13 +215,15 @@ class Improvement:
     # -- interrupted and resumed -------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
         """Take up what ``kept`` left."""
-        self.segment, self.over, chains, solving = (int(x) for x in memory["refine"])
+        self.segment, self.over, chains, solving = (int(number) for number in memory["refine"])
         self.solving = bool(solving)
-        n = len(memory["archive.ops"])
-        self.archive = [(memory["archive.ops"][i], memory["archive.values"][i]) for i in range(n)]
+        count = len(memory["archive.ops"])
+        self.archive = [
+            (memory["archive.ops"][i], memory["archive.values"][i]) for i in range(count)
+        ]
         if chains:
             self.chains = refine.Chains(
-                **{k: memory[f"chain.{k}"].copy() for k in refine.Chains._fields}
+                **{name: memory[f"chain.{name}"].copy() for name in refine.Chains._fields}
             )
             ends = memory["origin.end"]
             self._set_origins(np.split(memory["origin.code"], ends[:-1]))
@@ -240,9 +238,9 @@ class Improvement:
             [self.segment, self.over, self.chains is not None, self.solving]
         )
         if self.chains is not None:
-            arrays |= {f"chain.{k}": a for k, a in self.chains._asdict().items()}
+            arrays |= {f"chain.{name}": array for name, array in self.chains._asdict().items()}
             arrays["origin.code"] = np.concatenate(self.origin_codes)
-            arrays["origin.end"] = np.cumsum([len(c) for c in self.origin_codes])
+            arrays["origin.end"] = np.cumsum([len(codes) for codes in self.origin_codes])
         return arrays
 
 
@@ -252,5 +250,5 @@ def like(snapshot: Snapshot) -> Snapshot:
         snapshot.op_factor.copy(),
         snapshot.wanted.copy(),
         snapshot.kept.copy(),
-        kernel.Prices._make(a.copy() for a in snapshot.prices),
+        kernel.Prices._make(array.copy() for array in snapshot.prices),
     )

@@ -76,9 +76,10 @@ def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
         seed: of the random choices.
         options: see ``methods.Mcts``.
     """
-    smallest = smallest_group(recorder.problem, options.min_names)
-    n_actions = len(legal_rows(State(recorder.problem.space), smallest))
-    if not n_actions:
+    space = recorder.problem.space
+    min_names = smallest_group(recorder.problem, options.min_names)
+    actions = legal_rows(State(space), min_names)
+    if not len(actions):
         return Status.NO_ACTIONS
     settings = tr.Settings(
         seed=np.uint64(seed),
@@ -88,14 +89,15 @@ def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
         prior_visits=options.prior_visits,
         vary=options.vary,
         boldness=options.boldness,
+        min_names=min_names,
+        usable=actions[:, 0] * len(space.mesh.axes) + actions[:, 1],
     )
-    round_size = options.trajectories or max(512, 64 * n_actions)
+    round_size = options.trajectories or max(512, 64 * len(actions))
     threads = options.threads or n_cores()
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         search = _Search(
             recorder=recorder,
             settings=settings,
-            smallest=smallest,
             pool=pool,
             threads=threads,
             refine_steps=options.refine,
@@ -124,7 +126,6 @@ class _Search:
         self,
         recorder: Recorder,
         settings: tr.Settings,
-        smallest: int,
         pool: ThreadPoolExecutor,
         threads: int,
         refine_steps: int = 0,
@@ -133,35 +134,12 @@ class _Search:
         self.recorder, self.settings, self.pool, self.threads = recorder, settings, pool, threads
         problem, pricer = recorder.problem, recorder.ledger.pricer
         self.space = problem.space
-        axis_size = self.space.mesh.array()
-        rows = legal_rows(State(self.space), smallest)
-        at = self.space.spans
-        self.moves = tr.Moves(
-            axis_size,
-            at.op_span,
-            at.op,
-            at.move_factor,
-            self.space.name_size,
-            at.value_span,
-            at.value,
-            at.move_dim,
-            at.move_dim_size,
-            self.space.n_names,
-            int(smallest),
-            rows[:, 0] * len(axis_size) + rows[:, 1],
-            *self.space.start,
-        )
         root = State(self.space)
         repricer = pricer.repricer
         time_s, peak_bytes, _, snapshot = repricer.price(root.ops, root.values, None)
         base_time_s, base_peak_bytes = problem.baseline
-        folded = repricer.folded
         self.pricing = rollout.Pricing(
-            facts=folded.facts,
-            rates=repricer.rates,
-            tables=folded.tables,
-            memory=folded.memory,
-            times=folded.times,
+            inputs=repricer.inputs,
             base_time_s=base_time_s,
             base_peak_bytes=base_peak_bytes,
             limit_bytes=problem.memory_limit_bytes,
@@ -169,16 +147,20 @@ class _Search:
             root=snapshot,
         )
         self.workers = [
-            rollout.Worker(make_scratch(folded, axis_size), like(snapshot), like(snapshot))
+            rollout.Worker(
+                scratch=make_scratch(repricer.inputs), near=like(snapshot), far=like(snapshot)
+            )
             for _ in range(threads)
         ]
         self.jobs = _jobs(BATCH, root, settings.depth)
-        self.n_codes = self.space.n_moves * len(axis_size)
+        self.n_codes = self.space.n_moves * len(self.space.mesh.axes)
         self.took_s = 0.0
         memory = recorder.trace.memory
         if memory:
             self.tree = {
-                k.removeprefix("tree."): a for k, a in memory.items() if k.startswith("tree.")
+                name.removeprefix("tree."): array
+                for name, array in memory.items()
+                if name.startswith("tree.")
             }
             for key, row in (("slot_key", "slot_node"), ("price_key", "price")):
                 # Where a key stands follows from the key: put anew, so that none can stand where it
@@ -187,7 +169,7 @@ class _Search:
                     self.tree[key], self.tree[row], len(self.tree[key])
                 )
             self.round, self.stale, self.in_round, self.fruitless = (
-                int(x) for x in memory["round"]
+                int(number) for number in memory["round"]
             )
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:
@@ -197,7 +179,6 @@ class _Search:
             self.best_before = recorder.best_rank[:2]
         self.improvement = Improvement(
             recorder=recorder,
-            moves=self.moves,
             pricing=self.pricing,
             pool=pool,
             threads=threads,
@@ -215,44 +196,44 @@ class _Search:
             move, axis = divmod(code, len(self.space.mesh.axes))
             action = Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
             self.recorder.trace.word(self.space.text(action))
-        n, d = 1024, self.settings.depth
+        room, depth = 1024, self.settings.depth
         self.tree = {
             "number": np.zeros(10, np.int64),
-            "reward": np.full(n, np.nan),
-            "choice": np.zeros(n, np.int64),
-            "choices": np.full(n, -1, np.int32),
-            "closed": np.zeros(n, bool),
-            "start": np.zeros(n, np.int32),
-            "action": np.zeros(n, np.int32),
-            "child": np.zeros(n, np.int32),
-            "tried": np.zeros(n, np.int32),
-            "under_way": np.zeros(n, np.int16),
-            "total": np.zeros(n),
-            "best": np.zeros(n),
-            "slot_key": np.zeros(4 * n, np.uint64),
-            "slot_node": np.zeros(4 * n, np.int32),
-            "price_key": np.zeros(4 * n, np.uint64),
-            "price": np.zeros((4 * n, 2)),
+            "reward": np.full(room, np.nan),
+            "choice": np.zeros(room, np.int64),
+            "choices": np.full(room, -1, np.int32),
+            "closed": np.zeros(room, bool),
+            "start": np.zeros(room, np.int32),
+            "action": np.zeros(room, np.int32),
+            "child": np.zeros(room, np.int32),
+            "tried": np.zeros(room, np.int32),
+            "under_way": np.zeros(room, np.int16),
+            "total": np.zeros(room),
+            "best": np.zeros(room),
+            "slot_key": np.zeros(4 * room, np.uint64),
+            "slot_node": np.zeros(4 * room, np.int32),
+            "price_key": np.zeros(4 * room, np.uint64),
+            "price": np.zeros((4 * room, 2)),
             "seen": np.zeros((self.n_codes, 2)),
-            "elite": np.zeros((tr.KEEP, d), np.int32),
+            "elite": np.zeros((tr.KEEP, depth), np.int32),
             "elite_length": np.zeros(tr.KEEP, np.int32),
             "elite_key": np.zeros(tr.KEEP, np.uint64),
             "elite_reward": np.full(tr.KEEP, -np.inf),
         }
         trace = self.recorder.trace
-        t = self.tree
-        t["number"][[tr.NODES, tr.ELITES]] = 1
-        t["number"][tr.BEST] = 0
+        tree = self.tree
+        tree["number"][[tr.NODES, tr.ELITES]] = 1
+        tree["number"][tr.BEST] = 0
         reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
-        t["reward"][0] = t["elite_reward"][0] = reward
+        tree["reward"][0] = tree["elite_reward"][0] = reward
         node = trace.node.array
         node["score"][0] = node["best_score"][0] = rollout.score_of(
             self.pricing, time_s, peak_bytes
         )
-        at = tr.slot(t["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
-        t["slot_key"][at], t["slot_node"][at] = 1, 0
-        at = tr.slot(t["price_key"], np.uint64(1))
-        t["price_key"][at], t["price"][at] = 1, (time_s, peak_bytes)
+        at = tr.slot(tree["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
+        tree["slot_key"][at], tree["slot_node"][at] = 1, 0
+        at = tr.slot(tree["price_key"], np.uint64(1))
+        tree["price_key"][at], tree["price"][at] = 1, (time_s, peak_bytes)
 
     @property
     def closed(self) -> bool:
@@ -267,26 +248,34 @@ class _Search:
         number[tr.SIMULATIONS] = trace.row.n
         number[tr.WORDS] = trace.action.n
         number[tr.PASSED] = trace.passed.n
-        t = self._tree()
-        m, p, s, jobs = self.moves, self.pricing, self.settings, self.jobs
-        selection.select(t, m, s, jobs)
-        n = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
-        bounds = [BATCH * i // n for i in range(n + 1)]
+        tree = self._tree()
+        moves, pricing, settings, jobs = self.space.moves, self.pricing, self.settings, self.jobs
+        selection.select(tree, moves, settings, jobs)
+        parts = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
+        bounds = [BATCH * part // parts for part in range(parts + 1)]
         began = time.perf_counter()
         others = [
             self.pool.submit(
-                rollout.evaluate, t, m, p, s, jobs, self.workers[i], bounds[i], bounds[i + 1]
+                rollout.evaluate,
+                tree,
+                moves,
+                pricing,
+                settings,
+                jobs,
+                self.workers[part],
+                bounds[part],
+                bounds[part + 1],
             )
-            for i in range(1, n)
+            for part in range(1, parts)
         ]
-        rollout.evaluate(t, m, p, s, jobs, self.workers[0], 0, bounds[1])
+        rollout.evaluate(tree, moves, pricing, settings, jobs, self.workers[0], 0, bounds[1])
         for other in others:
             other.result()
-        self.took_s = (time.perf_counter() - began) * n
+        self.took_s = (time.perf_counter() - began) * parts
         first, best = trace.row.n, int(number[tr.BEST])
-        backup.back_up(t, p, s, self._rows(), jobs, self.round)
+        backup.back_up(tree, pricing, settings, self._rows(), jobs, self.round)
         trace.row.n, trace.action.n, trace.passed.n = (
-            int(number[k]) for k in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
+            int(number[place]) for place in (tr.SIMULATIONS, tr.WORDS, tr.PASSED)
         )
         trace.node.n = int(number[tr.NODES])
         trace.row.array["elapsed_s"][first : trace.row.n] = recorder.clock.elapsed_s
@@ -322,22 +311,25 @@ class _Search:
         if self.stale < patience:
             return
         self.stale = 0
-        t = self.tree
-        elites = [t["elite"][e, : t["elite_length"][e]] for e in range(int(t["number"][tr.ELITES]))]
+        tree = self.tree
+        elites = [
+            tree["elite"][elite, : tree["elite_length"][elite]]
+            for elite in range(int(tree["number"][tr.ELITES]))
+        ]
         self.recorder.limits.prepare("refine")
-        self.improvement.begin(elites, int(t["number"][tr.START]))
+        self.improvement.begin(elites, int(tree["number"][tr.START]))
         if not self.improvement.under_way:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Forget what was good; judge what the start brought."""
-        t, best = self.tree, self.recorder.best_rank[:2]
+        tree, best = self.tree, self.recorder.best_rank[:2]
         self.fruitless = 0 if best < self.best_before else self.fruitless + 1
         self.best_before = best
-        t["number"][tr.START] += 1
-        t["number"][tr.ELITES], t["elite_length"][0], t["elite_key"][0] = 1, 0, 0
-        self.before = t["elite_reward"][0] = t["reward"][0]
-        t["seen"][:] = 0.0
+        tree["number"][tr.START] += 1
+        tree["number"][tr.ELITES], tree["elite_length"][0], tree["elite_key"][0] = 1, 0, 0
+        self.before = tree["elite_reward"][0] = tree["reward"][0]
+        tree["seen"][:] = 0.0
 
     def improve(self) -> None:
         """Go on with refinement and integer programs by one step; begin anew when they are over."""
@@ -358,7 +350,7 @@ class _Search:
 
     def keep(self) -> None:
         """Leave in the trace what it takes to go on."""
-        t, number = self.tree, self.tree["number"]
+        tree, number = self.tree, self.tree["number"]
         used = {
             "reward": tr.NODES,
             "choice": tr.NODES,
@@ -369,7 +361,10 @@ class _Search:
         used |= dict.fromkeys(
             ("action", "child", "tried", "under_way", "total", "best"), tr.CHOICES
         )
-        kept = {f"tree.{k}": a[: number[used[k]]] if k in used else a for k, a in t.items()}
+        kept = {
+            f"tree.{name}": array[: number[used[name]]] if name in used else array
+            for name, array in tree.items()
+        }
         kept["round"] = np.array([self.round, self.stale, self.in_round, self.fruitless])
         kept["before"] = np.array([self.before, *self.best_before])
         self.recorder.trace.memory = {**kept, **self.improvement.kept()}
@@ -377,35 +372,37 @@ class _Search:
     # -- arrays -----------------------------------------------------------------------------------
     def _make_room(self) -> None:
         """Grow what one more batch could fill."""
-        trace, t, number = self.recorder.trace, self.tree, self.tree["number"]
+        trace, tree, number = self.recorder.trace, self.tree, self.tree["number"]
         trace.row.reserve(2 * BATCH)
         trace.action.reserve(2 * BATCH * self.settings.depth)
         trace.passed.reserve(2 * BATCH * (self.settings.depth + 1))
         trace.node.reserve(BATCH)
-        _grow(t, ("reward", "choice", "choices", "closed", "start"), int(number[tr.NODES]) + BATCH)
         _grow(
-            t,
+            tree, ("reward", "choice", "choices", "closed", "start"), int(number[tr.NODES]) + BATCH
+        )
+        _grow(
+            tree,
             ("action", "child", "tried", "under_way", "total", "best"),
             int(number[tr.CHOICES]) + BATCH * self.n_codes * 2,
         )
-        for keys, rows, n in (
+        for keys, rows, count in (
             ("slot_key", "slot_node", tr.NODES),
             ("price_key", "price", tr.PRICED),
         ):
-            if 2 * (int(number[n]) + 2 * BATCH) > len(t[keys]):
-                t[keys], t[rows] = _table(t[keys], t[rows], 4 * len(t[keys]))
+            if 2 * (int(number[count]) + 2 * BATCH) > len(tree[keys]):
+                tree[keys], tree[rows] = _table(tree[keys], tree[rows], 4 * len(tree[keys]))
 
     def _tree(self) -> tr.Tree:
         node = self.recorder.trace.node.array
         columns = {
-            k: node[k]
-            for k in ("parent", "word", "depth", "key", "visits", "value", "best_score", "score")
+            name: node[name]
+            for name in ("parent", "word", "depth", "key", "visits", "value", "best_score", "score")
         }
         return tr.Tree(**columns, **self.tree)
 
     def _rows(self) -> tr.Rows:
         trace = self.recorder.trace
-        columns = {k: trace.row.array[k] for k in tr.Rows._fields[:8]}
+        columns = {name: trace.row.array[name] for name in tr.Rows._fields[:8]}
         return tr.Rows(**columns, word=trace.action.array["word"], node=trace.passed.array["node"])
 
 
@@ -418,30 +415,30 @@ def _table(keys: np.ndarray, rows: np.ndarray, size: int) -> tuple[np.ndarray, n
     return new_keys, new_rows
 
 
-def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], n: int) -> None:
+def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], length: int) -> None:
     for name in names:
         old = arrays[name]
-        if len(old) < n:
-            arrays[name] = np.zeros(max(n, 2 * len(old)), old.dtype)
+        if len(old) < length:
+            arrays[name] = np.zeros(max(length, 2 * len(old)), old.dtype)
             arrays[name][: len(old)] = old
 
 
-def _jobs(k: int, root: State, depth: int) -> tr.Jobs:
+def _jobs(count: int, root: State, depth: int) -> tr.Jobs:
     shapes: dict[str, Any] = {
-        "ops": ((k, *root.ops.shape), np.int32),
-        "values": ((k, *root.values.shape), np.int8),
-        "key": ((k, 1), np.uint64),
-        "random": ((k, 1), np.uint64),
-        "varies": (k, bool),
-        "length": (k, np.int64),
-        "passed": ((k, depth + 1), np.int32),
-        "taken": ((k, depth), np.int64),
-        "actions": ((k, depth), np.int32),
-        "new": (k, bool),
-        "near": ((k, 2), float),
-        "near_fresh": (k, bool),
-        "far_length": (k, np.int64),
-        "far": ((k, 2), float),
-        "far_fresh": (k, bool),
+        "ops": ((count, *root.ops.shape), np.int32),
+        "values": ((count, *root.values.shape), np.int8),
+        "key": ((count, 1), np.uint64),
+        "random": ((count, 1), np.uint64),
+        "varies": (count, bool),
+        "length": (count, np.int64),
+        "passed": ((count, depth + 1), np.int32),
+        "taken": ((count, depth), np.int64),
+        "actions": ((count, depth), np.int32),
+        "new": (count, bool),
+        "near": ((count, 2), float),
+        "near_fresh": (count, bool),
+        "far_length": (count, np.int64),
+        "far": ((count, 2), float),
+        "far_fresh": (count, bool),
     }
     return tr.Jobs(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()})

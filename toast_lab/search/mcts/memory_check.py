@@ -70,29 +70,29 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     """Every array is there, of its kind and length."""
     memory = dict(trace.memory)
     number = memory.get("tree.number")
-    n = trace.node.n
-    c = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
-    h, p = (
+    node_count = trace.node.n
+    choice_count = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
+    slot_count, price_count = (
         len(memory[k]) if k in memory and memory[k].ndim else 0
         for k in ("tree.slot_key", "tree.price_key")
     )
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
         "tree.number": (np.int64, (10,)),
-        "tree.reward": (float, (n,)),
-        "tree.choice": (np.int64, (n,)),
-        "tree.choices": (np.int32, (n,)),
-        "tree.closed": (bool, (n,)),
-        "tree.start": (np.int32, (n,)),
-        "tree.action": (np.int32, (c,)),
-        "tree.child": (np.int32, (c,)),
-        "tree.tried": (np.int32, (c,)),
-        "tree.under_way": (np.int16, (c,)),
-        "tree.total": (float, (c,)),
-        "tree.best": (float, (c,)),
-        "tree.slot_key": (np.uint64, (h,)),
-        "tree.slot_node": (np.int32, (h,)),
-        "tree.price_key": (np.uint64, (p,)),
-        "tree.price": (float, (p, 2)),
+        "tree.reward": (float, (node_count,)),
+        "tree.choice": (np.int64, (node_count,)),
+        "tree.choices": (np.int32, (node_count,)),
+        "tree.closed": (bool, (node_count,)),
+        "tree.start": (np.int32, (node_count,)),
+        "tree.action": (np.int32, (choice_count,)),
+        "tree.child": (np.int32, (choice_count,)),
+        "tree.tried": (np.int32, (choice_count,)),
+        "tree.under_way": (np.int16, (choice_count,)),
+        "tree.total": (float, (choice_count,)),
+        "tree.best": (float, (choice_count,)),
+        "tree.slot_key": (np.uint64, (slot_count,)),
+        "tree.slot_node": (np.int32, (slot_count,)),
+        "tree.price_key": (np.uint64, (price_count,)),
+        "tree.price": (float, (price_count, 2)),
         "tree.seen": (float, (n_codes, 2)),
         "tree.elite": (np.int32, (tr.KEEP, depth)),
         "tree.elite_length": (np.int32, (tr.KEEP,)),
@@ -158,13 +158,13 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
 
 def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """Counters, the columns of nodes and choices, and the texts of actions."""
-    t, row = _part(trace), trace.row
-    number = t["number"]
+    tree, row = _part(trace), trace.row
+    number = tree["number"]
     fixed = {
         tr.NODES: ("nodes", trace.node.n),
-        tr.CHOICES: ("choices", len(t["action"])),
+        tr.CHOICES: ("choices", len(tree["action"])),
         tr.BEST: ("the best simulation", int(row["best"][-1])),
-        tr.PRICED: ("priced states", int(np.count_nonzero(t["price_key"])) - 1),
+        tr.PRICED: ("priced states", int(np.count_nonzero(tree["price_key"])) - 1),
     }
     for place, (noun, count) in fixed.items():
         if number[place] != count:
@@ -173,19 +173,19 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
         yield f"memory.tree.number is out of range, {bad}"
     start = int(number[tr.START])
     ranges: list[tuple[str, np.ndarray, float, float]] = [
-        ("tree.reward", t["reward"], _LOWEST, _HIGHEST),
-        ("tree.choice", t["choice"], 0, len(t["action"])),
-        ("tree.choices", t["choices"], -1, len(t["action"])),
-        ("tree.start", t["start"], 0, start),
-        ("tree.action", t["action"], 0, n_codes - 1),
-        ("tree.child", t["child"], -1, trace.node.n - 1),
-        ("tree.tried", t["tried"], 0, _MOST),
-        ("tree.under_way", t["under_way"], 0, 0),
-        ("tree.total", t["total"], -1e300, 1e300),
-        ("tree.best", t["best"], -np.inf, _HIGHEST),
-        ("tree.price", t["price"], 0.0, np.finfo(float).max),
-        ("tree.seen", t["seen"], -1e300, 1e300),
-        ("tree.elite_length", t["elite_length"], 0, depth),
+        ("tree.reward", tree["reward"], _LOWEST, _HIGHEST),
+        ("tree.choice", tree["choice"], 0, len(tree["action"])),
+        ("tree.choices", tree["choices"], -1, len(tree["action"])),
+        ("tree.start", tree["start"], 0, start),
+        ("tree.action", tree["action"], 0, n_codes - 1),
+        ("tree.child", tree["child"], -1, trace.node.n - 1),
+        ("tree.tried", tree["tried"], 0, _MOST),
+        ("tree.under_way", tree["under_way"], 0, 0),
+        ("tree.total", tree["total"], -1e300, 1e300),
+        ("tree.best", tree["best"], -np.inf, _HIGHEST),
+        ("tree.price", tree["price"], 0.0, np.finfo(float).max),
+        ("tree.seen", tree["seen"], -1e300, 1e300),
+        ("tree.elite_length", tree["elite_length"], 0, depth),
         ("round", trace.memory["round"], 0, _MOST),
         ("before", trace.memory["before"], _LOWEST, np.finfo(float).max),
         ("refine", trace.memory["refine"], 0, 2**62),
@@ -195,14 +195,14 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     for name, numbers, least, most in ranges:
         if bad := outside(numbers, least, most):
             yield f"memory.{name} is out of range, {bad}"
-    if bad := outside(t["seen"][:, 0], 0.0, 1e300):
+    if bad := outside(tree["seen"][:, 0], 0.0, 1e300):
         yield f"memory.tree.seen is out of range, {bad}"
-    tried = np.maximum(t["tried"], 1)
-    mean, best = t["total"] / tried, np.where(t["tried"] > 0, t["best"], np.inf)
+    tried = np.maximum(tree["tried"], 1)
+    mean, best = tree["total"] / tried, np.where(tree["tried"] > 0, tree["best"], np.inf)
     if (mean > best + 1e-6 * np.maximum(1.0, np.abs(best))).any() or (mean < _LOWEST).any():
         at = int(np.argmax(mean - best))
-        tries = f"{t['tried'][at]} tries, the best of them {best[at]:g}"
-        yield f"memory.tree.total of choice {at} is {t['total'][at]:g} for {tries}"
+        tries = f"{tree['tried'][at]} tries, the best of them {best[at]:g}"
+        yield f"memory.tree.total of choice {at} is {tree['total'][at]:g} for {tries}"
     node_depth = trace.node["depth"]
     late = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
     if late.any():
@@ -223,20 +223,22 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
 
 def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """Each choice has one node, each node its parent's choice, what is closed is closed below."""
-    t, node = _part(trace), trace.node
-    choices = np.maximum(t["choices"], 0).astype(np.int64)
+    tree, node = _part(trace), trace.node
+    choices = np.maximum(tree["choices"], 0).astype(np.int64)
     with_some = np.flatnonzero(choices)
-    order = with_some[np.argsort(t["choice"][with_some], kind="stable")]
+    order = with_some[np.argsort(tree["choice"][with_some], kind="stable")]
     ends = np.cumsum(choices[order])
     total = int(ends[-1]) if len(ends) else 0
-    if total != len(t["action"]) or not np.array_equal(t["choice"][order], ends - choices[order]):
+    if total != len(tree["action"]) or not np.array_equal(
+        tree["choice"][order], ends - choices[order]
+    ):
         yield "memory.tree.choice and memory.tree.choices do not divide the choices among the nodes"
         return
     owner = np.repeat(order, choices[order])
-    child = t["child"]
+    child = tree["child"]
     with_child = np.flatnonzero(child > 0)
     led = (owner[with_child] == node["parent"][child[with_child]]) & (
-        t["action"][with_child] == node["word"][child[with_child]]
+        tree["action"][with_child] == node["word"][child[with_child]]
     )
     reached = np.zeros(node.n, bool)
     reached[child[with_child[led]]] = True
@@ -247,15 +249,15 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
             f"{at}"
         )
     open_below = np.zeros(node.n, bool)
-    open_choice = (child < 0) | ~t["closed"][np.maximum(child, 0)]
+    open_choice = (child < 0) | ~tree["closed"][np.maximum(child, 0)]
     open_below[owner[open_choice]] = True
-    early = t["closed"] & (open_below | (t["choices"] < 0))
+    early = tree["closed"] & (open_below | (tree["choices"] < 0))
     if early.any():
         yield (
             f"memory.tree.closed says that all below node {int(np.argmax(early))} was priced, "
             "which is not so"
         )
-    idle = ~t["closed"] & (t["choices"] == 0)
+    idle = ~tree["closed"] & (tree["choices"] == 0)
     if idle.any():
         yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
     for at in np.unique(
@@ -276,50 +278,50 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
 
 def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """Tables by key: every node is in one, every price is that of a simulation."""
-    t, node, row = _part(trace), trace.node, trace.row
+    tree, node, row = _part(trace), trace.node, trace.row
     for name in ("slot_key", "price_key"):
-        size, filled = len(t[name]), int(np.count_nonzero(t[name]))
+        size, filled = len(tree[name]), int(np.count_nonzero(tree[name]))
         if size < 4 or size & (size - 1) or 2 * filled > size:
             yield (
                 f"memory.tree.{name} has {size} places for {filled} keys, not a power of two that "
                 "is half free"
             )
-        elif len(np.unique(t[name][t[name] != 0])) != filled:
+        elif len(np.unique(tree[name][tree[name] != 0])) != filled:
             yield f"memory.tree.{name} holds a key twice"
     keys = np.where(node["key"] == 0, np.uint64(1), node["key"])
     if len(np.unique(keys)) != node.n:
         yield "node.key: two nodes have one key"
-    used = np.flatnonzero(t["slot_key"])
-    numbers = t["slot_node"][used]
+    used = np.flatnonzero(tree["slot_key"])
+    numbers = tree["slot_node"][used]
     if (
         outside(numbers, 0, node.n - 1)
         or len(used) != node.n
-        or (keys[numbers] != t["slot_key"][used]).any()
+        or (keys[numbers] != tree["slot_key"][used]).any()
     ):
         yield (
             f"memory.tree.slot_key and memory.tree.slot_node do not lead to the {node.n} nodes by "
             "their keys"
         )
         return
-    used = np.flatnonzero(t["price_key"])
+    used = np.flatnonzero(tree["price_key"])
     known = _pairs(row["time_s"], row["peak_bytes"])
-    strange = ~np.isin(_pairs(*t["price"][used].T), known)
+    strange = ~np.isin(_pairs(*tree["price"][used].T), known)
     if strange.any():
         at = int(used[np.argmax(strange)])
         yield (
-            f"memory.tree.price at {at}, {t['price'][at, 0]:g} s and {t['price'][at, 1]:g} bytes, "
+            f"memory.tree.price at {at}, {tree['price'][at, 0]:g} s and {tree['price'][at, 1]:g} bytes, "
             "is of no simulation"
         )
         return
-    order = used[np.argsort(t["price_key"][used])]
-    place = np.minimum(np.searchsorted(t["price_key"][order], keys), len(order) - 1)
-    lost = t["price_key"][order][place] != keys
+    order = used[np.argsort(tree["price_key"][used])]
+    place = np.minimum(np.searchsorted(tree["price_key"][order], keys), len(order) - 1)
+    lost = tree["price_key"][order][place] != keys
     if lost.any():
         yield f"memory.tree.price_key lacks node {int(np.argmax(lost))}"
         return
     # Every price is that of a simulation, whose score was compared with it before.
     by_price = np.argsort(known, kind="stable")
-    priced = by_price[np.searchsorted(known[by_price], _pairs(*t["price"][order][place].T))]
+    priced = by_price[np.searchsorted(known[by_price], _pairs(*tree["price"][order][place].T))]
     far = ~(np.abs(row["score"][priced] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
     if far.any():
         one = int(np.argmax(far))
@@ -331,27 +333,27 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
 
 def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """The best states of this start: their actions lead to their keys, the best one first."""
-    t = _part(trace)
-    for e in range(tr.KEEP):
-        codes = t["elite"][e, : t["elite_length"][e]]
+    tree = _part(trace)
+    for elite in range(tr.KEEP):
+        codes = tree["elite"][elite, : tree["elite_length"][elite]]
         if bad := outside(codes, 0, n_codes - 1):
-            yield f"memory.tree.elite {e}: an action is out of range, {bad}"
-    n = int(t["number"][tr.ELITES])
-    reward = t["elite_reward"]
-    if bad := outside(reward[:n], _LOWEST, _HIGHEST):
+            yield f"memory.tree.elite {elite}: an action is out of range, {bad}"
+    count = int(tree["number"][tr.ELITES])
+    reward = tree["elite_reward"]
+    if bad := outside(reward[:count], _LOWEST, _HIGHEST):
         yield f"memory.tree.elite_reward is out of range, {bad}"
         return
-    if np.isnan(reward).any() or (np.diff(reward[:n]) > 0).any():
+    if np.isnan(reward).any() or (np.diff(reward[:count]) > 0).any():
         yield "memory.tree.elite_reward does not descend"
         return
-    for e in range(n):
-        codes = t["elite"][e, : t["elite_length"][e]]
+    for elite in range(count):
+        codes = tree["elite"][elite, : tree["elite_length"][elite]]
         if outside(codes, 0, n_codes - 1):
             continue
         key, idle = _reached(problem, codes.tolist())
-        if idle is not None or key != int(t["elite_key"][e]):
+        if idle is not None or key != int(tree["elite_key"][elite]):
             yield (
-                f"memory.tree.elite_key {e} is {int(t['elite_key'][e]):016x}, its actions lead to "
+                f"memory.tree.elite_key {elite} is {int(tree['elite_key'][elite]):016x}, its actions lead to "
                 f"{key:016x}"
             )
 
@@ -359,7 +361,7 @@ def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
 def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """States of refinement are plans of the problem and cost what stands beside them."""
     memory = trace.memory
-    segment, _, chains, solving = (int(x) for x in memory["refine"])
+    segment, _, chains, solving = (int(number) for number in memory["refine"])
     archived, chained = len(memory["archive.ops"]), "chain.ops" in memory
     if bool(chains) != chained or (solving and (chained or not archived)) or archived > ARCHIVE:
         yield (
@@ -429,7 +431,11 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
 
 def _part(trace: Trace) -> dict[str, np.ndarray]:
     """The arrays of the tree by name."""
-    return {k.removeprefix("tree."): a for k, a in trace.memory.items() if k.startswith("tree.")}
+    return {
+        name.removeprefix("tree."): array
+        for name, array in trace.memory.items()
+        if name.startswith("tree.")
+    }
 
 
 def _pairs(time_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:

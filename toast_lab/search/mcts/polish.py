@@ -51,13 +51,13 @@ class Polish:
         until_s = self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0]
         grains = [g for g in GRAINS if g in ("colours", "roles")]
         for turn, grain in enumerate(grains):
-            here_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
+            share_end_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
                 len(grains) - turn
             )
-            solver = self._solver(grain, here_s)
+            solver = self._solver(grain, share_end_s)
             if solver is None or self.effort.crashed:
                 continue
-            self.effort.until_s = here_s
+            self.effort.until_s = share_end_s
             solver.begin(arrays, "best of this start")
             solver.run()
             if solver.best_rank[:2] < rank[:2]:

@@ -30,7 +30,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fold import fold
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.reprice import Repricer
 from toast_lab.hashing import classes
@@ -49,16 +48,17 @@ from toast_lab.packs import (
     packed,
 )
 from toast_lab.search.mcts.rollout import Pricing, Worker, price_from, score_of
-from toast_lab.search.mcts.tree import Moves, random
+from toast_lab.search.mcts.tree import random
 from toast_lab.sharding.alike import Alike, by_classes
+from toast_lab.sharding.divides import divides
+from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Space
 from toast_lab.sharding.state import State
 
 CHAINS, STEPS = 16, 16  #: states side by side, and steps of each in one batch
 TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of another state
-RECOLOURED = (
-    0.1  #: share of the other proposals that let another name have an axis wherever one has it now
-)
+#: share of the other proposals that let another name have an axis wherever one has it now
+RECOLOURED = 0.1
 WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
 EXCHANGES = 8  #: times that the worst begin again where the best are
 MIXES = 32  #: times that what may be taken over becomes the best that each came by
@@ -125,29 +125,16 @@ def fine_rows(problem: Problem) -> Alike:
         np.where(outside, -1, like_op[program.value_op]),
         np.where(outside, -1, place),
     )
-    return by_classes(
-        ops,
-        values,
-        space.op_ptr,
-        space.op,
-        space.move_factor,
-        space.value_ptr,
-        space.value,
-        space.move_dim,
-        space.move_dim_size,
-        space.op_axes,
-        space.value_axes,
-    )
+    return by_classes(ops, values, space.op_effects, space.value_effects)
 
 
 def make_fine(problem: Problem) -> Fine:
     """What refinement works on."""
     alike = fine_rows(problem)
-    folded = fold(problem.analysis.program, alike, problem._tables, *problem._static)
     return Fine(
-        alike,
-        neighbourhood(problem.space, alike),
-        Repricer(folded, problem._rates, problem.mesh.array()),
+        alike=alike,
+        near=neighbourhood(problem.space, alike),
+        repricer=Repricer(problem.prices.folded(alike)),
     )
 
 
@@ -171,46 +158,43 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     move_dim = np.full((n_moves, n_values), -1, np.int8)
     value_size = np.ones((n_moves, n_values), np.int64)
     axes = np.zeros((n_moves, n_ops + n_values), np.uint8)
-    for m in range(n_moves):
-        rows = slice(alike.op_ptr[m], alike.op_ptr[m + 1])
-        move_factor[m, alike.op[rows]] = alike.move_factor[rows]
-        axes[m, alike.op[rows]] = alike.op_axes[rows]
-        rows = slice(alike.value_ptr[m], alike.value_ptr[m + 1])
-        move_dim[m, alike.value[rows]] = alike.move_dim[rows]
-        value_size[m, alike.value[rows]] = alike.move_dim_size[rows]
-        axes[m, n_ops + alike.value[rows]] = alike.value_axes[rows]
+    effects = alike.op_effects
+    move_factor[effects.move, effects.target] = effects.cut
+    axes[effects.move, effects.target] = effects.axes
+    effects = alike.value_effects
+    move_dim[effects.move, effects.target] = effects.cut
+    value_size[effects.move, effects.target] = effects.size
+    axes[effects.move, n_ops + effects.target] = effects.axes
     op_row, value_row = alike.ops.label, alike.values.label + n_ops
-    made_by = np.repeat(np.arange(program.n_ops), np.diff(program.result_ptr))
-    used_by = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     pairs = np.concatenate(
         [
-            np.stack([op_row[made_by], value_row]),
-            np.stack([op_row[used_by], value_row[program.use_value]]),
+            np.stack([op_row[program.value_op], value_row]),
+            np.stack([op_row[program.use_op], value_row[program.use_value]]),
         ],
         axis=1,
     )
     pairs = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
-    n = n_ops + n_values
+    row_count = n_ops + n_values
     touched = np.concatenate([move_factor >= 0, move_dim >= 0], axis=1)
     free = np.array(touched.any(axis=0))
     # What several places see as one value.
     tied = program.owner != np.arange(program.n_ops)
     tied[program.owner[tied]] = True
     free[op_row[np.flatnonzero(tied)]] = False
-    free[value_row[np.flatnonzero(tied[made_by])]] = False
-    move_of_row = [np.flatnonzero(touched[:, r]) for r in range(n)]
+    free[value_row[np.flatnonzero(tied[program.value_op])]] = False
+    move_of_row = [np.flatnonzero(touched[:, row]) for row in range(row_count)]
     layer, n_axes = 0, len(space.mesh.axes)
-    if space.pins is not None:
+    if space.fixed is not None:
         # What is pinned is neither given nor taken away on that axis: there is no move that touches
         # it.
         may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
         op_may = [
             m[:, :n_ops] & (fixed < 0)
-            for m, fixed in zip(may, space.pins.op_fixed[alike.ops.first].T, strict=True)
+            for m, fixed in zip(may, space.fixed.op_factor[alike.ops.first].T, strict=True)
         ]
         value_may = [
             m[:, n_ops:] & (fixed < 0)
-            for m, fixed in zip(may, space.pins.value_fixed[alike.values.first].T, strict=True)
+            for m, fixed in zip(may, space.fixed.value_dim[alike.values.first].T, strict=True)
         ]
         move_factor = np.concatenate([np.where(m, move_factor, np.int32(-1)) for m in op_may])
         move_dim = np.concatenate([np.where(m, move_dim, np.int8(-1)) for m in value_may])
@@ -221,7 +205,7 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
         move_factor=move_factor,
         move_dim=move_dim,
         value_size=value_size,
-        ptr=np.searchsorted(pairs[0], np.arange(n + 1)),
+        ptr=np.searchsorted(pairs[0], np.arange(row_count + 1)),
         near=pairs[1].astype(np.int64),
         move_ptr=np.cumsum([0, *map(len, move_of_row)]),
         move=np.concatenate(move_of_row).astype(np.int64),
@@ -231,48 +215,38 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
 
 
 @helper
-def _ways(row: np.ndarray, name: int, axis: int, axis_size: np.ndarray) -> int:
-    """Parts that ``what`` would be cut into if it had ``axis`` too."""
-    ways = axis_size[axis]
-    for b in range(axis_size.shape[0]):
-        if b != axis and row[b] == name:
-            ways *= axis_size[b]
-    return ways
-
-
-@helper
 def _give(
-    n: Near, m: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
+    near: Near, moves: Moves, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int
 ) -> bool:
-    """Could and did a row give ``axis`` to the move's name?"""
+    """Give ``axis`` to the move's name on a row, if it divides there; True: the row has changed."""
     n_ops = ops.shape[0]
     if row < n_ops:
-        name = n.move_factor[move, row]
+        name = near.move_factor[move, row]
         if name < 0 or ops[row, axis] == name:
             return False
-        if m.name_size[name] % _ways(ops[row], name, axis, m.axis_size) != 0:
+        if not divides(moves.factor_size[name], ops, row, name, axis, moves.axis_size):
             return False
         ops[row, axis] = name
         return True
     row -= n_ops
-    dim = n.move_dim[move, row]
+    dim = near.move_dim[move, row]
     if dim < 0 or values[row, axis] == dim:
         return False
-    if n.value_size[move, row] % _ways(values[row], dim, axis, m.axis_size) != 0:
+    if not divides(near.value_size[move, row], values, row, dim, axis, moves.axis_size):
         return False
     values[row, axis] = dim
     return True
 
 
 @helper
-def _has(n: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
+def _has(near: Near, ops: np.ndarray, values: np.ndarray, row: int, move: int, axis: int) -> bool:
     """Does a row have the move's name on ``axis``, so that it could be taken away?"""
     n_ops = ops.shape[0]
     if row < n_ops:
-        return n.move_factor[move, row] >= 0 and ops[row, axis] == n.move_factor[move, row]
+        return near.move_factor[move, row] >= 0 and ops[row, axis] == near.move_factor[move, row]
     return (
-        n.move_dim[move, row - n_ops] >= 0
-        and values[row - n_ops, axis] == n.move_dim[move, row - n_ops]
+        near.move_dim[move, row - n_ops] >= 0
+        and values[row - n_ops, axis] == near.move_dim[move, row - n_ops]
     )
 
 
@@ -287,19 +261,21 @@ class Flood(NamedTuple):
 @helper
 def _from(middle: int, n_rows: int) -> Flood:
     """A change that begins in one row."""
-    f = Flood(np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64))
-    f.queue[0], f.far[0], f.seen[middle] = middle, 0, True
-    return f
+    flood = Flood(
+        np.zeros(n_rows, np.bool_), np.empty(n_rows, np.int64), np.empty(n_rows, np.int64)
+    )
+    flood.queue[0], flood.far[0], flood.seen[middle] = middle, 0, True
+    return flood
 
 
 @helper
-def _reach(n: Near, f: Flood, row: int, distance: int, last: int) -> int:
+def _reach(near: Near, flood: Flood, row: int, distance: int, last: int) -> int:
     """Put the free rows near ``row`` that were not seen yet into the queue; gives its new end."""
-    for k in range(n.ptr[row], n.ptr[row + 1]):
-        other = n.near[k]
-        if n.is_free[other] and not f.seen[other]:
-            f.seen[other] = True
-            f.queue[last], f.far[last] = other, distance
+    for place in range(near.ptr[row], near.ptr[row + 1]):
+        other = near.near[place]
+        if near.is_free[other] and not flood.seen[other]:
+            flood.seen[other] = True
+            flood.queue[last], flood.far[last] = other, distance
             last += 1
     return last
 
@@ -324,17 +300,19 @@ def _take_away(ops: np.ndarray, values: np.ndarray, row: int, axis: int) -> None
 
 
 @helper
-def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
+def _change(
+    near: Near, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
+) -> int:
     """Change a state in one neighbourhood; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
-    middle = n.free[int(n.free.shape[0] * random(drawn))]
-    axis = int(m.axis_size.shape[0] * random(drawn))
-    if m.axis_size[axis] < 2:
+    middle = near.free[int(near.free.shape[0] * random(drawn))]
+    axis = int(moves.axis_size.shape[0] * random(drawn))
+    if moves.axis_size[axis] < 2:
         return 0
-    begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
-    move = n.layer * axis + n.move[begin + int((end - begin) * random(drawn))]
+    begin, end = near.move_ptr[middle], near.move_ptr[middle + 1]
+    move = near.layer * axis + near.move[begin + int((end - begin) * random(drawn))]
     now = ops[middle, axis] if middle < n_ops else values[middle - n_ops, axis]
-    take = _has(n, ops, values, middle, move, axis)
+    take = _has(near, ops, values, middle, move, axis)
     # Leave alone what uses the axis for something else
     only_free = not take and now < 0 and random(drawn) < 0.5
     hops = _hops(drawn, 0, 5, n_rows)
@@ -344,7 +322,7 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
         row, distance = flood.queue[first], flood.far[first]
         first += 1
         if take:
-            if not _has(n, ops, values, row, move, axis):
+            if not _has(near, ops, values, row, move, axis):
                 continue
             _take_away(ops, values, row, axis)
             changed += 1
@@ -352,30 +330,32 @@ def _change(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.nd
             current = ops[row, axis] if row < n_ops else values[row - n_ops, axis]
             if only_free and current >= 0:
                 continue
-            if not _give(n, m, ops, values, row, move, axis):
+            if not _give(near, moves, ops, values, row, move, axis):
                 continue
             changed += 1
         if distance < hops:
-            last = _reach(n, flood, row, distance + 1, last)
+            last = _reach(near, flood, row, distance + 1, last)
     return changed
 
 
 @helper
-def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray) -> int:
+def _recolour(
+    near: Near, moves: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray
+) -> int:
     """Let another move have an axis where one has it now; gives the rows changed.
 
     Where the other cannot have it, none has.
     """
     n_rows = ops.shape[0] + values.shape[0]
-    middle = n.free[int(n.free.shape[0] * random(drawn))]
-    axis = int(m.axis_size.shape[0] * random(drawn))
-    begin, end = n.move_ptr[middle], n.move_ptr[middle + 1]
-    layer = n.layer * axis
-    old, new = -1, layer + n.move[begin + int((end - begin) * random(drawn))]
-    for k in range(begin, end):
-        if _has(n, ops, values, middle, layer + n.move[k], axis):
-            old = layer + n.move[k]
-    if old < 0 or _has(n, ops, values, middle, new, axis):
+    middle = near.free[int(near.free.shape[0] * random(drawn))]
+    axis = int(moves.axis_size.shape[0] * random(drawn))
+    begin, end = near.move_ptr[middle], near.move_ptr[middle + 1]
+    layer = near.layer * axis
+    old, new = -1, layer + near.move[begin + int((end - begin) * random(drawn))]
+    for place in range(begin, end):
+        if _has(near, ops, values, middle, layer + near.move[place], axis):
+            old = layer + near.move[place]
+    if old < 0 or _has(near, ops, values, middle, new, axis):
         return 0
     hops = _hops(drawn, 1, 8, n_rows)
     flood = _from(middle, n_rows)
@@ -383,22 +363,24 @@ def _recolour(n: Near, m: Moves, drawn: np.ndarray, ops: np.ndarray, values: np.
     while first < last:
         row, distance = flood.queue[first], flood.far[first]
         first += 1
-        if not _has(n, ops, values, row, old, axis):
+        if not _has(near, ops, values, row, old, axis):
             continue
         _take_away(ops, values, row, axis)
-        _give(n, m, ops, values, row, new, axis)
+        _give(near, moves, ops, values, row, new, axis)
         changed += 1
         if distance < hops:
-            last = _reach(n, flood, row, distance + 1, last)
+            last = _reach(near, flood, row, distance + 1, last)
     return changed
 
 
 @helper
-def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, c: Chains) -> int:
+def _take_over(
+    near: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, chains: Chains
+) -> int:
     """Take a neighbourhood over from another good state; gives the number of rows changed."""
     n_ops, n_rows = ops.shape[0], ops.shape[0] + values.shape[0]
-    other = int(c.pool_ops.shape[0] * random(drawn))
-    middle = n.free[int(n.free.shape[0] * random(drawn))]
+    other = int(chains.pool_ops.shape[0] * random(drawn))
+    middle = near.free[int(near.free.shape[0] * random(drawn))]
     hops = _hops(drawn, 1, 8, n_rows)
     flood = _from(middle, n_rows)
     first, last, changed = 0, 1, 0
@@ -406,49 +388,51 @@ def _take_over(n: Near, drawn: np.ndarray, ops: np.ndarray, values: np.ndarray, 
         row, distance = flood.queue[first], flood.far[first]
         first += 1
         differs = False
-        for a in range(ops.shape[1]):
+        for axis in range(ops.shape[1]):
             if row < n_ops:
-                differs |= ops[row, a] != c.pool_ops[other, row, a]
-                ops[row, a] = c.pool_ops[other, row, a]
+                differs |= ops[row, axis] != chains.pool_ops[other, row, axis]
+                ops[row, axis] = chains.pool_ops[other, row, axis]
             else:
-                differs |= values[row - n_ops, a] != c.pool_values[other, row - n_ops, a]
-                values[row - n_ops, a] = c.pool_values[other, row - n_ops, a]
+                differs |= values[row - n_ops, axis] != chains.pool_values[other, row - n_ops, axis]
+                values[row - n_ops, axis] = chains.pool_values[other, row - n_ops, axis]
         changed += differs
         if distance < hops and (differs or distance == 0):
-            last = _reach(n, flood, row, distance + 1, last)
+            last = _reach(near, flood, row, distance + 1, last)
     return changed
 
 
 @helper
-def _better(p: Pricing, price: np.ndarray, other: np.ndarray, allowance: float) -> bool:
+def _better(pricing: Pricing, price: np.ndarray, other: np.ndarray, allowance: float) -> bool:
     """Is a price lower than another, or above it by no more than the allowance?
 
     What fits is better than what does not.
     """
-    fits, fit = price[1] <= p.limit_bytes, other[1] <= p.limit_bytes
+    fits, fit = price[1] <= pricing.limit_bytes, other[1] <= pricing.limit_bytes
     if fits != fit:
         return fits
-    return score_of(p, price[0], price[1]) < score_of(p, other[0], other[1]) * (1.0 + allowance)
+    return score_of(pricing, price[0], price[1]) < score_of(pricing, other[0], other[1]) * (
+        1.0 + allowance
+    )
 
 
 @helper
-def _enough_s(p: Pricing, price: np.ndarray, allowance: float) -> float:
+def _enough_s(pricing: Pricing, price: np.ndarray, allowance: float) -> float:
     """Time from which on a state is not ``_better``, whatever its memory.
 
     C(s) is never below its relative time.
     """
-    if price[1] > p.limit_bytes or p.base_time_s <= 0:
+    if price[1] > pricing.limit_bytes or pricing.base_time_s <= 0:
         return math.inf
-    return score_of(p, price[0], price[1]) * (1.0 + allowance) * p.base_time_s
+    return score_of(pricing, price[0], price[1]) * (1.0 + allowance) * pricing.base_time_s
 
 
 @compiled
 def anneal(
-    n: Near,
-    m: Moves,
-    p: Pricing,
-    w: Worker,
-    c: Chains,
+    near: Near,
+    moves: Moves,
+    pricing: Pricing,
+    worker: Worker,
+    chains: Chains,
     begin: int,
     end: int,
     steps: int,
@@ -459,38 +443,41 @@ def anneal(
     How much worse it may get is drawn from an exponential distribution with mean ``warmth`` (a part
     of C(s)).
     """
-    ops, values = np.empty_like(c.ops[0]), np.empty_like(c.values[0])
+    ops, values = np.empty_like(chains.ops[0]), np.empty_like(chains.values[0])
     price = np.empty(2)
-    for j in range(begin, end):
-        now, then = w.near, w.far
-        price_from(p, m, w, c.ops[j], c.values[j], p.root, now, math.inf)
+    for chain in range(begin, end):
+        drawn, now, then = chains.random[chain], worker.near, worker.far
+        price_from(
+            pricing, worker, chains.ops[chain], chains.values[chain], pricing.root, now, math.inf
+        )
         for _ in range(steps):
-            copy_rows(ops, c.ops[j])
-            copy_rows(values, c.values[j])
-            if random(c.random[j]) < TAKEN_OVER:
-                changed = _take_over(n, c.random[j], ops, values, c)
-            elif random(c.random[j]) < RECOLOURED:
-                changed = _recolour(n, m, c.random[j], ops, values)
+            copy_rows(ops, chains.ops[chain])
+            copy_rows(values, chains.values[chain])
+            if random(drawn) < TAKEN_OVER:
+                changed = _take_over(near, drawn, ops, values, chains)
+            elif random(drawn) < RECOLOURED:
+                changed = _recolour(near, moves, drawn, ops, values)
             else:
-                changed = _change(n, m, c.random[j], ops, values)
-            if changed > 0 and random(c.random[j]) < 0.3:  # two changes that help only together
-                changed += _change(n, m, c.random[j], ops, values)
+                changed = _change(near, moves, drawn, ops, values)
+            # Two changes may help only together.
+            if changed > 0 and random(drawn) < 0.3:
+                changed += _change(near, moves, drawn, ops, values)
             if changed == 0:
                 continue
-            allowance = -warmth * math.log(max(random(c.random[j]), 1e-12))
-            enough_s = _enough_s(p, c.price[j], allowance)
-            price[0], price[1] = price_from(p, m, w, ops, values, now, then, enough_s)
-            c.priced[j] += 1
-            if not _better(p, price, c.price[j], allowance):
+            allowance = -warmth * math.log(max(random(drawn), 1e-12))
+            enough_s = _enough_s(pricing, chains.price[chain], allowance)
+            price[0], price[1] = price_from(pricing, worker, ops, values, now, then, enough_s)
+            chains.priced[chain] += 1
+            if not _better(pricing, price, chains.price[chain], allowance):
                 continue
             now, then = then, now
-            copy_rows(c.ops[j], ops)
-            copy_rows(c.values[j], values)
-            copy_row(c.price[j], price)
-            if _better(p, price, c.best[j], -1e-9):
-                copy_rows(c.best_ops[j], ops)
-                copy_rows(c.best_values[j], values)
-                copy_row(c.best[j], price)
+            copy_rows(chains.ops[chain], ops)
+            copy_rows(chains.values[chain], values)
+            copy_row(chains.price[chain], price)
+            if _better(pricing, price, chains.best[chain], -1e-9):
+                copy_rows(chains.best_ops[chain], ops)
+                copy_rows(chains.best_values[chain], values)
+                copy_row(chains.best[chain], price)
 
 
 Rows = tuple[np.ndarray, np.ndarray]  #: ops and values of a state, in the finer rows
@@ -528,18 +515,26 @@ def warmth(share: float) -> float:
     return WARMEST * (COLDEST / WARMEST) ** share
 
 
-def mix(c: Chains) -> None:
+def mix(chains: Chains) -> None:
     """Let the chains take over from the best that each of them came by."""
-    c.pool_ops[:CHAINS] = c.best_ops
-    c.pool_values[:CHAINS] = c.best_values
+    chains.pool_ops[:CHAINS] = chains.best_ops
+    chains.pool_values[:CHAINS] = chains.best_values
 
 
-def exchange(c: Chains, scores: np.ndarray) -> None:
+def exchange(chains: Chains, scores: np.ndarray) -> None:
     """Let the worst quarter of the chains begin again where the best quarter is.
 
     ``scores``: [K] lower is better.
     """
     order = np.argsort(scores, kind="stable")
     for good, bad in zip(order[: CHAINS // 4], order[::-1][: CHAINS // 4], strict=True):
-        for array in (c.ops, c.values, c.price, c.best_ops, c.best_values, c.best, c.origin):
+        for array in (
+            chains.ops,
+            chains.values,
+            chains.price,
+            chains.best_ops,
+            chains.best_values,
+            chains.best,
+            chains.origin,
+        ):
             array[bad] = array[good]

@@ -14,40 +14,33 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import reprice
-from toast_lab.cost.facts import Facts, Memory
-from toast_lab.cost.kernel import Rates
+from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.reprice import Scratch, Snapshot
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import Float64Array, Int64Array, packed
+from toast_lab.packs import Int64Array, packed
 from toast_lab.search.mcts.tree import (
     ELITES,
     Jobs,
-    Moves,
     Settings,
     Tree,
     apply,
-    legal,
     level,
     nonzero,
     random,
     slot,
 )
-from toast_lab.sharding.steps import Tables
+from toast_lab.sharding.moves import Moves
+from toast_lab.sharding.state import legal_pairs
 
-OVER_LIMIT = (
-    0.5  #: reward lost by a state that does not fit, besides the penalty that C(s) has for it
-)
+#: reward lost by a state that does not fit, besides the penalty that C(s) has for it
+OVER_LIMIT = 0.5
 
 
 @packed
 class Pricing(NamedTuple):
     """What pricing reads."""
 
-    facts: Facts
-    rates: Rates
-    tables: Tables
-    memory: Memory
-    times: Float64Array
+    inputs: PriceInputs
     base_time_s: float
     base_peak_bytes: float
     limit_bytes: float
@@ -65,27 +58,31 @@ class Worker(NamedTuple):
 
 
 @compiled
-def score_of(p: Pricing, time_s: float, peak_bytes: float) -> float:
+def score_of(pricing: Pricing, time_s: float, peak_bytes: float) -> float:
     """C(s), as ``Pricer.score``."""
-    relative = time_s / p.base_time_s if p.base_time_s > 0 else 1.0
-    over = peak_bytes - p.limit_bytes
-    if over > 0 and p.base_peak_bytes > 0:
-        return relative + p.memory_weight * over / p.base_peak_bytes
+    relative = time_s / pricing.base_time_s if pricing.base_time_s > 0 else 1.0
+    over = peak_bytes - pricing.limit_bytes
+    if over > 0 and pricing.base_peak_bytes > 0:
+        return relative + pricing.memory_weight * over / pricing.base_peak_bytes
     return relative
 
 
 @compiled
-def reward_of(p: Pricing, s: Settings, time_s: float, peak_bytes: float, length: int) -> float:
+def reward_of(
+    pricing: Pricing, settings: Settings, time_s: float, peak_bytes: float, length: int
+) -> float:
     """-log C(s), less a little for every action and more where the state does not fit."""
-    reward = -math.log(max(score_of(p, time_s, peak_bytes), 1e-12)) - s.length_penalty * length
-    return reward if peak_bytes <= p.limit_bytes else reward - OVER_LIMIT
+    reward = (
+        -math.log(max(score_of(pricing, time_s, peak_bytes), 1e-12))
+        - settings.length_penalty * length
+    )
+    return reward if peak_bytes <= pricing.limit_bytes else reward - OVER_LIMIT
 
 
 @helper
 def price_from(
-    p: Pricing,
-    m: Moves,
-    w: Worker,
+    pricing: Pricing,
+    worker: Worker,
     ops: np.ndarray,
     values: np.ndarray,
     before: Snapshot,
@@ -97,153 +94,150 @@ def price_from(
     Of one that takes more than ``enough_s`` the peak is not worked out, but infinite.
     """
     time_s, peak_bytes, _ = reprice.reprice(
-        p.facts,
-        p.rates,
-        p.tables,
-        p.memory,
-        p.times,
+        pricing.inputs,
         ops,
         values,
-        m.axis_size,
         enough_s,
         False,
         before,
         after,
-        w.scratch,
+        worker.scratch,
     )
     return time_s, peak_bytes
 
 
 @helper
-def _draw(t: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndarray) -> int:
+def _draw(tree: Tree, rows: np.ndarray, n_axes: int, highest: float, drawn: np.ndarray) -> int:
     """One of the legal rows: those that did well elsewhere more often than others."""
     weight = np.empty(rows.shape[0])
     total = 0.0
-    for i in range(rows.shape[0]):
-        code = rows[i, 0] * n_axes + rows[i, 1]
-        weight[i] = 1.0
-        if t.seen[code, 0] > 0:
-            weight[i] = 0.1 + 0.9 * math.exp(
-                4.0 * min(0.0, t.seen[code, 1] / t.seen[code, 0] - highest)
+    for row in range(rows.shape[0]):
+        code = rows[row, 0] * n_axes + rows[row, 1]
+        weight[row] = 1.0
+        if tree.seen[code, 0] > 0:
+            weight[row] = 0.1 + 0.9 * math.exp(
+                4.0 * min(0.0, tree.seen[code, 1] / tree.seen[code, 0] - highest)
             )
-        total += weight[i]
+        total += weight[row]
     at = random(drawn) * total
-    for i in range(rows.shape[0]):
-        at -= weight[i]
+    for row in range(rows.shape[0]):
+        at -= weight[row]
         if at < 0:
-            return i
+            return row
     return rows.shape[0] - 1
 
 
 @helper
-def _take_out(row: Int64Array, at: int, n: int) -> None:
-    """Close the gap that the entry ``at`` of the first ``n`` leaves."""
-    for i in range(at, n - 1):
-        row[i] = row[i + 1]
+def _take_out(row: Int64Array, at: int, count: int) -> None:
+    """Close the gap that the entry ``at`` of the first ``count`` leaves."""
+    for place in range(at, count - 1):
+        row[place] = row[place + 1]
 
 
 @helper
-def _put_in(row: Int64Array, at: int, n: int, entry: int) -> None:
-    """Let the first ``n`` entries make room for one more."""
-    for i in range(n, at, -1):
-        row[i] = row[i - 1]
+def _put_in(row: Int64Array, at: int, count: int, entry: int) -> None:
+    """Let the first ``count`` entries make room for one more."""
+    for place in range(count, at, -1):
+        row[place] = row[place - 1]
     row[at] = entry
 
 
 @helper
-def _vary(t: Tree, m: Moves, s: Settings, jobs: Jobs, j: int) -> int:
+def _vary(tree: Tree, moves: Moves, settings: Settings, jobs: Jobs, job: int) -> int:
     """Take the actions of an elite with a few changes; gives their number.
 
     Actions are left out, replaced, moved or put in.
     """
-    drawn = jobs.random[j]
-    n_usable = m.usable.shape[0]
-    e = int(t.number[ELITES] * random(drawn) ** 2)  # better ones more often
-    n = t.elite_length[e]
+    drawn = jobs.random[job]
+    n_usable = settings.usable.shape[0]
+    elite = int(tree.number[ELITES] * random(drawn) ** 2)  # better ones more often
+    count = tree.elite_length[elite]
     changes = 1
-    while changes < 6 and random(drawn) < s.boldness:
+    while changes < 6 and random(drawn) < settings.boldness:
         changes += 1
-    wanted = np.empty(n + changes, np.int64)
-    for i in range(n):
-        wanted[i] = t.elite[e, i]
+    wanted = np.empty(count + changes, np.int64)
+    for place in range(count):
+        wanted[place] = tree.elite[elite, place]
     for _ in range(changes):
         kind = int(4 * random(drawn))
-        at = int(n * random(drawn)) if n else 0
-        if kind == 0 and n > 0:
-            _take_out(wanted, at, n)
-            n -= 1
-        elif kind == 1 and n > 0:
-            wanted[at] = m.usable[int(n_usable * random(drawn))]
-        elif kind == 2 and n > 1:
-            to = int(n * random(drawn))
+        at = int(count * random(drawn)) if count else 0
+        if kind == 0 and count > 0:
+            _take_out(wanted, at, count)
+            count -= 1
+        elif kind == 1 and count > 0:
+            wanted[at] = settings.usable[int(n_usable * random(drawn))]
+        elif kind == 2 and count > 1:
+            target = int(count * random(drawn))
             code = wanted[at]
-            _take_out(wanted, at, n)
-            _put_in(wanted, to, n - 1, code)
+            _take_out(wanted, at, count)
+            _put_in(wanted, target, count - 1, code)
         else:
-            to = int((n + 1) * random(drawn))
-            _put_in(wanted, to, n, m.usable[int(n_usable * random(drawn))])
-            n += 1
+            target = int((count + 1) * random(drawn))
+            _put_in(wanted, target, count, settings.usable[int(n_usable * random(drawn))])
+            count += 1
     length = 0
-    for i in range(n):
-        if length == s.depth:
+    for place in range(count):
+        if length == settings.depth:
             break
-        if apply(m, jobs.ops[j], jobs.values[j], jobs.key[j], wanted[i]):
-            jobs.actions[j, length] = wanted[i]
+        if apply(moves, jobs.ops[job], jobs.values[job], jobs.key[job], wanted[place]):
+            jobs.actions[job, length] = wanted[place]
             length += 1
     return length
 
 
 @compiled
 def evaluate(
-    t: Tree, m: Moves, p: Pricing, s: Settings, jobs: Jobs, w: Worker, begin: int, end: int
+    tree: Tree,
+    moves: Moves,
+    pricing: Pricing,
+    settings: Settings,
+    jobs: Jobs,
+    worker: Worker,
+    begin: int,
+    end: int,
 ) -> None:
     """Price new nodes of trajectories ``begin`` to ``end``, roll out and price the ends.
 
     The tree is only read.
     """
-    highest = level(t)
-    n_axes = m.axis_size.shape[0]
-    for j in range(begin, end):
-        ops, values, key = jobs.ops[j], jobs.values[j], jobs.key[j]
-        priced_here = False
-        if jobs.new[j]:
-            at = slot(t.price_key, nonzero(key[0]))
-            jobs.near_fresh[j] = t.price_key[at] == 0
-            if jobs.near_fresh[j]:
-                jobs.near[j, 0], jobs.near[j, 1] = price_from(
-                    p, m, w, ops, values, p.root, w.near, math.inf
+    highest = level(tree)
+    n_axes = moves.axis_size.shape[0]
+    for job in range(begin, end):
+        ops, values, key = jobs.ops[job], jobs.values[job], jobs.key[job]
+        before = pricing.root
+        if jobs.new[job]:
+            place = slot(tree.price_key, nonzero(key[0]))
+            jobs.near_fresh[job] = tree.price_key[place] == 0
+            if jobs.near_fresh[job]:
+                jobs.near[job, 0], jobs.near[job, 1] = price_from(
+                    pricing, worker, ops, values, pricing.root, worker.near, math.inf
                 )
-                priced_here = True
+                before = worker.near
             else:
-                jobs.near[j, 0], jobs.near[j, 1] = t.price[at, 0], t.price[at, 1]
-        length = jobs.length[j]
-        if jobs.varies[j]:
-            length = _vary(t, m, s, jobs, j)
+                jobs.near[job, 0], jobs.near[job, 1] = tree.price[place, 0], tree.price[place, 1]
+        length = jobs.length[job]
+        if jobs.varies[job]:
+            length = _vary(tree, moves, settings, jobs, job)
         else:
-            more = 1 + int(math.log(max(random(jobs.random[j]), 1e-12)) / math.log(0.65))
-            while more > 0 and length < s.depth:
-                rows = legal(m, ops, values)
+            left = 1 + int(math.log(max(random(jobs.random[job]), 1e-12)) / math.log(0.65))
+            while left > 0 and length < settings.depth:
+                rows = legal_pairs(moves, ops, values, settings.min_names)
                 if rows.shape[0] == 0:
                     break
-                i = _draw(t, rows, n_axes, highest, jobs.random[j])
-                code = rows[i, 0] * n_axes + rows[i, 1]
-                apply(m, ops, values, key, code)
-                jobs.actions[j, length] = code
+                row = _draw(tree, rows, n_axes, highest, jobs.random[job])
+                code = rows[row, 0] * n_axes + rows[row, 1]
+                apply(moves, ops, values, key, code)
+                jobs.actions[job, length] = code
                 length += 1
-                more -= 1
-        jobs.far_length[j] = length
-        jobs.far_fresh[j] = False
-        if length > jobs.length[j]:
-            at = slot(t.price_key, nonzero(key[0]))
-            jobs.far_fresh[j] = t.price_key[at] == 0
-            if jobs.far_fresh[j]:
-                if priced_here:
-                    jobs.far[j, 0], jobs.far[j, 1] = price_from(
-                        p, m, w, ops, values, w.near, w.far, math.inf
-                    )
-                else:
-                    jobs.far[j, 0], jobs.far[j, 1] = price_from(
-                        p, m, w, ops, values, p.root, w.far, math.inf
-                    )
+                left -= 1
+        jobs.far_length[job] = length
+        jobs.far_fresh[job] = False
+        if length > jobs.length[job]:
+            place = slot(tree.price_key, nonzero(key[0]))
+            jobs.far_fresh[job] = tree.price_key[place] == 0
+            if jobs.far_fresh[job]:
+                jobs.far[job, 0], jobs.far[job, 1] = price_from(
+                    pricing, worker, ops, values, before, worker.far, math.inf
+                )
             else:
-                jobs.far[j, 0], jobs.far[j, 1] = t.price[at, 0], t.price[at, 1]
+                jobs.far[job, 0], jobs.far[job, 1] = tree.price[place, 0], tree.price[place, 1]

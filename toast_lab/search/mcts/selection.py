@@ -17,150 +17,161 @@ from toast_lab.search.mcts.tree import (
     START,
     TRAJECTORIES,
     Jobs,
-    Moves,
     Settings,
     Tree,
     apply,
-    legal,
     level,
     nonzero,
     random,
     slot,
 )
-from toast_lab.sharding.state import _mix
+from toast_lab.sharding.moves import Moves
+from toast_lab.sharding.state import legal_pairs, mix
 
 
 @helper
-def _expand(t: Tree, m: Moves, s: Settings, node: int, ops: np.ndarray, values: np.ndarray) -> None:
+def _expand(
+    tree: Tree, moves: Moves, settings: Settings, node: int, ops: np.ndarray, values: np.ndarray
+) -> None:
     """Work out the choices of a node."""
-    n_axes = m.axis_size.shape[0]
-    first = t.number[CHOICES]
-    t.choice[node] = first
-    n = 0
-    if t.depth[node] < s.depth:
-        rows = legal(m, ops, values)
-        n = rows.shape[0]
-        for i in range(n):
-            c = first + i
-            t.action[c] = rows[i, 0] * n_axes + rows[i, 1]
-            t.child[c], t.tried[c], t.under_way[c], t.total[c], t.best[c] = -1, 0, 0, 0.0, -np.inf
-    t.choices[node] = n
-    t.number[CHOICES] = first + n
-    if n == 0:
-        t.closed[node] = True
+    n_axes = moves.axis_size.shape[0]
+    first = tree.number[CHOICES]
+    tree.choice[node] = first
+    count = 0
+    if tree.depth[node] < settings.depth:
+        rows = legal_pairs(moves, ops, values, settings.min_names)
+        count = rows.shape[0]
+        for row in range(count):
+            choice = first + row
+            tree.action[choice] = rows[row, 0] * n_axes + rows[row, 1]
+            tree.child[choice] = -1
+            _reset(tree, choice)
+    tree.choices[node] = count
+    tree.number[CHOICES] = first + count
+    if count == 0:
+        tree.closed[node] = True
 
 
 @helper
-def _forget(t: Tree, node: int) -> None:
+def _forget(tree: Tree, node: int) -> None:
     """Reset what is known of a node's choices, for a new start."""
-    t.start[node] = t.number[START]
-    for c in range(t.choice[node], t.choice[node] + max(t.choices[node], 0)):
-        t.tried[c], t.under_way[c], t.total[c], t.best[c] = 0, 0, 0.0, -np.inf
+    tree.start[node] = tree.number[START]
+    for choice in range(tree.choice[node], tree.choice[node] + max(tree.choices[node], 0)):
+        _reset(tree, choice)
 
 
 @helper
-def _choose(t: Tree, s: Settings, node: int, warmth: float, highest: float) -> int:
+def _reset(tree: Tree, choice: int) -> None:
+    tree.tried[choice] = 0
+    tree.under_way[choice] = 0
+    tree.total[choice] = 0.0
+    tree.best[choice] = -np.inf
+
+
+@helper
+def _choose(tree: Tree, settings: Settings, node: int, warmth: float, highest: float) -> int:
     """Choice by upper confidence bound, or -1 if everything below was priced.
 
     Rewards count by how near they come to the best one: ``exp((reward - best) / warmth)``.  What an
     action did elsewhere (``highest``: the best mean of any action) stands for its first visits.
     """
-    first, end = t.choice[node], t.choice[node] + t.choices[node]
-    top = t.elite_reward[0]
+    first, end = tree.choice[node], tree.choice[node] + tree.choices[node]
+    top = tree.elite_reward[0]
     visits = 0.0
-    for c in range(first, end):
-        visits += t.tried[c] + t.under_way[c]
+    for choice in range(first, end):
+        visits += tree.tried[choice] + tree.under_way[choice]
     spread = math.log(visits + 1.0)
     best, bar = -1, -np.inf
-    for c in range(first, end):
-        child = t.child[c]
-        if child >= 0 and (t.closed[child] or (math.isnan(t.reward[child]) and t.under_way[c] > 0)):
-            continue  # nothing new below, or on its way in this very batch
-        n = float(t.tried[c])
-        code = t.action[c]
+    for choice in range(first, end):
+        child = tree.child[choice]
+        # Nothing new is below, or another trajectory of this batch is on its way there.
+        if child >= 0 and (
+            tree.closed[child] or (math.isnan(tree.reward[child]) and tree.under_way[choice] > 0)
+        ):
+            continue
+        tried = float(tree.tried[choice])
+        code = tree.action[choice]
         prior = 1.0
-        if t.seen[code, 0] > 0:
-            prior = math.exp(min(0.0, t.seen[code, 1] / t.seen[code, 0] - highest))
-        value = s.prior_visits * prior
-        if n > 0:
-            value += (
-                n
-                * 0.5
-                * (math.exp((t.total[c] / n - top) / warmth) + math.exp((t.best[c] - top) / warmth))
-            )
-        n += t.under_way[c]
-        bound = value / (n + s.prior_visits) + s.exploration * math.sqrt(spread / (n + 1.0))
+        if tree.seen[code, 0] > 0:
+            prior = math.exp(min(0.0, tree.seen[code, 1] / tree.seen[code, 0] - highest))
+        value = settings.prior_visits * prior
+        if tried > 0:
+            mean = math.exp((tree.total[choice] / tried - top) / warmth)
+            value += tried * 0.5 * (mean + math.exp((tree.best[choice] - top) / warmth))
+        tried += tree.under_way[choice]
+        width = settings.exploration * math.sqrt(spread / (tried + 1.0))
+        bound = value / (tried + settings.prior_visits) + width
         if bound > bar:
-            best, bar = c, bound
+            best, bar = choice, bound
     return best
 
 
 @compiled
-def select(t: Tree, m: Moves, s: Settings, jobs: Jobs) -> None:
+def select(tree: Tree, moves: Moves, settings: Settings, jobs: Jobs) -> None:
     """Choose where each trajectory of the batch goes; new nodes are made but not priced."""
-    highest = level(t)
+    highest = level(tree)
     n_jobs = jobs.length.shape[0]
-    for j in range(n_jobs):
-        trajectory = t.number[TRAJECTORIES] + j
-        jobs.random[j, 0] = _mix(s.seed ^ _mix(np.uint64(trajectory + 1)))
-        copy_rows(jobs.ops[j], m.start_ops)
-        copy_rows(jobs.values[j], m.start_values)
-        jobs.key[j, 0] = 0
-        jobs.length[j] = 0
-        jobs.passed[j, 0] = 0
-        jobs.new[j] = False
-        jobs.varies[j] = t.number[ELITES] > 0 and random(jobs.random[j]) < s.vary
-        if jobs.varies[j]:
+    for job in range(n_jobs):
+        trajectory = tree.number[TRAJECTORIES] + job
+        jobs.random[job, 0] = mix(settings.seed ^ mix(np.uint64(trajectory + 1)))
+        copy_rows(jobs.ops[job], moves.start_ops)
+        copy_rows(jobs.values[job], moves.start_values)
+        jobs.key[job, 0] = 0
+        jobs.length[job] = 0
+        jobs.passed[job, 0] = 0
+        jobs.new[job] = False
+        jobs.varies[job] = tree.number[ELITES] > 0 and random(jobs.random[job]) < settings.vary
+        if jobs.varies[job]:
             continue
         # Some walks look for plans near the best one, others farther away.
         warmth = 0.03 * 4.0 ** (trajectory % 4)
         node, length = 0, 0
-        if t.start[0] != t.number[START]:
-            _forget(t, 0)
+        if tree.start[0] != tree.number[START]:
+            _forget(tree, 0)
         while True:
-            if t.choices[node] < 0:
-                _expand(t, m, s, node, jobs.ops[j], jobs.values[j])
-            if t.closed[node]:
+            if tree.choices[node] < 0:
+                _expand(tree, moves, settings, node, jobs.ops[job], jobs.values[job])
+            if tree.closed[node]:
                 break
-            c = _choose(t, s, node, warmth, highest)
-            if c < 0:
+            choice = _choose(tree, settings, node, warmth, highest)
+            if choice < 0:
                 every = True
-                for k in range(t.choice[node], t.choice[node] + t.choices[node]):
-                    every &= t.child[k] >= 0 and t.closed[t.child[k]]
-                t.closed[node] = every
+                for other in range(tree.choice[node], tree.choice[node] + tree.choices[node]):
+                    every &= tree.child[other] >= 0 and tree.closed[tree.child[other]]
+                tree.closed[node] = every
                 break
-            apply(m, jobs.ops[j], jobs.values[j], jobs.key[j], t.action[c])
-            jobs.actions[j, length], jobs.taken[j, length] = t.action[c], c
-            t.under_way[c] += 1
+            apply(moves, jobs.ops[job], jobs.values[job], jobs.key[job], tree.action[choice])
+            jobs.actions[job, length], jobs.taken[job, length] = tree.action[choice], choice
+            tree.under_way[choice] += 1
             length += 1
-            key = nonzero(jobs.key[j, 0])
-            at = slot(t.slot_key, key)
-            if t.slot_key[at] == 0:
-                new = t.number[NODES]
-                t.number[NODES] += 1
-                t.slot_key[at], t.slot_node[at] = key, new
-                t.parent[new] = node
-                t.word[new] = t.action[c]
-                t.depth[new] = length
-                t.key[new] = jobs.key[j, 0]
-                t.visits[new] = 0
-                t.value[new] = 0.0
-                t.best_score[new] = np.inf
-                t.score[new] = np.nan
-                t.reward[new] = np.nan
-                t.choice[new] = 0
-                t.choices[new] = -1
-                t.closed[new] = False
-                t.start[new] = t.number[START]
-                jobs.new[j] = True
-            node = t.slot_node[at]
-            t.child[c] = node
-            jobs.passed[j, length] = node
+            key = nonzero(jobs.key[job, 0])
+            at = slot(tree.slot_key, key)
+            if tree.slot_key[at] == 0:
+                new = tree.number[NODES]
+                tree.number[NODES] += 1
+                tree.slot_key[at], tree.slot_node[at] = key, new
+                tree.parent[new] = node
+                tree.word[new] = tree.action[choice]
+                tree.depth[new] = length
+                tree.key[new] = jobs.key[job, 0]
+                tree.visits[new] = 0
+                tree.value[new] = 0.0
+                tree.best_score[new] = np.inf
+                tree.score[new] = np.nan
+                tree.reward[new] = np.nan
+                tree.choice[new] = 0
+                tree.choices[new] = -1
+                tree.closed[new] = False
+                tree.start[new] = tree.number[START]
+                jobs.new[job] = True
+            node = tree.slot_node[at]
+            tree.child[choice] = node
+            jobs.passed[job, length] = node
             # A node of this batch has no price yet; walks end there and roll out.
-            if jobs.new[j] or math.isnan(t.reward[node]) or length >= s.depth:
+            if jobs.new[job] or math.isnan(tree.reward[node]) or length >= settings.depth:
                 break
-            if t.start[node] != t.number[START]:  # as good as new in this start
-                _forget(t, node)
+            if tree.start[node] != tree.number[START]:  # as good as new in this start
+                _forget(tree, node)
                 break
-        jobs.length[j] = length
-    t.number[TRAJECTORIES] += n_jobs
+        jobs.length[job] = length
+    tree.number[TRAJECTORIES] += n_jobs

@@ -32,22 +32,20 @@ from toast_lab.packs import (
     BoolArray,
     Float64Array,
     Float64Matrix,
-    Int8Array,
     Int8Cube,
-    Int8Matrix,
     Int16Array,
     Int32Array,
     Int32Cube,
     Int32Matrix,
     Int64Array,
-    Int64Cube,
     Int64Matrix,
     UInt64,
     UInt64Array,
     UInt64Matrix,
     packed,
 )
-from toast_lab.sharding.state import _mix, apply_move, legal_pairs
+from toast_lab.sharding.moves import Moves
+from toast_lab.sharding.state import apply_move, mix
 
 #: Places in ``Tree.number``.
 NODES, CHOICES, SIMULATIONS, TRAJECTORIES, WORDS, PASSED, PRICED, ELITES, BEST, START = range(10)
@@ -55,28 +53,8 @@ KEEP = 16  #: elites
 
 
 @packed
-class Moves(NamedTuple):
-    """What each move of the space does to a state (``sharding.alike.Spans``), and which count."""
-
-    axis_size: Int64Array  #: [A] int64
-    op_span: Int64Cube
-    op: Int32Array
-    move_factor: Int32Array
-    name_size: Int64Array
-    value_span: Int64Cube
-    value: Int32Array
-    move_dim: Int8Array
-    move_dim_size: Int64Array
-    n_names: Int32Array  #: [M]
-    min_names: int
-    usable: Int64Array  #: actions that change the state that every trajectory starts from ...
-    start_ops: Int32Matrix  #: ... which has these rows of ops
-    start_values: Int8Matrix  #: ... and of values
-
-
-@packed
 class Settings(NamedTuple):
-    """Numbers that steer the search; see ``mcts.run``."""
+    """What steers the search; see ``mcts.run``."""
 
     seed: UInt64
     depth: int
@@ -85,6 +63,8 @@ class Settings(NamedTuple):
     prior_visits: float
     vary: float  #: share of the trajectories that vary an elite
     boldness: float  #: chance of each further change
+    min_names: int  #: moves of smaller groups are not taken
+    usable: Int64Array  #: actions that change the state that every trajectory starts from
 
 
 @packed
@@ -167,14 +147,14 @@ class Jobs(NamedTuple):
 def random(state: np.ndarray) -> float:
     """Uniform in [0, 1); ``state[0]`` moves on."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
-    return float(_mix(state[0]) >> np.uint64(11)) / 9007199254740992.0
+    return float(mix(state[0]) >> np.uint64(11)) / 9007199254740992.0
 
 
 @compiled
 def slot(keys: UInt64Array, key: np.uint64) -> np.int64:
     """Where ``key`` stands, or would stand, in a table of open addressing."""
     mask = np.int64(keys.shape[0] - 1)
-    at = np.int64(_mix(key) & np.uint64(mask))
+    at = np.int64(mix(key) & np.uint64(mask))
     while keys[at] != np.uint64(0) and keys[at] != key:
         at = (at + 1) & mask
     return at
@@ -189,61 +169,25 @@ def nonzero(key: np.uint64) -> np.uint64:
 @compiled
 def rehash(old_keys: UInt64Array, keys: UInt64Array, place: Int64Array) -> None:
     """Move the keys of a table into a larger one; ``place[i]``: new place of key i, -1: none."""
-    for i in range(old_keys.shape[0]):
-        place[i] = -1
-        if old_keys[i] != 0:
-            place[i] = slot(keys, old_keys[i])
-            keys[place[i]] = old_keys[i]
+    for row in range(old_keys.shape[0]):
+        place[row] = -1
+        if old_keys[row] != 0:
+            place[row] = slot(keys, old_keys[row])
+            keys[place[row]] = old_keys[row]
 
 
 @helper
-def apply(m: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action: int) -> int:
+def apply(moves: Moves, ops: np.ndarray, values: np.ndarray, key: np.ndarray, action: int) -> int:
     """Take an action in place; gives the number of rows changed."""
-    n_axes = m.axis_size.shape[0]
-    return apply_move(
-        ops,
-        values,
-        key,
-        action % n_axes,
-        m.axis_size,
-        action // n_axes,
-        m.op_span,
-        m.op,
-        m.move_factor,
-        m.name_size,
-        m.value_span,
-        m.value,
-        m.move_dim,
-        m.move_dim_size,
-        False,
-    )
+    n_axes = moves.axis_size.shape[0]
+    return apply_move(moves, ops, values, key, action // n_axes, action % n_axes, False)
 
 
 @helper
-def legal(m: Moves, ops: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """[n, 2] (move, axis) pairs that would change the state."""
-    return legal_pairs(
-        ops,
-        values,
-        m.axis_size,
-        m.op_span,
-        m.op,
-        m.move_factor,
-        m.name_size,
-        m.value_span,
-        m.value,
-        m.move_dim,
-        m.move_dim_size,
-        m.n_names,
-        m.min_names,
-    )
-
-
-@helper
-def level(t: Tree) -> float:
+def level(tree: Tree) -> float:
     """Best mean reward of any action."""
     level = -np.inf
-    for code in range(t.seen.shape[0]):
-        if t.seen[code, 0] > 0:
-            level = max(level, t.seen[code, 1] / t.seen[code, 0])
+    for code in range(tree.seen.shape[0]):
+        if tree.seen[code, 0] > 0:
+            level = max(level, tree.seen[code, 1] / tree.seen[code, 0])
     return level

@@ -1,0 +1,51 @@
+"""Prices of one op by itself: lowered and priced with layouts that the caller has set."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost import kernel
+from toast_lab.cost.kernel import PriceInputs, Prices, StepPrices
+from toast_lab.kernels import helper
+from toast_lab.packs import Int32Matrix, packed
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.steps import Steps
+
+
+@packed
+class Bench(NamedTuple):
+    """A folded program on a machine, and arrays to price one op at a time with.
+
+    Callers set the row of the op in ``op_factor`` and the layouts around it in ``steps``.
+    """
+
+    inputs: PriceInputs
+    op_factor: Int32Matrix  #: [K, A] all -1 between calls
+    steps: Steps
+    each: StepPrices
+    prices: Prices
+
+
+def make_bench(inputs: PriceInputs, n_op_rows: int) -> Bench:
+    """A bench for a program folded to ``n_op_rows`` rows of ops."""
+    n_axes = len(inputs.axis_size)
+    steps = st.buffers(inputs.tables, n_axes)
+    return Bench(
+        inputs=inputs,
+        op_factor=np.full((n_op_rows, n_axes), -1, np.int32),
+        steps=steps,
+        each=kernel.step_prices(len(steps.kind)),
+        prices=kernel.prices(inputs.tables),
+    )
+
+
+@helper
+def price_one(bench: Bench, op: int) -> int:
+    """Lower and price ``op``; gives the number of its steps."""
+    inputs, steps = bench.inputs, bench.steps
+    ops = np.full(1, op, np.int32)
+    n_steps = st.lower_into(inputs.tables, ops, bench.op_factor, inputs.axis_size, steps)
+    kernel.price_steps(inputs, ops, steps, n_steps, bench.each, bench.prices)
+    return n_steps
