@@ -33,6 +33,7 @@ STAGES = [
     "sweep",
     "views",
     "bench",
+    "jobs",
     "app",
 ]
 HEAVY = [

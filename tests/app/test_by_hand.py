@@ -9,13 +9,13 @@ import pytest
 pn = pytest.importorskip("panel")
 
 from toast_lab.app.items import MANUAL, PlanItem  # noqa: E402
-from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.compare import ComparePage  # noqa: E402
 from toast_lab.app.pages.hand import HandPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.app.tiles_pane import tensors_of  # noqa: E402
 from toast_lab.app.trail import MAX_PAST, Trail  # noqa: E402
 from toast_lab.cost.problem import price  # noqa: E402
+from toast_lab.jobs.job import Registry  # noqa: E402
 from toast_lab.sharding.plan import ShardingPlan  # noqa: E402
 from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
 

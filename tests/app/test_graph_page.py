@@ -7,11 +7,11 @@ import pytest
 
 pn = pytest.importorskip("panel")
 
-from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.graph import GraphPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse_program  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402
+from toast_lab.jobs.job import Registry  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app import link
-from toast_lab.app.jobs import Registry
 from toast_lab.app.session import STEPS, Session
+from toast_lab.jobs.job import Registry
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed
-from toast_lab.app.jobs import Registry
-from toast_lab.app.mirror import Chunk, Mirror, Sender
 from toast_lab.app.plan_facts import PlanFacts
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState, best_rows
 from toast_lab.cost.problem import Cost, Problem, Quick, price
+from toast_lab.jobs.job import Registry
+from toast_lab.jobs.mirror import Chunk, Mirror, Sender
 from toast_lab.search.contract import Budget, SearchResult, search
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -55,7 +55,7 @@ def test_chunks_put_together_are_the_trace(sent: tuple[SearchResult, list[Any]])
 def test_no_more_than_the_limit_is_mirrored(
     sent: tuple[SearchResult, list[Any]], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("toast_lab.app.mirror.MOST", 40)
+    monkeypatch.setattr("toast_lab.jobs.mirror.MOST", 40)
     chunks: list[Any] = []
     Sender(chunks.append).trace(sent[0].trace, last=True)
     mirror = mirrored(chunks)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.app.test_session import first_points, settle, wait
-from toast_lab.app import worker
 from toast_lab.app.from_search import path_to_compare, path_to_graph, race_to_compare
-from toast_lab.app.jobs import Registry
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
+from toast_lab.jobs.job import Registry, Watch
+from toast_lab.jobs.orders import Order
+from toast_lab.jobs.race_job import race_methods
+from toast_lab.search.contract import Budget
 from toast_lab.views.race_curves import RaceCurves, look_of, race_frame
 
 
@@ -60,23 +61,14 @@ def test_a_held_race_stands_still_and_a_stopped_one_keeps_what_there_is(session:
     settle(session)
     assert session.race.outcomes["beam"].plan is not None
     assert session.race.outcomes["exhaustive"].status == "CANCELLED"
-    assert session.race.found is not None
+    assert session.race.raced is not None
 
 
-def test_a_held_race_begins_no_method(tmp_path: Path, session: Session) -> None:
-    control = tmp_path / "control"
-    control.write_text("pause 0")
+def test_a_held_race_begins_no_method(session: Session) -> None:
     looks = iter(range(1000))
     said: list[object] = []
-    found = worker.race_methods(
-        session.problem,
-        ("beam",),
-        0,
-        1.0,
-        control=str(control),
-        on_event=said.append,
-        cancel=lambda: next(looks) > 5,
-    )
+    watch = Watch(said.append, lambda: next(looks) > 5, lambda: Order("pause"))
+    found = race_methods(session.problem, ("beam",), 0, Budget(1.0), watch=watch)
     assert next(looks) > 5
     assert [o.status for o in found.race.outcomes] == ["CANCELLED"]
     assert not [e for e in said if isinstance(e, str)]

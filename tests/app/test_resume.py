@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.app.test_session import settle
-from toast_lab.app import kept_search
-from toast_lab.app.jobs import MAX_TRACES, Registry
 from toast_lab.app.session import Session
 from toast_lab.errors import InvalidProblem
+from toast_lab.jobs.job import MAX_TRACES, Registry
+from toast_lab.jobs.search_job import read_trace
 from toast_lab.search import trace_file
 from toast_lab.search.trace import Trace
 
@@ -84,10 +84,10 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
     job = searched.search_job
     assert job is not None
     assert job.trace_path is not None
-    assert isinstance(kept_search.read_trace(str(job.trace_path)), Trace)
+    assert isinstance(read_trace(str(job.trace_path)), Trace)
     monkeypatch.setattr(trace_file, "MOST_BYTES", 1000)
     with pytest.raises(InvalidProblem, match=r"it unpacks to .* at most"):
-        kept_search.read_trace(str(job.trace_path))
+        read_trace(str(job.trace_path))
 
 
 def test_old_traces_make_room(jobs: Registry) -> None:

@@ -6,17 +6,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from toast_lab.app import worker
-from toast_lab.app.jobs import Job, JobState, Registry
 from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.isolate import report
+from toast_lab.jobs.job import Job, JobState, Registry
+from toast_lab.jobs.orders import STOP, Order
+from toast_lab.jobs.search_job import Batch, Control
 from toast_lab.search.contract import search
 
 # -- what children of these tests do; importable, since a child imports it by name -----------------
@@ -308,15 +308,13 @@ def test_a_round_is_shown_to_its_end(session: Session) -> None:
     settle(session)
 
 
-def order(tmp_path: Path, text: str) -> None:
-    (tmp_path / "part").write_text(text)
-    os.replace(tmp_path / "part", tmp_path / "control")  # else it could be read half written
+class Ordered:
+    """A control, the order that it obeys, and what it sends."""
 
-
-def orders(tmp_path: Path, text: str) -> tuple[worker.Control, list[worker.Batch]]:
-    sent: list[worker.Batch] = []
-    order(tmp_path, text)
-    return worker.Control(str(tmp_path / "control"), sent.append), sent
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.sent: list[Batch] = []
+        self.control = Control(self.sent.append, lambda: self.order)
 
 
 class Tried(NamedTuple):
@@ -325,8 +323,9 @@ class Tried(NamedTuple):
     improved: bool = False
 
 
-def test_what_is_better_is_never_left_out_of_a_report(tmp_path: Path) -> None:
-    control, sent = orders(tmp_path, "run")
+def test_what_is_better_is_never_left_out_of_a_report() -> None:
+    ordered = Ordered(Order("run"))
+    control, sent = ordered.control, ordered.sent
     control.hand_on([Tried(i, improved=i in (501, 777)) for i in range(1, 1001)])
     control.hand_on([Tried(1001), Tried(1002)])
     first, second = sent
@@ -338,8 +337,9 @@ def test_what_is_better_is_never_left_out_of_a_report(tmp_path: Path) -> None:
     assert [s.index for s in second.simulations] == [1001, 1002]
 
 
-def test_simulations_of_a_batch_are_held_back_until_they_are_asked_for(tmp_path: Path) -> None:
-    control, sent = orders(tmp_path, "pause 2")
+def test_simulations_of_a_batch_are_held_back_until_they_are_asked_for() -> None:
+    ordered = Ordered(Order("pause", 2))
+    control, sent = ordered.control, ordered.sent
     batch = [Tried(i, round=i // 4) for i in range(1, 11)]
     thread = threading.Thread(target=control.hand_on, args=(batch,))
     thread.start()
@@ -347,23 +347,25 @@ def test_simulations_of_a_batch_are_held_back_until_they_are_asked_for(tmp_path:
     def shown() -> list[int]:
         return [s.index for b in sent for s in b.simulations]
 
-    for text, last in (("pause 3", 3), ("round 3", 7), ("round 7", 10)):
+    orders = (Order("pause", 3), Order("round", 3), Order("round", 7))
+    for order, last in zip(orders, (3, 7, 10), strict=True):
         time.sleep(0.15)
         before = shown()
-        order(tmp_path, text)
-        wait(lambda last=last: shown() == list(range(1, last + 1)), text)  # type: ignore[misc]
+        ordered.order = order
+        wait(lambda last=last: shown() == list(range(1, last + 1)), str(order))  # type: ignore[misc]
         assert len(before) < last, "held back until now"
     thread.join(5)
     assert not thread.is_alive(), "a round of which nothing is held back lets the search go on"
     assert control.paused_s > 0.2
 
 
-def test_stopping_lets_all_that_is_held_back_through(tmp_path: Path) -> None:
-    control, sent = orders(tmp_path, "pause 1")
+def test_stopping_lets_all_that_is_held_back_through() -> None:
+    ordered = Ordered(Order("pause", 1))
+    control, sent = ordered.control, ordered.sent
     thread = threading.Thread(target=control.hand_on, args=([Tried(i) for i in range(1, 6)],))
     thread.start()
     time.sleep(0.1)
-    order(tmp_path, "stop")
+    ordered.order = STOP
     thread.join(5)
     assert not thread.is_alive()
     assert [s.index for b in sent for s in b.simulations] == [1, 2, 3, 4, 5]

@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("panel")
 
-from toast_lab.app.jobs import Registry
 from toast_lab.app.session import Session
 from toast_lab.app.tour import transformer
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.step import Scene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
+from toast_lab.jobs.job import Registry
 
 # Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")

@@ -75,7 +75,7 @@ def explore(
     from toast_lab.app import frames, serve, theme
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
-    from toast_lab.app.worker import Loaded, analyse
+    from toast_lab.jobs.load_job import Loaded, analyse
 
     if model is None or isinstance(model, str):
         loaded = load_model(model or "attention")

@@ -10,7 +10,6 @@ themselves.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import param
 from panel.custom import JSComponent
 
 from toast_lab.app.look import FONT
+from toast_lab.files import file_name
 
 
 class FigureMenu(JSComponent):
@@ -116,12 +116,3 @@ def figure_menu(figure_or_getter: Any, name: str, **kwargs: Any) -> FigureMenu:
         raise ValueError(f"the figure that {name!r} saves has no name; give it one")
     kwargs = {"margin": (2, 4), "width": 92, "height": 26, "sizing_mode": "fixed", **kwargs}
     return FigureMenu(figure=figure, file=file_name(name), **kwargs)
-
-
-def file_name(text: str) -> str:
-    """``text`` as part of the name of a file.
-
-    >>> file_name("mcts (seed 0) of a/b")
-    'mcts_seed_0_of_a_b'
-    """
-    return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "figure"

@@ -8,12 +8,29 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan
+from toast_lab.jobs.race_job import RaceState
 from toast_lab.sharding.plan import ShardingPlan
+
+
+def race_items(race: RaceState) -> list[PlanItem]:
+    """The best plan of each method of a race, for the comparison."""
+    if race.raced is None or race.problem is None:
+        return []
+    return [
+        PlanItem(
+            f"{method} (race, seed {race.seed})",
+            "race",
+            plan,
+            race.problem,
+            race.raced.costs[method],
+        )
+        for method, plan in race.raced.race.plans.items()
+    ]
 
 
 def race_to_compare(session: Session) -> None:
     """Take the best plan of each method that raced into the comparison."""
-    items = session.race.items()
+    items = race_items(session.race)
     names = {item.name for item in items}
     session.plans = [*[p for p in session.plans if p.name not in names], *items]
     session.say(f"{len(items)} plans of the race are in the comparison now.", "good")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toast_lab.app.jobs import JobState
+from toast_lab.jobs.job import JobState
 
 
 class Command(NamedTuple):

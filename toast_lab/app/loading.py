@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from toast_lab.app import worker
-from toast_lab.app.jobs import Job
 from toast_lab.errors import FrontendError
+from toast_lab.jobs import load_job
+from toast_lab.jobs.job import Job
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.machine_model import Machine
 from toast_lab.models import registry
@@ -23,11 +23,11 @@ SMALL = ("mlp", "xxt", "crossed", "attention")
 
 
 @functools.lru_cache(maxsize=16)
-def _load_here(which: str, sizes: tuple[tuple[str, Any], ...]) -> worker.Loaded:
-    return worker.load_model(which, dict(sizes))
+def _load_here(which: str, sizes: tuple[tuple[str, Any], ...]) -> load_job.Loaded:
+    return load_job.load_model(which, dict(sizes))
 
 
-def load_ahead(which: str, sizes: tuple[tuple[str, Any], ...] = ()) -> worker.Loaded:
+def load_ahead(which: str, sizes: tuple[tuple[str, Any], ...] = ()) -> load_job.Loaded:
     """A built-in model before anybody asks for it; one that is known already costs nothing."""
     return _load_here(which, tuple(sorted(sizes)))
 
@@ -78,14 +78,14 @@ class Loading:
                 return
             taken = functools.partial(self._loaded, which if ":" not in which else "", sizes, then)
             if ":" in which:
-                self._start("load", f"loading {which}", taken, worker.load_own, which, sizes)
+                self._start("load", f"loading {which}", taken, load_job.load_own, which, sizes)
             else:
                 registry.maker(which)
                 self._start(
                     "load",
                     f"loading {which}",
                     taken,
-                    "toast_lab.app.worker:load_model",
+                    "toast_lab.jobs.load_job:load_model",
                     which,
                     sizes,
                 )
@@ -102,7 +102,7 @@ class Loading:
                 "load",
                 f"reading {name}",
                 taken,
-                worker.read_file,
+                load_job.read_file,
                 name,
                 bytes(content),
                 READ_LIMIT_S,

@@ -13,13 +13,12 @@ from typing import Any
 
 import param
 
-from toast_lab.app import after_plan
 from toast_lab.app.items import PlanItem
-from toast_lab.app.jobs import Job
 from toast_lab.errors import InvalidProblem, ToastError
 from toast_lab.explain.why import Reason, why
+from toast_lab.jobs import plan_job
+from toast_lab.jobs.job import Job
 
-RUN_LIMIT_S = 1800.0
 ANSWERS = ThreadPoolExecutor(1, "about a plan")
 
 
@@ -27,7 +26,7 @@ class Running(param.Parameterized):
     """Compiled, executed and exported plans, and which of them are in the pictures."""
 
     hidden = param.Parameter(default=frozenset(), doc="names of plans that are not in the pictures")
-    exported = param.Parameter(default=None, doc="the last toast_lab.app.after_plan.Exported")
+    exported = param.Parameter(default=None, doc="the last toast_lab.jobs.plan_job.Exported")
     comparison = param.Parameter(default=None, doc="the last toast_lab.compare.result.Comparison")
 
     plans: Any
@@ -69,14 +68,11 @@ class Running(param.Parameterized):
                 "run",
                 f"executing {title} on {devices}",
                 functools.partial(self._executed, tuple(items)),
-                after_plan.execute,
+                plan_job.execute,
                 self.model,
                 {p.name: p.plan for p in items},
                 items[0].problem,
-                devices,
-                repeats,
-                warmup,
-                RUN_LIMIT_S,
+                plan_job.Execution(devices, repeats, warmup),
             )
 
     def _executed(self, items: tuple[PlanItem, ...], job: Job) -> None:
@@ -125,7 +121,7 @@ class Running(param.Parameterized):
                 "compile",
                 f"compiling {name} for {topology}",
                 functools.partial(self._compiled, item),
-                after_plan.compile_one,
+                plan_job.compile_one,
                 self.model,
                 item.plan,
                 topology,
@@ -146,19 +142,19 @@ class Running(param.Parameterized):
 
     # -- export ------------------------------------------------------------------------------------
     def start_export(self, name: str, kind: str) -> None:
-        """Write a plan as one of ``after_plan.EXPORTS``; it ends up in ``exported``."""
+        """Write a plan as one of ``plan_job.EXPORTS``; it ends up in ``exported``."""
         with self.guarded():
-            if kind not in after_plan.EXPORTS.values():
+            if kind not in plan_job.EXPORTS.values():
                 raise InvalidProblem(
                     f"no export is called {kind!r}; there are "
-                    f"{', '.join(after_plan.EXPORTS.values())}"
+                    f"{', '.join(plan_job.EXPORTS.values())}"
                 )
             item = self._named([name])[0]
             self._start(
                 "export",
                 f"exporting {name}: {kind}",
                 self._export_made,
-                after_plan.export,
+                plan_job.export,
                 self.model,
                 item.plan,
                 name,

@@ -10,8 +10,8 @@ import param
 from panel.custom import JSComponent
 
 from toast_lab.app import look
-from toast_lab.app.figure_export import file_name
 from toast_lab.errors import ToastError
+from toast_lab.files import file_name
 
 
 class Saver(JSComponent):

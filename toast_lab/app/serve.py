@@ -130,8 +130,8 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
 
         from toast_lab.app import link, theme
         from toast_lab.app.explorer import Explorer
-        from toast_lab.app.jobs import JOBS
         from toast_lab.app.session import STEPS, Session
+        from toast_lab.jobs.job import JOBS
 
         theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
@@ -339,7 +339,7 @@ def start(
     except KeyboardInterrupt:
         pass
     finally:
-        from toast_lab.app.jobs import JOBS
+        from toast_lab.jobs.job import JOBS
 
         JOBS.cancel_all()
 

@@ -17,19 +17,20 @@ from typing import Any
 
 import param
 
-from toast_lab.app import worker
 from toast_lab.app.by_hand import ByHand
 from toast_lab.app.items import MANUAL, Message, PlanItem
-from toast_lab.app.jobs import JOBS, Job, JobState, Registry
 from toast_lab.app.loading import Loading
-from toast_lab.app.mirror import Mirror
-from toast_lab.app.racing import RaceState
 from toast_lab.app.ready_plans import data_parallel, rescue
 from toast_lab.app.running import Running
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
-from toast_lab.search.methods import brought
+from toast_lab.jobs.job import JOBS, Job, JobState, Registry
+from toast_lab.jobs.load_job import Loaded
+from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.race_job import RaceState, race_methods
+from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
+from toast_lab.search.contract import Budget
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan, replicated
 from toast_lab.text import gap_text
@@ -109,9 +110,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
             self.say(str(error), "error")
 
     # -- loading -----------------------------------------------------------------------------------
-    def show(
-        self, loaded: worker.Loaded, which: str = "", sizes: dict[str, Any] | None = None
-    ) -> None:
+    def show(self, loaded: Loaded, which: str = "", sizes: dict[str, Any] | None = None) -> None:
         """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one."""
         if self.analysis is not None:
             self._shelf[self.analysis.program.digest()] = self.plans
@@ -333,24 +332,23 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         self, problem: Problem, resume: Path | None = None, settings: dict[str, Any] | None = None
     ) -> None:
         about = {**self._about(problem), **(settings or {})}
+        kept = self.jobs.keep_file(secrets.token_hex(8))
+        request = SearchRequest(
+            problem,
+            about["method"],
+            about["seed"],
+            Budget(about["seconds"], about["evaluations"]),
+            about["options"],
+            saved=None if resume is None else str(resume),
+            keep=str(kept),
+        )
         self._start(
             "search",
             f"{about['method']} on {problem.describe()}{', resumed' if resume else ''}",
             self._searched,
-            "toast_lab.app.kept_search:search",
-            problem.analysis,
-            str(problem.mesh),
-            problem.machine,
-            about["method"],
-            about["seed"],
-            about["seconds"],
-            about["evaluations"],
-            dict(about["options"]),
-            limit_bytes=problem.memory_limit_bytes,
-            resume=None if resume is None else str(resume),
-            brought=brought(),
-            controlled=True,
-            leaves_trace=True,
+            RUN_SEARCH,
+            request,
+            trace_path=kept,
             time_limit_s=24 * 3600.0,
             about=about,
         )
@@ -386,17 +384,16 @@ class Session(Loading, ByHand, Running, param.Parameterized):
                 "race",
                 f"racing {', '.join(methods)} on {problem.describe()}",
                 self._raced,
-                worker.race_methods,
+                race_methods,
                 problem,
                 tuple(methods),
                 seed,
-                seconds,
-                controlled=True,
+                Budget(seconds),
                 about={**self._about(problem), "race": self.race},
             )
 
     def _raced(self, job: Job) -> None:
-        self.race.found = job.result
+        self.race.raced = job.result
         self.say(f"The race is over: {self.race.verdict()}", "good")
 
     def _forget_search(self) -> None:
@@ -418,20 +415,12 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         return None if self._search_job is None else self._search_job.mirror
 
     def _searched(self, job: Job) -> None:
-        found, problem = job.result.found, self.search_problem
+        end: SearchEnd = job.result
+        problem = self.search_problem
         assert problem is not None
-        plan = ShardingPlan(
-            problem.analysis.program,
-            problem.mesh,
-            found.op_factor,
-            found.value_dim,
-            found.actions,
-            found.key,
-            problem.analysis.trees,
-        )
-        self.best_actions, self.search_gap = found.actions, found.gap
-        self.search_note = f"{found.message} {gap_text(found.gap)}".rstrip()
-        self._keep_search(plan, found.cost, problem, job.result.method, job.result.seed)
+        self.best_actions, self.search_gap = end.actions, end.gap
+        self.search_note = f"{end.message} {gap_text(end.gap)}".rstrip()
+        self._keep_search(end.plan(problem), end.cost, problem, end.method, end.seed)
 
     def _keep_search(
         self, plan: ShardingPlan, cost: Cost, problem: Problem, method: str, seed: int
@@ -470,7 +459,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
     def stop_search(self) -> None:
         """End the search or the race, keeping what was found."""
         if self.job is not None and self.job.kind in ("search", "race") and self.job.running:
-            self.jobs.stop(self.job, 5.0 if self.job.kind == "search" else 60.0)
+            self.job.stop()
             self.job_changes += 1
 
     def cancel_job(self) -> None:
@@ -495,7 +484,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         for event in events:
             if job.kind == "race":
                 self.race.take(event.data)
-            elif isinstance(event.data, worker.Batch):
+            elif isinstance(event.data, Batch):
                 self.simulations = event.data.done
                 for simulation in event.data.simulations:
                     new.append(point(simulation))
@@ -536,7 +525,7 @@ class Session(Loading, ByHand, Running, param.Parameterized):
         about = job.about
         if job.kind not in ("search", "race") or about is None:
             return False
-        self.show(worker.Loaded(about["model"], about["analysis"]), about["which"], about["sizes"])
+        self.show(Loaded(about["model"], about["analysis"]), about["which"], about["sizes"])
         known = ("model", "analysis", "which", "sizes", "problem", "race")
         self.param.update(**{k: v for k, v in about.items() if k not in known})
         self.set_problem()

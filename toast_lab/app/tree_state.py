@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.app.mirror import Mirror
 from toast_lab.app.plan_facts import Lookup, PlanFacts
 from toast_lab.app.session import Session
+from toast_lab.jobs.mirror import Mirror
 from toast_lab.search.confidence import Steering, priors, upper_bounds
 from toast_lab.search.trace import Simulation
 from toast_lab.search.trace_places import Actions, Tally

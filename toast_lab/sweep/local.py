@@ -14,7 +14,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
-from collections.abc import Sequence
 from typing import Any
 
 from toast_lab import isolate

@@ -10,16 +10,16 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.background import Running, RunningRace, RunningSearch
 from toast_lab.app.cells.view import FILL, View, every_tick, filling, refused, shown, table_html
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
-from toast_lab.app.mirror import Mirror
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
-from toast_lab.app.worker import Batch
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
+from toast_lab.jobs.background import Running, RunningRace, RunningSearch
+from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race, Row
 from toast_lab.search.search_child import Point

@@ -12,11 +12,11 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.after_plan import EXPORTS
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
+from toast_lab.jobs.plan_job import EXPORTS
 from toast_lab.runtime.topologies import CHIPS
 
 KINDS = ("run", "compile", "export")

@@ -10,7 +10,6 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
@@ -18,6 +17,7 @@ from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
+from toast_lab.jobs.job import JobState
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, SearchCurves
 

@@ -13,9 +13,9 @@ from toast_lab.app import look
 from toast_lab.app.checked import Checked, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
+from toast_lab.jobs.job import JobState
 from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
@@ -147,10 +147,10 @@ class RacePane(pn.viewable.Viewer):
             if racing and job is not None and job.state is JobState.PAUSED
             else ("Hold after this")
         )
-        self.compare.disabled = race.found is None or not race.found.costs
+        self.compare.disabled = race.raced is None or not race.raced.costs
         shown = (
             race.changes,
-            race.found is not None,
+            race.raced is not None,
             racing,
             job.state if racing and job is not None else None,
         )

@@ -464,7 +464,7 @@ CHAPTER = Chapter(
             _evaluation,
             task=Task(
                 lambda s: "Race the methods.",
-                lambda s: s.race.found is not None and not s.busy,
+                lambda s: s.race.raced is not None and not s.busy,
                 lambda s: s.start_race(RIVALS, RACE_S, 0),
                 _raced,
             ),

@@ -16,20 +16,19 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toast_lab.app import worker
-from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
+from toast_lab.jobs.job import JOBS, Job, JobState
+from toast_lab.jobs.race_job import Raced, RaceEnd, RacePoint, RaceState, race_methods
+from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
 from toast_lab.search.contract import Budget, SearchResult, Status
-from toast_lab.search.methods import brought, method_named
+from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, Row, check
 from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
-from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
-PATIENCE_S = 10.0  #: that a search which was told to stop has before it is killed
 WORDS = {
     JobState.PAUSED: "paused",
     JobState.DONE: "done",
@@ -59,8 +58,7 @@ class Running:
     @property
     def state(self) -> str:
         """``preparing``, ``searching``, ``paused``, ``done``, ``failed`` or ``cancelled``."""
-        found = WORDS.get(self.job.state)
-        return found or ("searching" if self._began() else "preparing")
+        return WORDS.get(self.job.state) or ("searching" if self._began() else "preparing")
 
     @property
     def elapsed_s(self) -> float:
@@ -77,7 +75,7 @@ class Running:
 
     def stop(self) -> None:
         """End now and keep what was found; ``result`` then gives it."""
-        JOBS.stop(self.job, PATIENCE_S)
+        self.job.stop()
 
     def cancel(self) -> None:
         """Kill the child; what it had found is lost, but for the curve."""
@@ -176,7 +174,7 @@ class RunningSearch(Running):
             if not isinstance(self.job.error, RunFailed) or self._crashed is None:
                 raise
             return self._crashed
-        return self._made
+        return self._finished
 
     @functools.cached_property
     def _crashed(self) -> SearchResult | None:
@@ -204,74 +202,54 @@ class RunningSearch(Running):
             )
         except (ToastError, IndexError):  # refined, or made by an integer program
             taken = ()
-        message = (
-            f"{Status.CRASHED.value} {self.simulations} simulations were reported. "
-            f"{self.job.message}"
-        )
+        reported = f"{self.simulations} simulations were reported."
         return SearchResult(
-            plan,
-            price(problem, plan),
-            Status.CRASHED,
-            trace,
-            self.method,
-            self.seed,
-            self.simulations,
-            elapsed_s,
-            taken,
-            message,
+            plan=plan,
+            cost=price(problem, plan),
+            status=Status.CRASHED,
+            trace=trace,
+            method=self.method,
+            seed=self.seed,
+            evaluations=self.simulations,
+            elapsed_s=elapsed_s,
+            actions=taken,
+            message=f"{Status.CRASHED.value} {reported} {self.job.message}",
         )
 
     @functools.cached_property
-    def _made(self) -> SearchResult:
-        found, analysis = self.job.result, self.problem.analysis
-        for array in (found.op_factor, found.value_dim):
-            array.flags.writeable = False
-        plan = ShardingPlan(
-            analysis.program,
-            self.problem.mesh,
-            found.op_factor,
-            found.value_dim,
-            found.actions,
-            found.key,
-            analysis.trees,
-        )
-        return SearchResult(
-            plan,
-            found.cost,
-            Status[found.status],
-            found.trace,
-            self.method,
-            self.seed,
-            found.evaluations,
-            found.elapsed_s,
-            found.taken,
-            found.message,
-            found.bound,
-        )
+    def _finished(self) -> SearchResult:
+        end: SearchEnd = self.job.result
+        return end.search_result(self.problem)
 
     def _began(self) -> bool:
         return self.simulations > 0
 
     def _take(self, data: Any) -> None:
-        if isinstance(data, worker.Batch):
+        if isinstance(data, Batch):
             self._done = data.done
             self._points += [
-                Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
-                for s in data.simulations
-                if s.improved
+                Point(
+                    elapsed_s=simulation.elapsed_s,
+                    score=simulation.score,
+                    time_s=simulation.time_s,
+                    peak_bytes=simulation.peak_bytes,
+                    fits=simulation.fits,
+                    simulation=simulation.index,
+                    actions=simulation.actions,
+                )
+                for simulation in data.simulations
+                if simulation.improved
             ]
 
     def __repr__(self) -> str:
+        text = (
+            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, "
+            f"{self.simulations:,} simulations"
+        )
         best = self.best
-        found = (
-            f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
-            if best is not None
-            else ""
-        )
-        return (
-            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} "
-            f"simulations{found}"
-        )
+        if best is not None:
+            text += f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
+        return text
 
 
 class RunningRace(Running):
@@ -282,8 +260,6 @@ class RunningRace(Running):
     """
 
     def __init__(self, problem: Problem, job: Job, methods: tuple[str, ...], seed: int) -> None:
-        from toast_lab.app.racing import RaceState
-
         super().__init__(problem, job)
         self.methods, self.seed = methods, seed
         self._race = RaceState(problem, methods, seed)
@@ -292,7 +268,7 @@ class RunningRace(Running):
     def points(self) -> dict[str, list[Point]]:
         """By method, the improvements so far."""
         self._drain()
-        return {m: list(p) for m, p in self._race.points.items()}
+        return {method: list(points) for method, points in self._race.points.items()}
 
     @property
     def rows(self) -> list[Row]:
@@ -303,9 +279,10 @@ class RunningRace(Running):
     @property
     def best(self) -> Row | None:
         """The row of the best plan so far; None before the first."""
-        found = [r for r in self.rows if r.score is not None]
         return min(
-            found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0), default=None
+            (row for row in self.rows if row.score is not None),
+            key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
+            default=None,
         )
 
     def result(self, timeout_s: float | None = None) -> Race:
@@ -317,22 +294,18 @@ class RunningRace(Running):
             RunFailed: the race was cancelled.
             TimeoutError: it goes on.
         """
-        race: Race = self._wait(timeout_s).race
-        return race
-
-    def stop(self) -> None:
-        """End now and keep what was found; each method has time to hand it over."""
-        JOBS.stop(self.job, 60.0)
+        raced: Raced = self._wait(timeout_s)
+        return raced.race
 
     def _began(self) -> bool:
         return bool(self.rows)
 
     def _take(self, data: Any) -> None:
-        if isinstance(data, worker.RacePoint | worker.RaceEnd):
+        if isinstance(data, RacePoint | RaceEnd):
             self._race.take(data)
 
     def __repr__(self) -> str:
-        through = sum(r.status != "runs" for r in self.rows)
+        through = sum(row.status != "runs" for row in self.rows)
         return (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of "
             f"{len(self.methods)} through"
@@ -365,23 +338,17 @@ def start_search(
     """
     _check_problem(problem, "start_search")
     method_named(method).of(options)
-    budget = budget or Budget()
-    job = JOBS.start(
-        "search",
-        f"{method} on {problem.describe()}",
-        "toast_lab.app.worker:search_problem",
+    request = SearchRequest(
         problem,
         method,
         seed,
-        budget.seconds,
-        budget.evaluations,
-        dict(options),
-        controlled=True,
-        time_limit_s=TIME_LIMIT_S,
+        budget=budget or Budget(),
+        options=options,
         resume=resume,
         with_trace=True,
-        brought=brought(),
     )
+    title = f"{method} on {problem.describe()}"
+    job = JOBS.start("search", title, RUN_SEARCH, request, time_limit_s=TIME_LIMIT_S)
     _end_with_us()
     return RunningSearch(problem, job, method, seed, options)
 
@@ -411,18 +378,15 @@ def start_race(
     """
     _check_problem(problem, "start_race")
     check(methods, options)
-    budget = budget or Budget()
     job = JOBS.start(
         "race",
         f"racing {', '.join(methods)} on {problem.describe()}",
-        worker.race_methods,
-        problem,
-        tuple(methods),
-        seed,
-        budget.seconds,
-        evaluations=budget.evaluations,
+        race_methods,
+        problem=problem,
+        methods=tuple(methods),
+        seed=seed,
+        budget=budget or Budget(),
         options=options,
-        controlled=True,
     )
     _end_with_us()
     return RunningRace(problem, job, tuple(methods), seed)
