@@ -8,7 +8,7 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
 from toast_lab.app.markup import bytes_text, h, seconds_text
 from toast_lab.app.session import Session
@@ -28,38 +28,8 @@ class ActionList(JSComponent):
     rows = param.List(default=[], doc="[axis, bits, label] of each button")
     clicked = param.List(default=[], doc="[group, axis, bits, counter] of the last click")
 
-    _esm = """
-export function render({ model }) {
-  const root = document.createElement('div')
-  let clicks = 0
-  function fill() {
-    const group = model.group
-    root.replaceChildren(...model.rows.map(([axis, bits, label]) => {
-      const button = document.createElement('button')
-      button.type = 'button'
-      button.textContent = label
-      button.title = label
-      button.addEventListener('click', () => { model.send_msg([group, axis, bits, ++clicks]) })
-      return button
-    }))
-  }
-  model.on('rows', fill)
-  model.on('group', fill)
-  fill()
-  return root
-}
-"""
-    _stylesheets = [  # noqa: RUF012
-        f"""
-:host {{ display: block; }}
-button {{ display: block; width: 100%; margin: 2px 0; padding: 6px 10px; border: 0;\
- border-radius: 6px; cursor: pointer;
-  background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430); font: 13px/1.3 {look.FONT};\
- text-align: left; }}
-button:hover {{ background: var(--tl-on, #e3eefc); }}
-button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
-"""
-    ]
+    _esm = assets.script("action_buttons")
+    _stylesheets = [assets.sheet("action_buttons")]  # noqa: RUF012
 
     def _handle_msg(self, data: Any) -> None:
         self.clicked = list(data)

@@ -9,7 +9,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import bytes_text, h, seconds_text
 from toast_lab.app.session import Session
 
@@ -103,8 +103,4 @@ def _line(mark: str, text: str, note: str) -> Any:
     )
 
 
-LIST = """
-ul.differ { list-style: none; margin: 6px 0 0; padding: 0; columns: 2; }
-ul.differ li { overflow-wrap: anywhere; padding: 2px 0; break-inside: avoid; }
-.mark { display: inline-block; width: 18px; font-weight: 650; color: var(--tl-good, #125c36); }
-"""
+LIST = assets.sheet("beside")

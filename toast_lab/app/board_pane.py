@@ -10,7 +10,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import bytes_text, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
@@ -253,7 +253,4 @@ def _label(option: SideOption) -> str:
     )
 
 
-SWITCH = """
-.bk-btn { padding: 3px 8px; font-size: 12px; white-space: nowrap; overflow: hidden;\
- text-overflow: ellipsis; }
-"""
+SWITCH = assets.sheet("switch")

@@ -8,7 +8,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import keys, look, theme
+from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.markup import h, join
@@ -376,10 +376,7 @@ DOING = {
 }
 # On narrow screens it is hidden, since the pages say it again
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
-NAV = """
-.bk-btn { padding: 4px 14px; font-weight: 600; }
-@media (max-width: 1100px) { .bk-btn { padding: 4px 8px; } }
-"""
+NAV = assets.sheet("nav")
 
 
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:

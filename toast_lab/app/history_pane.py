@@ -10,7 +10,7 @@ from typing import Any
 import panel as pn
 import param
 
-from toast_lab.app import keys, look
+from toast_lab.app import assets, keys, look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
@@ -164,11 +164,4 @@ class HistoryPane(pn.viewable.Viewer):
         return self._view
 
 
-COSTS = """
-table.costs { border-collapse: collapse; width: 100%; font-size: 12px;\
- font-variant-numeric: tabular-nums; }
-table.costs th { text-align: left; font-weight: 500; color: var(--tl-quiet, #5b6675);\
- padding: 1px 4px 1px 0; }
-table.costs td { padding: 1px 4px 1px 0; white-space: nowrap; }
-table.costs td:nth-child(2) { font-weight: 650; }
-"""
+COSTS = assets.sheet("costs")

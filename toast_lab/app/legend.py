@@ -5,6 +5,7 @@ Every mark drawn as it is in the picture, and what it means.
 
 from __future__ import annotations
 
+from toast_lab.app import assets
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL, style
@@ -130,12 +131,4 @@ def _ring(hue: str) -> Safe:
     return _svg(h("circle", cx="17", cy="8", r="6", fill=hue, stroke=ACCENT, stroke_width="3"))
 
 
-LEGEND = """
-details summary { font-size: 11px; letter-spacing: .06em; text-transform: uppercase;\
- font-weight: 650;
-  color: var(--tl-quiet, #5b6675); cursor: pointer; margin: 10px 0 5px; }
-details summary:focus-visible { outline: 1px solid var(--tl-accent, #1f6feb); }
-dl.legend { display: grid; grid-template-columns: 34px minmax(0, 1fr); gap: 4px 8px;\
- margin: 0 0 6px; font-size: 12px; }
-dl.legend dt, dl.legend dd { margin: 0; }
-"""
+LEGEND = assets.sheet("legend")

@@ -6,7 +6,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.machines import machine_file
@@ -41,7 +41,7 @@ class ProblemPane(pn.viewable.Viewer):
             visible=False,
             sizing_mode="stretch_width",
             margin=(3, 0),
-            stylesheets=[look.INPUT + MONOSPACED],
+            stylesheets=[look.INPUT + assets.sheet("monospaced")],
         )
         self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
         self.take = look.button("Use this mesh and machine", disabled=True)
@@ -162,9 +162,3 @@ def words(checked: Checked) -> Safe:
     sign = "✓ " if checked.good else "✗ "
     first = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
     return join([first, *(h("p", line, cls="quiet") for line in checked.lines[1:])])
-
-
-MONOSPACED = (
-    f"textarea.bk-input {{ font-family: {look.MONO}; font-size: 11px; white-space: pre; "
-    f"overflow: auto; }}"
-)

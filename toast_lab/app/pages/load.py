@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import SOLVED, Solved, card_text
 from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
@@ -356,14 +356,8 @@ def _verdict(report: Any) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-WRAP = """
-.tabulator .tabulator-row .tabulator-cell { white-space: normal !important; height: auto !important;
-  overflow-wrap: anywhere; vertical-align: top; }
-"""
-BELOW = (
-    ":host { flex: 0 0 auto !important; height: clamp(170px, 30vh, 320px) !important; "
-    "overflow: hidden; }"
-)
+WRAP = assets.sheet("wrap")
+BELOW = assets.sheet("below")
 UPLOAD_HELP = (
     "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export "
     "artefact, up to "
