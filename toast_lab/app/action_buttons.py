@@ -55,15 +55,15 @@ class ActionButtons(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Price what the selected colour can do now."""
-        session, group = self.session, self.session.selected_group
-        every = session.action_prices()
+        session, group = self.session, self.session.selection.group
+        every = session.hand.action_prices()
         rows = every[:MAX_PRICED]
-        notes = [] if rows else [session.why_no_action()]
+        notes = [] if rows else [session.hand.why_no_action()]
         if rows and self._reasons:
-            notes = session.refusals(every)
-        shown = session.analysis is not None and group is not None
+            notes = session.hand.refusals(every)
+        shown = session.loaded.analysis is not None and group is not None
         if shown and group is not None:
-            name = session.analysis.groups[group].name
+            name = session.loaded.analysis.groups[group].name
             self.head.object = h(
                 "h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated")
             )
@@ -77,13 +77,13 @@ class ActionButtons(pn.viewable.Viewer):
 
     def _clicked(self, group: int, axis: str, bits: int) -> None:
         session = self.session
-        if session.analysis is None or group != session.selected_group:
-            session.say(
+        if session.loaded.analysis is None or group != session.selection.group:
+            session.notices.say(
                 "Another colour was selected before this click arrived; nothing was sharded.",
                 "error",
             )
             return
-        session.add_action(axis, bits)
+        session.hand.add_action(axis, bits)
 
     def __panel__(self) -> Any:
         return self.column

@@ -154,7 +154,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         if kept is not None:
             session.step = view.step or session.step
         else:
-            if session.analysis is None and not view.model:
+            if session.loaded.analysis is None and not view.model:
                 session.load(
                     offered or built_in or "attention",
                     then=lambda loaded: link.open_view(loaded, view),
@@ -162,10 +162,10 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             else:
                 link.open_view(session, view)
             # What takes a worker takes seconds; show something meanwhile
-            if session.analysis is None:
+            if session.loaded.analysis is None:
                 session.load("attention")
         if refused:
-            session.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
+            session.notices.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
         explorer.watch()

@@ -68,8 +68,12 @@ class Collectives:
         )
         self.table.on_click(lambda e: self.ask(int(e.row)))
         self.answer = look.text(h("p", HINT, cls="quiet"), margin=(0, 6))
-        sums = csv_button(save, lambda: self._file("sums"), lambda: self._sums(), session.say)
-        rows = csv_button(save, lambda: self._file("collectives"), lambda: self._rows, session.say)
+        sums = csv_button(
+            save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
+        )
+        rows = csv_button(
+            save, lambda: self._file("collectives"), lambda: self._rows, session.notices.say
+        )
         why = pn.Column(
             self.answer,
             width=264,
@@ -119,7 +123,7 @@ class Collectives:
             item, future = self._matching
             self._matching = None
             if item is self._item:
-                with self.session.guarded():
+                with self.session.notices.guarded():
                     where = getattr(item.made, "topology", "") or item.made.devices
                     found = future.result()
                     n = len(found.different)
@@ -132,7 +136,7 @@ class Collectives:
         if self._asked is not None and self._asked[2].done():
             _, _, reasons = self._asked
             self._asked = None
-            with self.session.guarded():
+            with self.session.notices.guarded():
                 self.answer.object = join([_reason(r) for r in reasons.result()])
 
     def _show(self, rows: Any, words: str) -> None:
@@ -151,7 +155,7 @@ class Collectives:
         found = self._rows.iloc[row]
         self.table.selection = [row]
         if int(found["op"]) >= 0:
-            self.session.select(tuple(self._item.plan.program.factors(int(found["op"]))))
+            self.session.selection.select(tuple(self._item.plan.program.factors(int(found["op"]))))
         if int(found["number"]) < 0:
             reason = found["reason"] or "no reason is known"
             self.answer.object = join(
@@ -161,7 +165,7 @@ class Collectives:
                 ]
             )
             return
-        future = self.session.ask_why(self._item.name, int(found["number"]))
+        future = self.session.plans.ask_why(self._item.name, int(found["number"]))
         if future is not None:
             self.answer.object = h("p", "Looking for the cause …", cls="quiet")
             self._asked = (self._item.name, row, future)

@@ -40,14 +40,14 @@ def sequence_side(s: Session) -> int:
 
 
 def _choose(s: Session, side: int) -> None:
-    if any(action in s.manual_actions for action in SIDES):
-        s.choose_side(s.analysis.compatibility_sets[0].resolution, "s", side)
+    if any(action in s.hand.actions for action in SIDES):
+        s.hand.choose_side(s.loaded.analysis.compatibility_sets[0].resolution, "s", side)
     else:
         take(s, SIDES[side])
 
 
 def _program(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     twice = carriers(a, "S", 2)
     return (
         "Attention with an average in place of the softmax, as in the paper. Keys and queries "
@@ -59,7 +59,7 @@ def _program(s: Session) -> str:
 
 
 def _names(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "The same program with I applied only. Every op has names of its own, written beside the "
         "text and drawn as "
@@ -71,7 +71,7 @@ def _names(s: Session) -> str:
 
 
 def _graph(s: Session) -> str:
-    a, n = s.analysis, len(s.analysis.conflicts)
+    a, n = s.loaded.analysis, len(s.loaded.analysis.conflicts)
     return (
         f"The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
         f"{count(n, 'conflict')}, on {listed(place_text(a, k) for k in range(n))}. Each could be "
@@ -82,7 +82,7 @@ def _graph(s: Session) -> str:
 
 
 def _box(s: Session) -> str:
-    a, text = s.analysis, s.analysis.name_text
+    a, text = s.loaded.analysis, s.loaded.analysis.name_text
     (n, o), other = a.conflicts[0].sides, boxed_with(a, 0)[0]
     left, right = a.conflicts[other].sides
     return (
@@ -96,7 +96,7 @@ def _box(s: Session) -> str:
 
 
 def _one_path(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by "
         "way of the sums `s` "
@@ -112,7 +112,7 @@ def _one_path(s: Session) -> str:
 
 
 def _two_paths(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     rows = [taken(s, (side,)) for side in SIDES]
     return (
         "With `w = z + transpose(z)` both dims reach the other side too. The definition of `z` "
@@ -125,18 +125,18 @@ def _two_paths(s: Session) -> str:
 
 
 def _set(s: Session) -> str:
-    a, n = s.analysis, len(s.analysis.conflicts)
+    a, n = s.loaded.analysis, len(s.loaded.analysis.conflicts)
     return (
         f"Boxes chain the conflicts together. What they join is a compatibility set; here "
         f"{count(len(a.compatibility_sets), 'set')} holds all {n}. One bit settles it, so that "
         f"of {2**n} resolutions "
-        f"{s.analysis.n_resolutions} are left: all side 0 or all side 1, the two rows of the board."
+        f"{s.loaded.analysis.n_resolutions} are left: all side 0 or all side 1, the two rows of the board."
     )
 
 
 def _whole_set(s: Session) -> bool:
-    return s.analysis is not None and set(s.conflicts) == set(
-        s.analysis.compatibility_sets[0].conflicts
+    return s.loaded.analysis is not None and set(s.selection.conflicts) == set(
+        s.loaded.analysis.compatibility_sets[0].conflicts
     )
 
 
@@ -144,7 +144,7 @@ def _sequence(s: Session) -> str:
     side = sequence_side(s)
     d = 1 if side else 0
     return (
-        f"Side {side} cuts dim {d} of {listed(carriers(s.analysis, 'S', 2))}: sequence sharding, "
+        f"Side {side} cuts dim {d} of {listed(carriers(s.loaded.analysis, 'S', 2))}: sequence sharding, "
         "which lets "
         "a Transformer read texts that no single device could hold. Choose it on axis `s` and "
         "compare the listing with "
@@ -231,7 +231,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: (factors(s, "a"), ()),
-            code=lambda s: identified_lines(s.analysis),
+            code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
             "attention.graph",
@@ -255,7 +255,7 @@ CHAPTER = Chapter(
             _box,
             actions=(),
             level="names",
-            select=lambda s: ((), (0, boxed_with(s.analysis, 0)[0])),
+            select=lambda s: ((), (0, boxed_with(s.loaded.analysis, 0)[0])),
         ),
         Step(
             "attention.one_path",
@@ -295,8 +295,10 @@ CHAPTER = Chapter(
             task=Task(
                 lambda s: "Select the set: click a row of the board.",
                 _whole_set,
-                lambda s: s.select((), s.analysis.compatibility_sets[0].conflicts),
-                lambda s: f"Selected: {count(len(s.conflicts), 'conflict')} that one bit settles.",
+                lambda s: s.selection.select((), s.loaded.analysis.compatibility_sets[0].conflicts),
+                lambda s: (
+                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit settles."
+                ),
             ),
         ),
         Step(
@@ -309,10 +311,10 @@ CHAPTER = Chapter(
             _sequence,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
             task=Task(
                 lambda s: f"Choose side {sequence_side(s)} on `s`.",
-                lambda s: SIDES[sequence_side(s)] in s.manual_actions,
+                lambda s: SIDES[sequence_side(s)] in s.hand.actions,
                 lambda s: _choose(s, sequence_side(s)),
                 _sequence_done,
             ),
@@ -349,10 +351,10 @@ CHAPTER = Chapter(
             _other,
             actions=SIDES[1:],
             tab="listing",
-            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
             task=Task(
                 lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
-                lambda s: SIDES[1 - sequence_side(s)] in s.manual_actions,
+                lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
                 lambda s: _choose(s, 1 - sequence_side(s)),
                 _other_done,
             ),

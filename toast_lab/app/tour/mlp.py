@@ -31,7 +31,7 @@ BATCH, MODEL = "B->b", "U->m"
 
 
 def _system(s: Session) -> str:
-    p, a = s.analysis.program, s.analysis
+    p, a = s.loaded.analysis.program, s.loaded.analysis
     return (
         "The paper's Figure 7 is the row of pages above. **Load** reads a program, here "
         "StableHLO of JAX, "
@@ -40,14 +40,14 @@ def _system(s: Session) -> str:
         f"names "
         "and sorts them into colours. **By hand** and **Search** pick colours to shard, priced "
         "by one cost model for "
-        f"`{s.problem.machine.name}` on the mesh `{s.problem.mesh}`. **Compare** lowers plans to "
+        f"`{s.loaded.problem.machine.name}` on the mesh `{s.loaded.problem.mesh}`. **Compare** lowers plans to "
         "device-local "
         "code, compiles and runs them."
     )
 
 
 def _program(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     names = [g.name for g in a.groups if g.n_names > 1]
     yellow, green = (
         f"`{c}` ({a.groups[a.group_index(c)].size}) on {listed(carriers(a, c))}" for c in ("B", "U")
@@ -64,8 +64,8 @@ def _program(s: Session) -> str:
 
 def _rules(s: Session) -> str:
     y = factors(s, "y")
-    classes = s.analysis.program.factor_class
-    summed = [s.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
+    classes = s.loaded.analysis.program.factor_class
+    summed = [s.loaded.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
     return (
         "Every op has a rule, the figure's, that says which dims of its operands and results "
         "are cut together. The "
@@ -78,7 +78,7 @@ def _rules(s: Session) -> str:
 
 
 def _fresh(s: Session) -> str:
-    text = fresh_lines(s.analysis)
+    text = fresh_lines(s.loaded.analysis)
     return (
         "The analysis gives a fresh name to each dim of each definition and each use; `x.0'` is "
         "dim 0 of the first use "
@@ -92,7 +92,7 @@ def _fresh(s: Session) -> str:
 
 def _identified(s: Session) -> str:
     return (
-        f"I applied: each name left is one way to cut one op. These {s.analysis.names.n} names "
+        f"I applied: each name left is one way to cut one op. These {s.loaded.analysis.names.n} names "
         "are the graph's markers, "
         "with the same numbers, and M is the thin lines between them. Each op could still be cut "
         "in a way of its own: "
@@ -101,7 +101,7 @@ def _identified(s: Session) -> str:
 
 
 def _colours(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     u = a.groups[a.group_index("U")]
     return (
         "Now read M as identities too. What hangs together becomes one colour, a lane of the "
@@ -113,13 +113,13 @@ def _colours(s: Session) -> str:
 
 
 def _contracted(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return next(a.dim_text(n) for n in factors(s, "w") if a.program.factor_class[n] == REDUCTION)
 
 
 def _batch(s: Session) -> str:
     return (
-        f"The mesh `{s.problem.mesh}` has {s.problem.mesh.n_devices} devices. To cut the batch, "
+        f"The mesh `{s.loaded.problem.mesh}` has {s.loaded.problem.mesh.n_devices} devices. To cut the batch, "
         "colour `B` goes on "
         f"axis "
         f"`b`: select it left, then take the offer for `b`. Unsharded, a step takes "
@@ -131,14 +131,14 @@ def _batch_done(s: Session) -> str:
     row = taken(s, (BATCH,))
     return (
         f"`x` is now `{dims(s, 'x', [BATCH])}`, cut along `b`, and so are "
-        f"{listed(carriers(s.analysis, 'B')[1:])}. "
+        f"{listed(carriers(s.loaded.analysis, 'B')[1:])}. "
         f"Every device works on its own rows: {sent(row)}. A step takes {price(row)}."
     )
 
 
 def _whole(s: Session) -> list[str]:
     """Arguments that cutting the batch leaves whole."""
-    specs, program = plan_of(s, [BATCH]).value_specs(), s.analysis.program
+    specs, program = plan_of(s, [BATCH]).value_specs(), s.loaded.analysis.program
     return [program.value_name[v] for v in range(program.n_arguments) if not any(specs[v])]
 
 
@@ -146,7 +146,7 @@ def _tiles(s: Session) -> str:
     return (
         "Each box is a device and the filled part is what it holds of `x`. Devices that share a "
         "hue hold the same "
-        f"rows: axis `b` has {s.problem.mesh.sizes[0]} parts, and the {s.problem.mesh.sizes[1]} "
+        f"rows: axis `b` has {s.loaded.problem.mesh.sizes[0]} parts, and the {s.loaded.problem.mesh.sizes[1]} "
         "devices along `m` are "
         f"copies. {listed(_whole(s))} are whole everywhere, which is the price of cutting only "
         "the batch."
@@ -222,7 +222,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: (factors(s, "y"), ()),
-            code=lambda s: fresh_lines(s.analysis, "y"),
+            code=lambda s: fresh_lines(s.loaded.analysis, "y"),
         ),
         Step(
             "mlp.fresh",
@@ -235,7 +235,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: (factors(s, "z"), ()),
-            code=lambda s: fresh_lines(s.analysis),
+            code=lambda s: fresh_lines(s.loaded.analysis),
         ),
         Step(
             "mlp.identified",
@@ -248,7 +248,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: ((), ()),
-            code=lambda s: identified_lines(s.analysis),
+            code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
             "mlp.colours",
@@ -264,7 +264,7 @@ CHAPTER = Chapter(
             drawer=True,
             quiz=Quiz(
                 "Along which colour does the second matmul sum?",
-                lambda s: [g.name for g in s.analysis.groups if g.n_names > 1],
+                lambda s: [g.name for g in s.loaded.analysis.groups if g.n_names > 1],
                 _contracted,
                 lambda s: (
                     f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` "
@@ -286,7 +286,7 @@ CHAPTER = Chapter(
             select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `B` on axis `b`.",
-                lambda s: BATCH in s.manual_actions,
+                lambda s: BATCH in s.hand.actions,
                 lambda s: take(s, BATCH),
                 _batch_done,
             ),
@@ -317,7 +317,7 @@ CHAPTER = Chapter(
             select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `U` on axis `m`.",
-                lambda s: {BATCH, MODEL} <= set(s.manual_actions),
+                lambda s: {BATCH, MODEL} <= set(s.hand.actions),
                 lambda s: take(s, BATCH, MODEL),
                 _megatron_done,
             ),

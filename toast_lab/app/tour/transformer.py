@@ -42,7 +42,7 @@ RIVALS = ("mcts", "automap", "alpa")
 
 def hidden_value(s: Session) -> str:
     """The first activation with the dims batch, sequence and hidden."""
-    a = s.analysis
+    a = s.loaded.analysis
     wanted = ["batch", "sequence", "hidden"]
     return next(
         a.program.value_name[v]
@@ -52,13 +52,13 @@ def hidden_value(s: Session) -> str:
 
 
 def _hidden_names(s: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    a = s.analysis
+    a = s.loaded.analysis
     op = int(a.program.value_op[a.program.value_name.index(hidden_value(s))])
     return tuple(a.program.factors(op)), ()
 
 
 def _program(s: Session) -> str:
-    a, p = s.analysis, s.analysis.program
+    a, p = s.loaded.analysis, s.loaded.analysis.program
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
         f"{p.n_ops - p.n_arguments:,} "
@@ -71,7 +71,7 @@ def _program(s: Session) -> str:
 
 
 def _sets(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     alike = Counter(x.resolution for x in a.compatibility_sets)
     each = len(a.conflicts) // max(1, len(a.compatibility_sets))
     return (
@@ -87,12 +87,12 @@ def _sets(s: Session) -> str:
 
 def _data(s: Session) -> str:
     row = taken(s, ())
-    limit = bytes_text(s.problem.memory_limit_bytes)
+    limit = bytes_text(s.loaded.problem.memory_limit_bytes)
     fits = "which fits" if row.fits else f"more than the {limit} of a device"
     return (
         f"On one device a step needs {bytes_text(row.peak_bytes)}, {fits}. Data parallelism is "
         "one action: the "
-        f"colour `batch`, {s.analysis.groups[s.analysis.group_index('batch')].n_names} names in "
+        f"colour `batch`, {s.loaded.analysis.groups[s.loaded.analysis.group_index('batch')].n_names} names in "
         "all, on axis `data`. "
         "No strategy is coded anywhere; watch what it becomes."
     )
@@ -108,9 +108,9 @@ def _left(s: Session) -> str:
     return (
         f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan "
         f"`{dims(s, name, DATA)}`. "
-        f"As on the left of the figure it is cut along one axis: {s.problem.mesh.sizes[0]} "
+        f"As on the left of the figure it is cut along one axis: {s.loaded.problem.mesh.sizes[0]} "
         "different shards, each on "
-        f"the {s.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which "
+        f"the {s.loaded.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which "
         "two dims are drawn."
     )
 
@@ -155,7 +155,7 @@ def _right(s: Session) -> str:
     return (
         f"The same activation, now `{dims(s, name, MEGATRON)}`: cut along both axes, as on the "
         "right of the figure. "
-        f"Each of the {s.problem.mesh.n_devices} devices holds a part of its own, and every hue "
+        f"Each of the {s.loaded.problem.mesh.n_devices} devices holds a part of its own, and every hue "
         "stands once."
     )
 
@@ -177,7 +177,7 @@ def _sequence(s: Session) -> str:
 
 
 def _sequenced(s: Session) -> bool:
-    return any(a.startswith("sequence") and a.endswith("->model") for a in s.manual_actions)
+    return any(a.startswith("sequence") and a.endswith("->model") for a in s.hand.actions)
 
 
 def _sequence_done(s: Session) -> str:
@@ -191,7 +191,7 @@ def _sequence_done(s: Session) -> str:
 
 def _search(s: Session) -> str:
     return (
-        f"By hand it took {count(len(s.manual_actions), 'action')} and an expert. Monte Carlo "
+        f"By hand it took {count(len(s.hand.actions), 'action')} and an expert. Monte Carlo "
         "tree search tries "
         "sequences of the same actions, guided by the cost model. Run it: the curves show the "
         "best "
@@ -201,12 +201,12 @@ def _search(s: Session) -> str:
 
 
 def _search_done(s: Session) -> str:
-    best = s.adviser()
+    best = s.hand.adviser()
     assert best is not None
     mine = taken(s)
     hand = (
         f"{seconds_text(mine.time_s)} by hand"
-        if s.manual_actions
+        if s.hand.actions
         else f"{seconds_text(mine.time_s)} unsharded"
     )
     actions = listed(a for a in best.plan.actions if "->" in a)
@@ -218,7 +218,7 @@ def _search_done(s: Session) -> str:
 
 
 def _beside(s: Session) -> str:
-    best = s.adviser()
+    best = s.hand.adviser()
     if best is None:
         return (
             "The search's plan stands beside yours here as soon as there is one. Press the "
@@ -235,20 +235,20 @@ def _beside(s: Session) -> str:
 
 
 def _stepped(s: Session) -> bool:
-    best = s.adviser()
+    best = s.hand.adviser()
     if best is None:
         return False
-    return s.next_of(best) is None or any(
-        a in best.plan.actions for a in s.manual_actions if a not in MEGATRON[:1]
+    return s.hand.next_of(best) is None or any(
+        a in best.plan.actions for a in s.hand.actions if a not in MEGATRON[:1]
     )
 
 
 def _take_next(s: Session) -> None:
-    best = s.adviser()
+    best = s.hand.adviser()
     if best is None:
-        s.ask_search()
+        s.hand.ask_search()
     else:
-        s.take_next(best)
+        s.hand.take_next(best)
 
 
 def _evaluation(s: Session) -> str:
@@ -266,21 +266,23 @@ def _evaluation(s: Session) -> str:
 def _raced(s: Session) -> str:
     found = [
         f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s"
-        for r in s.race.rows
+        for r in s.searches.race.rows
         if r.score
     ]
-    return f"{begin(s.race.verdict())} Step time and when it was found: {'; '.join(found)}."
+    return (
+        f"{begin(s.searches.race.verdict())} Step time and when it was found: {'; '.join(found)}."
+    )
 
 
 def _scaling(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the "
         'rerun, "Scaling devices '
         "and "
         'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and '
         "search again: "
-        f"the plan by hand has {count(len(s.manual_actions), 'action')} on `{s.problem.mesh}`, "
+        f"the plan by hand has {count(len(s.hand.actions), 'action')} on `{s.loaded.problem.mesh}`, "
         "the sequence is "
         f"{a.groups[a.group_index('sequence')].size} now."
     )
@@ -288,7 +290,7 @@ def _scaling(s: Session) -> str:
 
 def _end(s: Session) -> str:
     return (
-        f"That is the whole method. All {len(s.plans)} plans of this program are in the table: "
+        f"That is the whole method. All {len(s.plans.items)} plans of this program are in the table: "
         "price them on other "
         "machines, compile or execute them on virtual devices, and export PartitionSpecs for "
         "your own code. Your own "
@@ -321,7 +323,7 @@ CHAPTER = Chapter(
             _sets,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
             "transformer.data",
@@ -336,7 +338,7 @@ CHAPTER = Chapter(
             select=lambda s: colour_names(s, "batch"),
             task=Task(
                 lambda s: "Put `batch` on `data`.",
-                lambda s: DATA[0] in s.manual_actions,
+                lambda s: DATA[0] in s.hand.actions,
                 lambda s: take(s, *DATA),
                 _data_done,
             ),
@@ -367,7 +369,7 @@ CHAPTER = Chapter(
             select=lambda s: colour_names(s, "d_model"),
             task=Task(
                 lambda s: "Put `d_model` on `data`.",
-                lambda s: set(FSDP) <= set(s.manual_actions),
+                lambda s: set(FSDP) <= set(s.hand.actions),
                 lambda s: take(s, *FSDP),
                 _fsdp_done,
             ),
@@ -385,7 +387,7 @@ CHAPTER = Chapter(
             select=lambda s: colour_names(s, "hidden"),
             task=Task(
                 lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
-                lambda s: set(MEGATRON) <= set(s.manual_actions),
+                lambda s: set(MEGATRON) <= set(s.hand.actions),
                 lambda s: take(s, *MEGATRON),
                 _model_done,
             ),
@@ -431,8 +433,8 @@ CHAPTER = Chapter(
             _search,
             task=Task(
                 lambda s: "Run the search.",
-                lambda s: s.adviser() is not None and not s.busy,
-                lambda s: s.ask_search(),
+                lambda s: s.hand.adviser() is not None and not s.work.busy,
+                lambda s: s.hand.ask_search(),
                 _search_done,
             ),
         ),
@@ -451,7 +453,7 @@ CHAPTER = Chapter(
                 lambda s: "Take the search's next step.",
                 _stepped,
                 _take_next,
-                lambda s: f"The plan by hand: {listed(s.manual_actions)}, {price(taken(s))}.",
+                lambda s: f"The plan by hand: {listed(s.hand.actions)}, {price(taken(s))}.",
             ),
         ),
         Step(
@@ -464,8 +466,8 @@ CHAPTER = Chapter(
             _evaluation,
             task=Task(
                 lambda s: "Race the methods.",
-                lambda s: s.race.raced is not None and not s.busy,
-                lambda s: s.start_race(RIVALS, RACE_S, 0),
+                lambda s: s.searches.race.raced is not None and not s.work.busy,
+                lambda s: s.searches.start_race(RIVALS, RACE_S, 0),
                 _raced,
             ),
             tab="race",

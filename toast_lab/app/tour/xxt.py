@@ -24,7 +24,7 @@ SIDES = ("S@0->s", "S@1->s")
 
 
 def _program(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "`x` flows into the matmul along two paths: as it is, and transposed as `y`. So `y` is "
         f"`{dims(s, 'y')}`, and "
@@ -37,7 +37,7 @@ def _program(s: Session) -> str:
 
 
 def _chain(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     way = [a.name_text[n] for n in chain(a, 0)]
     sides = [a.name_text[n] for n in a.conflicts[0].sides]
     return (
@@ -123,12 +123,14 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: ((), ()),
-            code=lambda s: fresh_lines(s.analysis),
+            code=lambda s: fresh_lines(s.loaded.analysis),
             task=Task(
                 lambda s: "Click the red line of the graph.",
-                lambda s: 0 in s.conflicts,
-                lambda s: s.select((), (0,)),
-                lambda s: f"Selected: the conflict on {listed(carriers(s.analysis, 'S', 2))}.",
+                lambda s: 0 in s.selection.conflicts,
+                lambda s: s.selection.select((), (0,)),
+                lambda s: (
+                    f"Selected: the conflict on {listed(carriers(s.loaded.analysis, 'S', 2))}."
+                ),
             ),
         ),
         Step(
@@ -144,8 +146,8 @@ CHAPTER = Chapter(
             select=lambda s: ((), (0,)),
             task=Task(
                 lambda s: "Choose side 0 on `s`.",
-                lambda s: SIDES[0] in s.manual_actions,
-                lambda s: s.choose_side(0, "s", 0),
+                lambda s: SIDES[0] in s.hand.actions,
+                lambda s: s.hand.choose_side(0, "s", 0),
                 _chosen,
             ),
         ),
@@ -184,9 +186,11 @@ CHAPTER = Chapter(
             select=lambda s: ((), (0,)),
             task=Task(
                 lambda s: "Choose side 1 on `s`.",
-                lambda s: SIDES[1] in s.manual_actions,
+                lambda s: SIDES[1] in s.hand.actions,
                 lambda s: (
-                    s.choose_side(0, "s", 1) if SIDES[0] in s.manual_actions else take(s, SIDES[1])
+                    s.hand.choose_side(0, "s", 1)
+                    if SIDES[0] in s.hand.actions
+                    else take(s, SIDES[1])
                 ),
                 _flipped,
             ),
