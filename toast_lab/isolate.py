@@ -234,8 +234,8 @@ class Worker:
                 self.ask_to_end(patience_s)
             if time.monotonic() > deadline:
                 raise errors.RunFailed(
-                    f"{self.what}: no result within {time_limit_s:g} s, stopped. "
-                    "Raise the time limit or make the work smaller."
+                    f"{self.what}: no result within {time_limit_s:g} s, stopped. Raise the time "
+                    "limit or make the work smaller."
                 )
 
     def command(self, command: Any) -> None:

@@ -142,8 +142,8 @@ class BoardPane(pn.viewable.Viewer):
         assert self.board is not None
         if not self.board.disputes:
             words: Any = (
-                "No tensor of this program has two dims that would be sharded alike: "
-                "nothing to settle."
+                "No tensor of this program has two dims that would be sharded alike: nothing to "
+                "settle."
             )
             self._detail.object = h("p", words, cls="quiet")
             return

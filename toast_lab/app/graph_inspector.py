@@ -105,8 +105,8 @@ class GraphInspector(pn.viewable.Viewer):
                 ]
             )
         words = (
-            "Click a marker, a red conflict, a line of the listing or a row of the conflict "
-            "table below."
+            "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
+            "below."
         )
         return join([h("h2", "nothing selected"), h("p", words, cls="quiet")])
 

@@ -24,8 +24,8 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
         (_dots(one.hue, two.hue), _node_words(folded)),
         (
             _lane(one.hue),
-            "a lane is a colour: dims that are cut alike. Its marker's shape stands "
-            "before its name",
+            "a lane is a colour: dims that are cut alike. Its marker's shape stands before its "
+            "name",
         ),
         (
             _line(one.hue),
@@ -34,14 +34,14 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
         (
             _line(CONFLICT, "6 3", 2.2),
             "a red dashed line, without direction, is a conflict: two dims of one colour on one "
-            "tensor. There the lane "
-            "splits into side 0 (left) and side 1 (right), and joins again where the conflict ends",
+            "tensor. There the lane splits into side 0 (left) and side 1 (right), and joins again "
+            "where the conflict ends",
         ),
         (_box(), "an outline is a compatibility set: conflicts that one bit settles together"),
         (
             _times(),
-            "×18 after a row or a colour: code that ran 18 times, or as many mirrored "
-            "colours, shown as one",
+            "×18 after a row or a colour: code that ran 18 times, or as many mirrored colours, "
+            "shown as one",
         ),
         (_ring(one.hue), "a blue ring marks what is selected"),
         (
@@ -57,8 +57,8 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
     table = h("dl", *[join([h("dt", mark), h("dd", words)]) for mark, words in rows], cls="legend")
     tip = h(
         "p",
-        "Click a marker or a red line to select it; click a row's marker twice to unfold the "
-        "row, or fold it back.",
+        "Click a marker or a red line to select it; click a row's marker twice to unfold the row, "
+        "or fold it back.",
         cls="quiet",
     )
     scale: list[object] = []

@@ -133,8 +133,8 @@ def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
     text = text.lstrip("?")
     if len(text) > MAX_QUERY:
         return View(), [
-            f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: "
-            "nothing of it is read"
+            f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: nothing of it is "
+            "read"
         ]
     try:
         pairs = parse_qsl(text, max_num_fields=200, errors="replace")
@@ -300,9 +300,8 @@ def _apply(session: Any, view: View) -> None:
         session.selection.level = view.level
     if view.program and view.program != session.loaded.digest[: len(view.program)]:
         session.notices.say(
-            "The link's selection and plan are of another program and are left out: a link "
-            "carries built-in models "
-            "only. Load its model and open the link again."
+            "The link's selection and plan are of another program and are left out: a link carries "
+            "built-in models only. Load its model and open the link again."
             if not view.model
             else "The link's selection and plan are of another version of this model and are "
             "left out.",

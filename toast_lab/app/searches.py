@@ -102,8 +102,8 @@ class Searches(param.Parameterized):
             self._work.check_idle()
             if job is None or problem is None or not job.left_trace:
                 raise ToastError(
-                    "There is no search to go on from: run one first, or choose the "
-                    "file of a saved one."
+                    "There is no search to go on from: run one first, or choose the file of a "
+                    "saved one."
                 )
             settings = {key: job.about[key] for key in ("method", "seed", "options")}
             self._launch(problem, settings, job.trace_path)

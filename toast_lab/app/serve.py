@@ -50,8 +50,7 @@ def own_model(address: str, model: str | None, origins: tuple[str, ...] = ()) ->
         where = ", ".join([address or "all interfaces", *foreign])
         return "", (
             f"Served on {where}, which others can reach, so only built-in models are offered: "
-            "loading your own runs your code. "
-            "Serve on 127.0.0.1 for your own models."
+            "loading your own runs your code. Serve on 127.0.0.1 for your own models."
         )
     return model or "", ""
 
@@ -75,8 +74,8 @@ def read_origin(text: str) -> str:
     )
     if not match or not 1 <= int(match.group(3)) <= 65535:
         raise InvalidInput(
-            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address "
-            "that browsers open, such "
+            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address that "
+            "browsers open, such "
             'as "lab.example.org:5006" (443 for https without a port, 80 for http)'
         )
     return f"{match.group(1)}:{int(match.group(3))}"
@@ -254,9 +253,9 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
         text += "".join(f"\nalso as {o}" for o in origins)
     elif is_wildcard(address):
         text += (
-            "\nIt listens on all interfaces, but pages open on this machine only: say under "
-            "which name others reach "
-            f"it, for instance --allow-origin {socket.gethostname()}:{port}"
+            "\n"
+            "It listens on all interfaces, but pages open on this machine only: say under which "
+            f"name others reach it, for instance --allow-origin {socket.gethostname()}:{port}"
         )
     return text
 

@@ -71,8 +71,8 @@ class SourcePane(pn.viewable.Viewer):
         text, ops = source_lines.file_lines(file), self._ops.get(file, {})
         if not text:
             words = (
-                f"{file or 'The source'} cannot be read here; the listing says which line an "
-                "op comes from."
+                f"{file or 'The source'} cannot be read here; the listing says which line an op "
+                "comes from."
             )
             self._title.object = h("p", words, cls="quiet one")
         else:

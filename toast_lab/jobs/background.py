@@ -243,8 +243,8 @@ class RunningSearch(Running):
 
     def __repr__(self) -> str:
         text = (
-            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, "
-            f"{self.simulations:,} simulations"
+            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} "
+            "simulations"
         )
         best = self.best
         if best is not None:
@@ -395,8 +395,8 @@ def start_race(
 def _check_problem(problem: object, who: str) -> None:
     if not isinstance(problem, Problem):
         raise InvalidInput(
-            f"{who} takes a Problem, not a {type(problem).__name__}: "
-            f"tl.{who}(tl.Problem(analysis, mesh=...))"
+            f"{who} takes a Problem, not a {type(problem).__name__}: tl.{who}(tl.Problem(analysis, "
+            "mesh=...))"
         )
 
 

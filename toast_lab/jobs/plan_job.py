@@ -163,8 +163,8 @@ def specs_text(plan: ShardingPlan) -> str:
 def _test(model: Model, plan: ShardingPlan, name: str, watch: Watch) -> str:
     if not isinstance(model.function, Recipe):
         raise InvalidProblem(
-            f"a test loads its model by name or as package.module:make, and {model.name} came "
-            f"from {model.source}"
+            f"a test loads its model by name or as package.module:make, and {model.name} came from "
+            f"{model.source}"
         )
     which, sizes = model.function
     return plan.to_test(

@@ -72,9 +72,8 @@ def graph(
         if len(found.nodes) > MAX_NODES:
             found = graph_layout(analysis, "colours", conflicts_only=conflicts_only)
         legend = (
-            "A lane is a colour, program order runs down; red dashes are conflicts between side "
-            "0 (left) and side 1 "
-            "(right), an outline is a compatibility set."
+            "A lane is a colour, program order runs down; red dashes are conflicts between side 0 "
+            "(left) and side 1 (right), an outline is a compatibility set."
         )
         if len(found.nodes) > MAX_NODES:
             return join(

@@ -37,8 +37,8 @@ WIDTHS = {
     "compiled collectives": 110,
 }
 HELP = (
-    "A click selects a plan; a click on ☑ takes it out of the pictures. "
-    "AG all_gather, AR all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute."
+    "A click selects a plan; a click on ☑ takes it out of the pictures. AG all_gather, AR "
+    "all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute."
 )
 
 

@@ -30,8 +30,8 @@ from toast_lab.views.plan_tables import (
 MAX_ROWS = 400
 ALL_ROWS = {"columnDefaults": {"headerSort": False, "minWidth": 20}, "renderVertical": "basic"}
 HINT = (
-    "Select a collective: what caused it, what undoing that costs, and the cheapest change "
-    "that removes it."
+    "Select a collective: what caused it, what undoing that costs, and the cheapest change that "
+    "removes it."
 )
 
 
@@ -109,8 +109,8 @@ class Collectives:
         self._matching = None
         if item.made is None:
             words = (
-                f"{item.name}: estimated only. Compile or execute the plan to see what a "
-                "compiler makes of it."
+                f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
+                "makes of it."
             )
             self._show(collective_rows(item.cost, None), words)
             return
@@ -128,8 +128,8 @@ class Collectives:
                     found = future.result()
                     n = len(found.different)
                     words = (
-                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ "
-                        "from the estimate"
+                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ from "
+                        "the estimate"
                     )
                     words += f", {len(found.unexplained)} for no known reason." if n else "."
                     self._show(collective_rows(item.cost, found.tidy()), words)

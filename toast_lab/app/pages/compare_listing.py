@@ -178,11 +178,10 @@ class SideBySide:
         if change is not None:
             words += (
                 f" · step {seconds_text(change.before.time_s)} → "
-                f"{seconds_text(change.after.time_s)}"
-                f" · peak {bytes_text(change.before.peak_bytes)} → "
-                f"{bytes_text(change.after.peak_bytes)}, estimated"
-                f" · {len(change.collectives)} kinds of collectives and {len(change.tensors)} "
-                "tensors change"
+                f"{seconds_text(change.after.time_s)} · peak "
+                f"{bytes_text(change.before.peak_bytes)} → {bytes_text(change.after.peak_bytes)}, "
+                f"estimated · {len(change.collectives)} kinds of collectives and "
+                f"{len(change.tensors)} tensors change"
             )
         else:
             words += " · on different meshes or machines"

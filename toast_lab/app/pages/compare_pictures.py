@@ -253,8 +253,7 @@ class Timelines(Picture):
         self.held.value = shown_held(held_frame(item.cost))
         words = (
             f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
-            f"{item.cost.peak_op}. "
-            "A click selects the value."
+            f"{item.cost.peak_op}. A click selects the value."
         )
         self._head.object = h("p", words, cls="quiet one", title=words)
 

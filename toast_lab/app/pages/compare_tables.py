@@ -57,8 +57,8 @@ class Ops:
         frame = self._frame = ops_frame(item.cost)
         more = f", the {MAX_OPS:,} longest are shown" if len(frame) > MAX_OPS else ""
         words = (
-            f"{item.name}, estimated: {len(frame):,} ops and collectives that take "
-            f"time{more}. Headings sort."
+            f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. "
+            "Headings sort."
         )
         self._words.object = h("p", words, cls="quiet one", title=words)
         self.table.value = shown_ops(frame)

@@ -362,10 +362,8 @@ WRAP = assets.sheet("wrap")
 BELOW = assets.sheet("below")
 UPLOAD_HELP = (
     "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export "
-    "artefact, up to "
-    f"{MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and never run. A "
-    "machine file (.toml) "
-    "goes to the field on the right."
+    f"artefact, up to {MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and "
+    "never run. A machine file (.toml) goes to the field on the right."
 )
 OWN_HELP = (
     "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."

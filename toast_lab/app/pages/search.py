@@ -380,8 +380,8 @@ class SearchPage(pn.viewable.Viewer):
                 "The worker starts; the first simulations come in a few seconds."
                 if searching
                 else (
-                    "Run the search, or step it one simulation at a time. "
-                    "The curves show the best plan so far; grey dots are what was tried."
+                    "Run the search, or step it one simulation at a time. The curves show the best "
+                    "plan so far; grey dots are what was tried."
                 )
             )
             return join([h("h2", "search"), h("p", state, cls="quiet")])

@@ -21,10 +21,9 @@ from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
 HELP = (
     "One method after the other, each in a process of its own with the same budget, so that none "
-    "takes "
-    "another's cores. Preparing comes before its clock starts. A method that runs cannot stand "
-    "still, since its "
-    "clock would run on: Hold lets it end and stands still before the next one."
+    "takes another's cores. Preparing comes before its clock starts. A method that runs cannot "
+    "stand still, since its clock would run on: Hold lets it end and stands still before the next "
+    "one."
 )
 FIRST = ["mcts", "beam", "random"]
 

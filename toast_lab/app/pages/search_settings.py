@@ -29,8 +29,8 @@ def parse_mesh(text: str) -> Mesh:
     mesh = make_mesh(text)
     if mesh.n_devices > MOST_DEVICES:
         raise ValueError(
-            f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; "
-            "make an axis smaller"
+            f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; make an axis "
+            "smaller"
         )
     return mesh
 

@@ -21,13 +21,12 @@ from toast_lab.views.icicle import TINTS, IciclePlot, Scene
 TABLE_EVERY_S = 3.0
 TABLE_HELP = (
     "N: simulations through the action here. Q: their mean C(s). P: what the action brought "
-    "wherever it was taken, "
-    "1 for the best. UCT: the upper confidence bound of the tree search, worked out from these."
+    "wherever it was taken, 1 for the best. UCT: the upper confidence bound of the tree search, "
+    "worked out from these."
 )
 HELP = (
     "Click a block to select it, click it again to begin the picture with it; click a grey block "
-    "to unfold it. "
-    "Visits are simulations that went through a step or ended in it."
+    "to unfold it. Visits are simulations that went through a step or ended in it."
 )
 
 

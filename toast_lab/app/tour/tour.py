@@ -93,8 +93,8 @@ class Tour(param.Parameterized):
         if not self.there:
             scene = step.scene
             return (
-                f"This step is about {scene.model} on the mesh {scene.mesh}; something else "
-                "is loaded."
+                f"This step is about {scene.model} on the mesh {scene.mesh}; something else is "
+                "loaded."
             )
         return "" if session.step == step.page else "This step is on another page."
 
