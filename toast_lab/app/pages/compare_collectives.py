@@ -13,7 +13,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
-from toast_lab.app.running import ANSWERS
+from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.explain.why import Change, Reason

@@ -11,7 +11,7 @@ from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h, text
 from toast_lab.app.pair_pane import pair_pane
-from toast_lab.app.running import ANSWERS
+from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.explain.difference import Difference, difference
